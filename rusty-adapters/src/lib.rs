@@ -1,0 +1,1 @@
+//! Adapter files and their way into the compiler's slot tables.

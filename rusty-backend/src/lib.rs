@@ -1,0 +1,1 @@
+//! Devices: finding them, their facts, buffers, uploads, pipelines and recorded launches.

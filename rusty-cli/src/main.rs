@@ -1,0 +1,2 @@
+//! The `rusty` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Sessions, scheduling, paged KV, sampling, text in and out.

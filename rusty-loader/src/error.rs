@@ -1,0 +1,38 @@
+//! What can go wrong between a path and a model, each naming the file and the reason.
+
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a file could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be read or mapped.
+    #[error("{path}: {source}")]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is not what it claims to be.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// File.
+        path: PathBuf,
+        /// What is wrong and where.
+        reason: String,
+    },
+    /// The file is well formed but asks for something that is not supported.
+    #[error("{path}: {what} is not supported; {hint}")]
+    Unsupported {
+        /// File.
+        path: PathBuf,
+        /// Format, architecture or version.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+}

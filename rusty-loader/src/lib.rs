@@ -1,0 +1,22 @@
+//! Model files: opened by mmap, described by canonical metadata and tensor names, whichever the file.
+//!
+//! The crate owns everything between a path and borrowed bytes: GGUF and safetensors readers
+//! ([`open`]), block formats as data ([`formats`]), tokenizers and chat templates ([`text`]) and the
+//! hub cache. It knows no device.
+//!
+//! * A model is a [`ModelFile`]: metadata under [canonical keys](meta) and tensors under
+//!   [canonical names](tensor_names) (GGUF's spelling: `blk.0.attn_q.weight`).
+//! * A tensor is a [`WeightView`]: shared bytes of the mapping, a [`Format`] and a shape. Opening reads
+//!   no tensor bytes.
+
+pub mod bytes;
+pub mod error;
+pub mod formats;
+pub mod meta;
+pub mod model_file;
+
+pub use bytes::SharedBytes;
+pub use error::{Error, Result};
+pub use formats::{Codec, Format};
+pub use meta::Meta;
+pub use model_file::{ModelFile, WeightView};

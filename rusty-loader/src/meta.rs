@@ -1,0 +1,119 @@
+//! Metadata values and the canonical keys under which every reader states them.
+//!
+//! Keys follow GGUF without the architecture prefix (`qwen3.block_count` is `block_count`).
+
+use std::sync::Arc;
+
+/// A metadata value; integers of all widths are widened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Meta {
+    /// A boolean.
+    Bool(bool),
+    /// Any unsigned or non-negative integer.
+    U64(u64),
+    /// A negative integer.
+    I64(i64),
+    /// A float of either width.
+    F64(f64),
+    /// Text.
+    Str(Arc<str>),
+    /// An array (possibly nested).
+    Array(Arc<[Meta]>),
+}
+
+/// Canonical keys read by the architectures; see the constants' values for their spelling.
+pub mod keys {
+    /// Number of transformer blocks.
+    pub const BLOCK_COUNT: &str = "block_count";
+    /// Trained context length in tokens.
+    pub const CONTEXT_LENGTH: &str = "context_length";
+    /// Hidden width.
+    pub const EMBEDDING_LENGTH: &str = "embedding_length";
+    /// Width of the feed-forward's inner layer.
+    pub const FEED_FORWARD_LENGTH: &str = "feed_forward_length";
+    /// Query heads.
+    pub const HEAD_COUNT: &str = "attention.head_count";
+    /// Key/value heads.
+    pub const HEAD_COUNT_KV: &str = "attention.head_count_kv";
+    /// Width of a head's keys and queries.
+    pub const KEY_LENGTH: &str = "attention.key_length";
+    /// Width of a head's values.
+    pub const VALUE_LENGTH: &str = "attention.value_length";
+    /// Epsilon of the RMS norms.
+    pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
+    /// Sliding window in tokens, itself included; absent: none.
+    pub const SLIDING_WINDOW: &str = "attention.sliding_window";
+    /// RoPE base frequency.
+    pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
+    /// Rotated dimensions of a head (absent: all).
+    pub const ROPE_DIMENSION_COUNT: &str = "rope.dimension_count";
+    /// `none`, `linear`, `dynamic`, `yarn`, `llama3`, `longrope`.
+    pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
+    /// Scaling factor.
+    pub const ROPE_SCALING_FACTOR: &str = "rope.scaling.factor";
+    /// Context before scaling.
+    pub const ROPE_SCALING_ORIGINAL_CONTEXT: &str = "rope.scaling.original_context_length";
+    /// Attention factor of YaRN / longrope.
+    pub const ROPE_SCALING_ATTN_FACTOR: &str = "rope.scaling.attn_factor";
+    /// YaRN beta_fast.
+    pub const ROPE_SCALING_BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
+    /// YaRN beta_slow.
+    pub const ROPE_SCALING_BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
+    /// llama3 low frequency factor.
+    pub const ROPE_SCALING_LOW_FREQ_FACTOR: &str = "rope.scaling.low_freq_factor";
+    /// llama3 high frequency factor.
+    pub const ROPE_SCALING_HIGH_FREQ_FACTOR: &str = "rope.scaling.high_freq_factor";
+    /// `half` (rotate_half: lane i with i + d/2) or `interleaved` (lane 2i with 2i + 1).
+    pub const ROPE_LAYOUT: &str = "rope.layout";
+    /// Entries of the vocabulary.
+    pub const VOCAB_SIZE: &str = "vocab_size";
+    /// Whether the output head is the embedding table.
+    pub const TIE_WORD_EMBEDDINGS: &str = "tie_word_embeddings";
+    /// Activation of the feed-forward: `silu`, `gelu`, `gelu_tanh`, ...
+    pub const HIDDEN_ACT: &str = "hidden_act";
+}
+
+impl Meta {
+    /// The value as an unsigned integer, where it is one.
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Meta::U64(v) => Some(*v),
+            Meta::I64(v) => u64::try_from(*v).ok(),
+            _ => None,
+        }
+    }
+
+    /// The value as a float; integers convert.
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Meta::F64(v) => Some(*v),
+            Meta::U64(v) => Some(*v as f64),
+            Meta::I64(v) => Some(*v as f64),
+            _ => None,
+        }
+    }
+
+    /// The value as text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Meta::Str(v) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// The value as a boolean.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Meta::Bool(v) => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// The value as an array.
+    pub fn as_array(&self) -> Option<&[Meta]> {
+        match self {
+            Meta::Array(v) => Some(v),
+            _ => None,
+        }
+    }
+}
