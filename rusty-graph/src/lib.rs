@@ -1,1 +1,20 @@
-//! The semantic graph of a transformer: IR, verifier, text form, interpreter (oracle), architectures.
+//! The semantic graph of a transformer: what is computed, with no device and no kernel in sight.
+//!
+//! A [`Graph`] is a list of [`Node`]s in SSA form over [`Value`]s whose shapes are `[rows, width]` with
+//! symbolic rows ([`Dim`]). Weights are declared by name and read from a model file only when a plan is
+//! bound. Each linear product carries a [`SiteId`], the place where an adapter's delta is injected.
+//!
+
+pub mod dim;
+pub mod error;
+pub mod ids;
+pub mod ir;
+pub mod op;
+pub mod rope;
+
+pub use dim::{Dim, Symbol};
+pub use error::{Error, Result};
+pub use ids::{NodeId, RopeId, SiteId, SymId, ValueId, WeightId};
+pub use ir::{Graph, KvLayer, Node, Site, Value, WeightDecl};
+pub use op::{AttentionSpec, BinaryOp, Input, Op, OpClass, UnaryOp};
+pub use rope::{RopeLayout, RopeScaling, RopeSpec};

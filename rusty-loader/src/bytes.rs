@@ -15,19 +15,31 @@ impl SharedBytes {
     /// The whole of a file mapping; its pages are the file's and are not counted as excess memory.
     pub fn from_mapping(mapping: Arc<memmap2::Mmap>) -> Self {
         let len = mapping.len();
-        Self { owner: Arc::new(MappingOwner(mapping)), range: 0..len, mapped: true }
+        Self {
+            owner: Arc::new(MappingOwner(mapping)),
+            range: 0..len,
+            mapped: true,
+        }
     }
 
     /// Takes a heap buffer over.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let len = bytes.len();
-        Self { owner: Arc::new(bytes), range: 0..len, mapped: false }
+        Self {
+            owner: Arc::new(bytes),
+            range: 0..len,
+            mapped: false,
+        }
     }
 
     /// Takes any owner of bytes over (for example an aligned buffer of words).
     pub fn from_owner(owner: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         let len = (*owner).as_ref().len();
-        Self { owner, range: 0..len, mapped: false }
+        Self {
+            owner,
+            range: 0..len,
+            mapped: false,
+        }
     }
 
     /// A sub-range of this range, or `None` where it would leave it.
@@ -57,7 +69,12 @@ impl Deref for SharedBytes {
 
 impl std::fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedBytes({} bytes, mapped: {})", self.len(), self.mapped)
+        write!(
+            f,
+            "SharedBytes({} bytes, mapped: {})",
+            self.len(),
+            self.mapped
+        )
     }
 }
 

@@ -26,7 +26,9 @@ impl WeightView {
 
     /// Number of rows: the product of all dimensions but the innermost.
     pub fn rows(&self) -> usize {
-        self.shape.split_last().map_or(1, |(_, outer)| outer.iter().product())
+        self.shape
+            .split_last()
+            .map_or(1, |(_, outer)| outer.iter().product())
     }
 
     /// Stored bytes of one row.

@@ -46,7 +46,10 @@ impl BitField {
     pub const fn locate(&self, i: usize) -> (usize, u32) {
         let per = self.lanes * 8 / self.bits as usize;
         let r = i % per;
-        (self.offset + i / per * self.lanes + r % self.lanes, self.bits * (r / self.lanes) as u32)
+        (
+            self.offset + i / per * self.lanes + r % self.lanes,
+            self.bits * (r / self.lanes) as u32,
+        )
     }
 }
 

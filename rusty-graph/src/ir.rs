@@ -1,0 +1,135 @@
+//! The graph itself.
+
+use crate::{Dim, NodeId, Op, RopeId, RopeSpec, SiteId, Symbol, ValueId, WeightId};
+
+/// A value: the result of exactly one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// For people: `blk.0.q`.
+    pub name: String,
+    /// `[rows, width]` for activations, `[rows]` for ids, the stored shape for weights.
+    pub shape: Vec<Dim>,
+    /// The node that defines it.
+    pub def: NodeId,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What it computes.
+    pub op: Op,
+    /// Its operands, in the order the op states.
+    pub inputs: Vec<ValueId>,
+    /// Its result.
+    pub output: ValueId,
+}
+
+/// A weight that a model file must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightDecl {
+    /// Canonical tensor name: `blk.0.attn_q.weight`.
+    pub name: String,
+    /// `[out, in]`, or `[width]` for vectors.
+    pub shape: Vec<u32>,
+}
+
+/// A place where adapters inject deltas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Canonical name: the weight's name without `.weight` (`blk.0.attn_q`).
+    pub name: String,
+    /// Input width.
+    pub k: u32,
+    /// Output width.
+    pub n: u32,
+}
+
+/// What one layer's cache holds per token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvLayer {
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+}
+
+/// A network, independent of any device.
+///
+/// Nodes are in topological order. `outputs[0]` is the logits, `[L, vocab]`; `outputs[1]` the normed hidden
+/// rows, `[L, width]`, from which they are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// Architecture id.
+    pub arch: String,
+    /// Symbols; `symbols[0]` is `T`, `symbols[1]` is `L`.
+    pub symbols: Vec<Symbol>,
+    /// Nodes in topological order.
+    pub nodes: Vec<Node>,
+    /// Values.
+    pub values: Vec<Value>,
+    /// Declared weights.
+    pub weights: Vec<WeightDecl>,
+    /// Adapter sites.
+    pub sites: Vec<Site>,
+    /// Rotary specifications.
+    pub ropes: Vec<RopeSpec>,
+    /// Cache layout, one entry per layer.
+    pub kv: Vec<KvLayer>,
+    /// Results.
+    pub outputs: Vec<ValueId>,
+    /// Longest context the model was made for, in tokens.
+    pub context: u32,
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+}
+
+impl Graph {
+    /// A value by id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The node that defines a value.
+    pub fn def(&self, id: ValueId) -> &Node {
+        &self.nodes[self.values[id.index()].def.index()]
+    }
+
+    /// A declared weight by id.
+    pub fn weight(&self, id: WeightId) -> &WeightDecl {
+        &self.weights[id.index()]
+    }
+
+    /// The weight a value is, where a weight node defines it.
+    pub fn as_weight(&self, id: ValueId) -> Option<WeightId> {
+        match self.def(id).op {
+            Op::Weight(w) => Some(w),
+            _ => None,
+        }
+    }
+
+    /// A site by id.
+    pub fn site(&self, id: SiteId) -> &Site {
+        &self.sites[id.index()]
+    }
+
+    /// A site by its canonical name.
+    pub fn site_named(&self, name: &str) -> Option<SiteId> {
+        self.sites
+            .iter()
+            .position(|s| s.name == name)
+            .map(|i| SiteId(i as u32))
+    }
+
+    /// A rotary specification by id.
+    pub fn rope(&self, id: RopeId) -> &RopeSpec {
+        &self.ropes[id.index()]
+    }
+
+    /// Width (innermost constant extent) of an activation or vector.
+    pub fn width(&self, id: ValueId) -> u32 {
+        match self.value(id).shape.last() {
+            Some(Dim::Const(n)) => *n,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The operations of the graph and the classes by which passes treat them.
+
+use crate::{RopeId, SiteId, WeightId};
+
+/// A run-time operand of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// Token ids, `u32 [T]`.
+    Tokens,
+}
+
+/// Elementwise functions of one operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnaryOp {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `x Phi(x)`, by erf.
+    Gelu,
+    /// GELU's tanh approximation.
+    GeluTanh,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// Logistic function.
+    Sigmoid,
+    /// `max(x, 0)`.
+    Relu,
+    /// `-x`.
+    Neg,
+}
+
+/// Elementwise functions of two operands of equal width; an operand of width 1, or a weight vector
+/// `[width]`, is broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BinaryOp {
+    /// Sum.
+    Add,
+    /// Difference.
+    Sub,
+    /// Product.
+    Mul,
+    /// Quotient.
+    Div,
+}
+
+/// Attention over the paged cache of one layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Layer whose cache is read and written.
+    pub layer: u32,
+    /// Query heads; head `h` reads key/value head `h / (heads / kv_heads)`.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Factor on the scores, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// A token sees this many keys, itself included; `None`: all.
+    pub window: Option<u32>,
+    /// `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+}
+
+/// What a node computes. Operands are listed in order; `x` are activations `[T, width]`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// A run-time operand. No operands.
+    Input(Input),
+    /// A declared weight. No operands.
+    Weight(WeightId),
+    /// `(table [N, D], ids [T]) -> [T, D]`.
+    Gather,
+    /// `(x [T, D]) -> [L, D]`: the rows that want logits.
+    SelectRows,
+    /// `(x [T, K], w [N, K]) -> [T, N]`, the product `x w^T` at an adapter site.
+    MatMul {
+        /// Where deltas are injected; `None`: nowhere.
+        site: Option<SiteId>,
+    },
+    /// `(x) -> x'`.
+    Unary(UnaryOp),
+    /// `(a, b) -> c`.
+    Binary(BinaryOp),
+    /// `(x) -> c * x`.
+    Scale(f32),
+    /// `(x [T, G g], weight [g]) -> x / sqrt(mean(x^2) + eps) * weight`, the mean over each group of `g`
+    /// lanes (`group` = `g`; the whole row where `g` is the width). arXiv 1910.07467.
+    RmsNorm {
+        /// Added to the mean square.
+        eps: f32,
+        /// Lanes per group.
+        group: u32,
+    },
+    /// `(x [T, H head_dim]) -> x` with each head's pairs rotated by the row's position.
+    Rope {
+        /// Frequencies.
+        rope: RopeId,
+        /// Width of a head.
+        head_dim: u32,
+    },
+    /// `(q [T, H d], k [T, G d], v [T, G d]) -> [T, H d]`: appends k and v to the layer's cache at the rows'
+    /// positions, then attends causally within each row's sequence.
+    Attention(AttentionSpec),
+}
+
+/// How passes may treat an op: fusion follows classes, never names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpClass {
+    /// No operands.
+    Source,
+    /// Each output lane depends on the same lane of the operands.
+    Elementwise,
+    /// Each output lane depends on its own and one partner lane of the same row.
+    LanePair,
+    /// Each output lane depends on a reduction over (a group of) its row.
+    RowReduce,
+    /// A contraction with a weight.
+    Contract,
+    /// Moves whole rows.
+    RowMove,
+    /// Fused with nothing but its tail.
+    Opaque,
+}
+
+impl Op {
+    /// The op's class.
+    pub fn class(&self) -> OpClass {
+        match self {
+            Op::Input(_) | Op::Weight(_) => OpClass::Source,
+            Op::Unary(_) | Op::Binary(_) | Op::Scale(_) => OpClass::Elementwise,
+            Op::Rope { .. } => OpClass::LanePair,
+            Op::RmsNorm { .. } => OpClass::RowReduce,
+            Op::MatMul { .. } => OpClass::Contract,
+            Op::Gather | Op::SelectRows => OpClass::RowMove,
+            Op::Attention(_) => OpClass::Opaque,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Rotary position embedding: which frequencies, scaled how, laid out how.
+//!
+//! The graph holds a specification; whoever runs it computes `cos`/`sin` of `position * inv_freq` on the
+//! host in double precision, scaled by the attention factor, and hands a table `[rows, dims / 2]` of pairs
+//! to the kernels. References: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), and
+//! `modeling_rope_utils.py` of transformers for the exact constants of each scaling kind.
+
+/// Which lanes of a head form a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeLayout {
+    /// Lane `i` with lane `i + dims / 2` (`rotate_half`).
+    Half,
+    /// Lane `2 i` with lane `2 i + 1`.
+    Interleaved,
+}
+
+/// How frequencies are stretched for contexts longer than the trained one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// Stretch.
+        factor: f64,
+    },
+    /// The base grows with the length of the whole pass once it exceeds `original` (dynamic NTK).
+    Dynamic {
+        /// Stretch.
+        factor: f64,
+        /// Trained context.
+        original: u32,
+    },
+    /// Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1).
+    Llama3 {
+        /// Stretch.
+        factor: f64,
+        /// Wavelengths above `original / low_freq` are stretched.
+        low_freq: f64,
+        /// Wavelengths below `original / high_freq` are kept.
+        high_freq: f64,
+        /// Trained context.
+        original: u32,
+    },
+    /// YaRN.
+    Yarn {
+        /// Stretch.
+        factor: f64,
+        /// Trained context.
+        original: u32,
+        /// Rotations above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations below which a frequency is stretched.
+        beta_slow: f64,
+        /// Factor on cos and sin (already resolved from mscale or `0.1 ln(factor) + 1`).
+        attn_factor: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// Explicit divisors per frequency (GGUF's `rope_freqs.weight`).
+    Divisors(Vec<f32>),
+}
+
+/// One rotary embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Rotated dimensions per head (even; the rest of a head passes through).
+    pub dims: u32,
+    /// Base frequency.
+    pub base: f64,
+    /// Pairing of lanes.
+    pub layout: RopeLayout,
+    /// Context extension.
+    pub scaling: RopeScaling,
+}
