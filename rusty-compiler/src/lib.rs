@@ -1,1 +1,25 @@
-//! Graph to plan to executable: passes, fusion, memory planning, kernel selection, CPU and CubeCL kernels.
+//! From a [`Graph`](rusty_graph::Graph) to fused kernels that run.
+//!
+//! ```text
+//! Graph -> lower (one kernel per op) -> passes -> Plan -> bind(weights, device) -> Executable
+//! ```
+//!
+//! A [`Plan`] is an ordered list of [kernels](plan::Kernel): an anchor that does the heavy work and bodies,
+//! held as data, for the fused program before and after it. [`compile`] needs no device, only its
+//! [`Target`](rusty_backend::Target) facts. [`bind`] attaches weights and a device; the resulting
+//! [`Executable`] runs ragged [steps](Step) in which every row may name another adapter [slot](slots).
+
+pub mod error;
+pub mod plan;
+pub mod slots;
+pub mod step;
+
+pub use error::{Error, Result};
+pub use plan::Plan;
+pub use slots::{DeltaTable, SiteDelta, SlotData, SlotId};
+pub use step::{
+    BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,
+};
+
+/// Tokens per KV page.
+pub const PAGE_TOKENS: usize = 16;

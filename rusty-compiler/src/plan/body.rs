@@ -1,0 +1,104 @@
+//! Bodies: small programs over the lanes of a row, held as data.
+//!
+//! An instruction's result is named by its position. A body is a pure function of a row: back ends expand it
+//! into a kernel's source (GPU) or run it over register-sized chunks (CPU). It is `Hash + Eq`, so it can be
+//! a comptime argument and part of a kernel-cache key.
+
+use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
+
+/// The result of the instruction at this position.
+pub type Reg = u16;
+
+/// A float constant compared and hashed by its bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct F32(u32);
+
+impl F32 {
+    /// Wraps a float.
+    pub fn new(v: f32) -> Self {
+        Self(v.to_bits())
+    }
+
+    /// The float.
+    pub fn get(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+impl std::fmt::Debug for F32 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.get())
+    }
+}
+
+/// One instruction. `operand` numbers index the kernel's operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Inst {
+    /// Lane of the anchor's result `i` (tails only).
+    Result(u16),
+    /// Lane of an activation operand, same row.
+    Load(u16),
+    /// Lane of a vector operand.
+    Lane(u16),
+    /// Elementwise function.
+    Unary(UnaryOp, Reg),
+    /// Elementwise function of two.
+    Binary(BinaryOp, Reg, Reg),
+    /// Product with a constant.
+    Scale(F32, Reg),
+    /// `x / sqrt(mean(x^2) + eps) * weight[lane % group]`, the mean over each `group` lanes.
+    RmsNorm {
+        /// Normed value.
+        x: Reg,
+        /// Operand number of the weight, a vector of `group` lanes.
+        weight: u16,
+        /// Added to the mean square.
+        eps: F32,
+        /// Lanes per group; the row's width for a whole-row norm.
+        group: u32,
+    },
+    /// Rotates pairs of lanes of each head; lanes past `dims` pass through.
+    Rope {
+        /// Rotated value.
+        x: Reg,
+        /// Operand number of the `(cos, sin)` table.
+        table: u16,
+        /// Width of a head.
+        head_dim: u32,
+        /// Rotated lanes of a head.
+        dims: u32,
+        /// Pairing of lanes.
+        layout: RopeLayout,
+    },
+}
+
+/// A program; the last instruction is its result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Body {
+    /// Instructions in SSA order: each reads only earlier ones.
+    pub insts: Vec<Inst>,
+}
+
+impl Body {
+    /// A body that returns one source unchanged.
+    pub fn identity(source: Inst) -> Self {
+        Self {
+            insts: vec![source],
+        }
+    }
+
+    /// The single source instruction, where the body does nothing else.
+    pub fn as_identity(&self) -> Option<Inst> {
+        match self.insts.as_slice() {
+            [source] => Some(*source),
+            _ => None,
+        }
+    }
+
+    /// Whether every instruction is elementwise (no reduction, no lane pairs).
+    pub fn is_elementwise(&self) -> bool {
+        self.insts
+            .iter()
+            .all(|i| !matches!(i, Inst::RmsNorm { .. } | Inst::Rope { .. }))
+    }
+}

@@ -1,0 +1,228 @@
+//! The plan: an ordered list of kernels that says how a graph is computed on one target.
+//!
+//! A [`Kernel`] is an [`Anchor`], which does the heavy work and yields one or more *results* per row, with
+//! bodies held as data: a *prologue* that makes a contraction's input row, and *tails* that consume the
+//! anchor's results lane by lane and store them. One kernel may have several tails: merged QKV is one
+//! contraction with three parts and three tails; gate and up are two parts under one tail that reads both.
+//!
+//! Nothing here knows a device or a model's name. Invariants are checked by [`verify`].
+
+pub mod body;
+
+pub use body::{Body, F32, Inst, Reg};
+
+use rusty_graph::{AttentionSpec, Dim, RopeSpec, SiteId, Symbol, WeightDecl, WeightId};
+use rusty_graph::{KvLayer, RopeId, Site};
+
+/// Index into [`Plan::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlanValueId(pub u32);
+
+impl PlanValueId {
+    /// The position in its table.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What an element of a plan value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// Single precision.
+    F32,
+    /// Token ids.
+    U32,
+}
+
+/// An intermediate or a result, `[rows, width]`, rows contiguous.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanValue {
+    /// For people.
+    pub name: String,
+    /// `T` or `L`.
+    pub rows: Dim,
+    /// Elements per row.
+    pub width: u32,
+    /// Element type.
+    pub element: Element,
+    /// Byte offset in the arena, set by the memory planner; every offset is a multiple of 256.
+    pub offset: u64,
+}
+
+/// What a kernel reads beside weights of its anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// An activation.
+    Value(PlanValueId),
+    /// A vector weight, one element per lane, the same for all rows.
+    Vector(WeightId),
+    /// A table of `(cos, sin)` pairs, `[T, dims / 2]`, made on the host for each step.
+    Rope(RopeId),
+}
+
+/// One product of a contraction: `x W^T` with `W [n, k]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The matrix.
+    pub weight: WeightId,
+    /// Output width.
+    pub n: u32,
+    /// Where adapters act.
+    pub site: Option<SiteId>,
+}
+
+/// The heavy work of a kernel. Operand numbers index [`Kernel::operands`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Anchor {
+    /// No results: tails read operands only.
+    Map,
+    /// Result 0: the table's row of the step's token, `[T, width]`.
+    Gather {
+        /// The table, `[vocab, width]`.
+        table: WeightId,
+        /// Its row length.
+        width: u32,
+    },
+    /// Result 0: the operand's rows that want an output, `[L, width]`.
+    SelectRows {
+        /// Operand number of the activation.
+        x: u16,
+    },
+    /// Result `i`: `x W_i^T`, where `x [rows, k]` is what the prologue makes.
+    Contract {
+        /// Input width.
+        k: u32,
+        /// Products that share the input.
+        parts: Vec<Part>,
+    },
+    /// Result 0: attention of the query rows over the layer's pages, after the step's own keys and values
+    /// were written.
+    Attention {
+        /// Operand number of the queries.
+        q: u16,
+        /// Heads, window, scale.
+        spec: AttentionSpec,
+    },
+    /// The index of the largest lane (the lowest among equals), stored as `U32 [L, 1]` by a tail with an
+    /// empty body.
+    ArgMax {
+        /// Operand number of the activation.
+        x: u16,
+    },
+}
+
+/// Where a tail stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sink {
+    /// An activation.
+    Value(PlanValueId),
+    /// The layer's keys at the rows' positions.
+    Key {
+        /// Layer.
+        layer: u32,
+    },
+    /// The layer's values at the rows' positions.
+    Val {
+        /// Layer.
+        layer: u32,
+    },
+}
+
+/// A fused program behind an anchor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tail {
+    /// Lanes per row.
+    pub width: u32,
+    /// The program; its last instruction is stored. Empty for [`Anchor::ArgMax`].
+    pub body: Body,
+    /// Where the result goes.
+    pub sink: Sink,
+}
+
+/// How a kernel runs for a range of rows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Variant {
+    /// Rows for which it is chosen, inclusive.
+    pub rows: (u32, u32),
+    /// Name of the implementation, from the target's rule table.
+    pub name: &'static str,
+    /// Launches.
+    pub dispatches: u32,
+}
+
+/// A fused kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// For people: `blk.0.attn_q+attn_k+attn_v`.
+    pub name: String,
+    /// The heavy work.
+    pub anchor: Anchor,
+    /// Rows it runs over: `T` or `L`.
+    pub rows: Dim,
+    /// What bodies and anchor read.
+    pub operands: Vec<Operand>,
+    /// Makes a contraction's input row; empty for other anchors.
+    pub prologue: Body,
+    /// What happens to the results.
+    pub tails: Vec<Tail>,
+    /// Implementations by rows, ascending and without gaps.
+    pub variants: Vec<Variant>,
+}
+
+/// A compiled network for one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Architecture id.
+    pub arch: String,
+    /// Target name.
+    pub target: String,
+    /// Symbols with maxima; `symbols[0]` is `T`, `symbols[1]` is `L`.
+    pub symbols: Vec<Symbol>,
+    /// Kernels in order of execution.
+    pub kernels: Vec<Kernel>,
+    /// Values.
+    pub values: Vec<PlanValue>,
+    /// Declared weights.
+    pub weights: Vec<WeightDecl>,
+    /// Adapter sites.
+    pub sites: Vec<Site>,
+    /// Rotary specifications.
+    pub ropes: Vec<RopeSpec>,
+    /// Cache layout per layer.
+    pub kv: Vec<KvLayer>,
+    /// Logits, `F32 [L, vocab]`.
+    pub logits: PlanValueId,
+    /// Normed hidden rows, `F32 [L, width]`.
+    pub hidden: PlanValueId,
+    /// Most likely tokens, `U32 [L, 1]`.
+    pub argmax: PlanValueId,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// Kernels of the plan before fusion.
+    pub unfused_kernels: u32,
+    /// Longest context the model was made for.
+    pub context: u32,
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+}
+
+impl Plan {
+    /// A value by id.
+    pub fn value(&self, id: PlanValueId) -> &PlanValue {
+        &self.values[id.index()]
+    }
+
+    /// The largest number of rows a dimension may have.
+    pub fn max_rows(&self, rows: Dim) -> u32 {
+        match rows {
+            Dim::Const(n) => n,
+            Dim::Sym(s) => self.symbols[s.index()].max,
+        }
+    }
+
+    /// Bytes of a value at its symbols' maxima.
+    pub fn bytes(&self, id: PlanValueId) -> u64 {
+        let v = self.value(id);
+        u64::from(self.max_rows(v.rows)) * u64::from(v.width) * 4
+    }
+}

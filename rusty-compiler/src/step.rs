@@ -1,0 +1,220 @@
+//! What the engine hands to an executable, and what it gets back.
+//!
+//! A step is a ragged batch: rows of any number of sequences, prefill chunks and decode rows together.
+//! Rows of one sequence are contiguous, with ascending positions.
+
+use crate::slots::{SlotData, SlotId};
+use crate::{Error, PAGE_TOKENS, Result};
+use std::sync::Arc;
+
+/// Storage of keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum KvFormat {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    #[default]
+    F16,
+}
+
+impl KvFormat {
+    /// Bytes per value.
+    pub const fn bytes(self) -> usize {
+        match self {
+            KvFormat::F32 => 4,
+            KvFormat::F16 => 2,
+        }
+    }
+}
+
+/// Sizes fixed when a plan is bound to a device.
+#[derive(Clone, Copy, Debug)]
+pub struct BindOptions {
+    /// KV pages in the pool.
+    pub pages: u32,
+    /// Storage of keys and values.
+    pub kv: KvFormat,
+    /// Adapter slots beside BASE.
+    pub slots: u32,
+}
+
+impl BindOptions {
+    /// Pages for `tokens` tokens in one sequence.
+    pub fn pages_for(tokens: usize) -> u32 {
+        tokens.div_ceil(PAGE_TOKENS) as u32
+    }
+}
+
+/// What a row is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Only its keys and values.
+    Nothing,
+    /// The most likely next token.
+    ArgMax,
+    /// All logits.
+    Logits,
+    /// The normed hidden row.
+    Hidden,
+}
+
+/// One sequence of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a> {
+    /// Pages in order: token at position `p` lies in `pages[p / 16]`, row `p % 16`. They reach at least to the
+    /// last position of the step.
+    pub pages: &'a [u32],
+    /// Length for which length-dependent rotary frequencies are fixed (the prompt's).
+    pub rope_length: u32,
+}
+
+/// A ragged batch; all row slices have the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Token of each row.
+    pub tokens: &'a [u32],
+    /// Position of each row in its sequence.
+    pub positions: &'a [u32],
+    /// Index into `sequences` of each row.
+    pub sequence_of: &'a [u32],
+    /// The sequences.
+    pub sequences: &'a [Sequence<'a>],
+    /// Adapter slot of each row.
+    pub slots: &'a [SlotId],
+    /// What each row is run for.
+    pub wants: &'a [Want],
+}
+
+impl Step<'_> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Rows that want an output, ascending.
+    pub fn selected(&self) -> Vec<u32> {
+        (0..self.rows() as u32)
+            .filter(|&r| self.wants[r as usize] != Want::Nothing)
+            .collect()
+    }
+
+    /// Checks the step against what an executable was bound for.
+    pub fn check(
+        &self,
+        max_rows: usize,
+        max_selected: usize,
+        vocab: u32,
+        pages: u32,
+        slots: u32,
+    ) -> Result<()> {
+        let rows = self.rows();
+        let fail = |m: String| Err(Error::Step(m));
+        if rows == 0 || rows > max_rows {
+            return fail(format!("{rows} rows; 1 to {max_rows} fit"));
+        }
+        let lens = [
+            self.positions.len(),
+            self.sequence_of.len(),
+            self.slots.len(),
+            self.wants.len(),
+        ];
+        if lens.iter().any(|&l| l != rows) {
+            return fail(format!(
+                "row slices of different lengths: {rows} tokens, {lens:?}"
+            ));
+        }
+        let selected = self.wants.iter().filter(|w| **w != Want::Nothing).count();
+        if selected > max_selected {
+            return fail(format!(
+                "{selected} rows want an output; {max_selected} fit"
+            ));
+        }
+        for row in 0..rows {
+            if self.tokens[row] >= vocab {
+                return fail(format!(
+                    "token {} is outside the vocabulary of {vocab}",
+                    self.tokens[row]
+                ));
+            }
+            let Some(sequence) = self.sequences.get(self.sequence_of[row] as usize) else {
+                return fail(format!(
+                    "row {row} names sequence {}",
+                    self.sequence_of[row]
+                ));
+            };
+            let page = sequence
+                .pages
+                .get(self.positions[row] as usize / PAGE_TOKENS);
+            if page.is_none_or(|p| *p >= pages) {
+                return fail(format!(
+                    "row {row} at position {} has no page",
+                    self.positions[row]
+                ));
+            }
+            if self.slots[row].0 > slots {
+                return fail(format!(
+                    "row {row} names adapter slot {}; there are {slots}",
+                    self.slots[row].0
+                ));
+            }
+            let same = row > 0 && self.sequence_of[row] == self.sequence_of[row - 1];
+            if same && self.positions[row] != self.positions[row - 1] + 1 {
+                return fail(format!(
+                    "row {row}: positions of a sequence must ascend by one"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a row gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RowResult {
+    /// [`Want::ArgMax`]: the most likely token, the lowest id among equals.
+    Token(u32),
+    /// [`Want::Logits`].
+    Logits(Vec<f32>),
+    /// [`Want::Hidden`].
+    Hidden(Vec<f32>),
+}
+
+/// Results of the rows that wanted one, in row order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepOutput {
+    /// Row of the step and its result.
+    pub results: Vec<(u32, RowResult)>,
+}
+
+/// Bytes held by a bound plan, by owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Weights read in place from a file mapping.
+    pub mapped_weights: u64,
+    /// Weights held in memory of their own (device copies, repacked copies).
+    pub resident_weights: u64,
+    /// KV pages.
+    pub kv: u64,
+    /// Adapter tables.
+    pub adapters: u64,
+    /// Activations and scratch.
+    pub arena: u64,
+}
+
+/// A plan bound to weights and a device.
+pub trait Executable: Send {
+    /// Runs a step: writes the rows' keys and values to their pages and returns what the rows want.
+    fn run(&mut self, step: &Step<'_>) -> Result<StepOutput>;
+
+    /// Puts an adapter into a slot; rows of later steps may name it.
+    fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()>;
+
+    /// Empties a slot.
+    fn detach(&mut self, slot: SlotId) -> Result<()>;
+
+    /// Copies the keys and values of one page to another, in every layer (copy on write).
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<()>;
+
+    /// Bytes held.
+    fn memory(&self) -> MemoryUse;
+}
