@@ -1,5 +1,7 @@
 //! The graph itself.
 
+use rusty_loader::Format;
+
 use crate::{Dim, NodeId, Op, RopeId, RopeSpec, SiteId, Symbol, ValueId, WeightId};
 
 /// A value: the result of exactly one node.
@@ -31,6 +33,23 @@ pub struct WeightDecl {
     pub name: String,
     /// `[out, in]`, or `[width]` for vectors.
     pub shape: Vec<u32>,
+    /// How the file stores it: kernels are chosen, and their bytes counted, by it.
+    pub format: Format,
+}
+
+impl WeightDecl {
+    /// Stored bytes.
+    pub fn bytes(&self) -> u64 {
+        let row = self.shape.last().copied().unwrap_or(1) as usize;
+        let rows: u64 = self
+            .shape
+            .iter()
+            .rev()
+            .skip(1)
+            .map(|&d| u64::from(d))
+            .product();
+        rows * self.format.row_bytes(row) as u64
+    }
 }
 
 /// A place where adapters inject deltas.
