@@ -10,11 +10,15 @@
 //! [`Executable`] runs ragged [steps](Step) in which every row may name another adapter [slot](slots).
 
 pub mod error;
+pub mod explain;
+pub mod passes;
 pub mod plan;
 pub mod slots;
 pub mod step;
 
 pub use error::{Error, Result};
+pub use explain::{Explain, explain};
+pub use passes::{compile, compile_observed};
 pub use plan::Plan;
 pub use slots::{DeltaTable, SiteDelta, SlotData, SlotId};
 pub use step::{

@@ -8,7 +8,10 @@
 //! Nothing here knows a device or a model's name. Invariants are checked by [`verify`].
 
 pub mod body;
+mod text;
+mod verify;
 
+pub use verify::{Violation, verify};
 pub use body::{Body, F32, Inst, Reg};
 
 use rusty_graph::{AttentionSpec, Dim, RopeSpec, SiteId, Symbol, WeightDecl, WeightId};

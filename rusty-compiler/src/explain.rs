@@ -1,0 +1,144 @@
+//! EXPLAIN: what the compiler made of a graph, as text and as totals.
+
+use crate::passes::compile_observed;
+use crate::plan::{Anchor, Operand, Plan, Sink};
+use crate::Result;
+use rusty_backend::Target;
+use rusty_graph::{Dim, Graph, WeightDecl};
+use std::fmt::Write;
+
+/// The plan after one pass.
+#[derive(Clone, Debug)]
+pub struct PassReport {
+    /// Pass name.
+    pub name: &'static str,
+    /// The plan's text, or `None` where the pass changed nothing.
+    pub text: Option<String>,
+    /// Kernels after the pass.
+    pub kernels: usize,
+}
+
+/// Totals and texts of one compilation.
+#[derive(Clone, Debug)]
+pub struct Explain {
+    /// The passes in order.
+    pub passes: Vec<PassReport>,
+    /// The final plan.
+    pub plan: Plan,
+    /// Nodes of the graph that compute something (inputs and weights not counted).
+    pub nodes: usize,
+    /// Launches of one decoded token.
+    pub dispatches_per_token: u32,
+    /// Launches of one decoded token were nothing fused.
+    pub unfused_dispatches_per_token: u32,
+    /// Bytes of weights read and activations moved for one decoded token (cache reads not counted).
+    pub bytes_per_token: u64,
+}
+
+/// Compiles a graph and reports on it.
+pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
+    let mut passes: Vec<PassReport> = Vec::new();
+    let mut last = String::new();
+    let plan = compile_observed(graph, target, &mut |name, plan| {
+        let text = plan.to_string();
+        let changed = text != last;
+        passes.push(PassReport { name, text: changed.then(|| text.clone()), kernels: plan.kernels.len() });
+        last = text;
+    })?;
+    let sources = graph.nodes.iter().filter(|n| n.op.class() == rusty_graph::OpClass::Source).count();
+    Ok(Explain {
+        nodes: graph.nodes.len() - sources,
+        dispatches_per_token: plan.dispatches(1),
+        unfused_dispatches_per_token: plan.unfused_kernels,
+        bytes_per_token: plan.bytes_per_token(),
+        passes,
+        plan,
+    })
+}
+
+impl Explain {
+    /// The report as people read it: what each pass did, then the plan with bytes, then totals.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for pass in &self.passes {
+            match &pass.text {
+                Some(text) => {
+                    let _ = writeln!(out, "== after {} ({} kernels)\n{text}", pass.name, pass.kernels);
+                }
+                None => {
+                    let _ = writeln!(out, "== after {}: same as above", pass.name);
+                }
+            }
+        }
+        let _ = writeln!(out, "== bytes of a one-row step");
+        for (at, kernel) in self.plan.kernels.iter().enumerate() {
+            let (read, written) = self.plan.kernel_bytes(at);
+            let _ = writeln!(out, "{:>12} read {:>9} written  {}", read, written, kernel.name);
+        }
+        let _ = writeln!(
+            out,
+            "\nper decoded token: {} dispatches ({} unfused), {} bytes; arena {} bytes",
+            self.dispatches_per_token,
+            self.unfused_dispatches_per_token,
+            self.bytes_per_token,
+            self.plan.arena_bytes
+        );
+        out
+    }
+}
+
+impl Plan {
+    /// Launches of a step of `rows` rows that all want an output.
+    pub fn dispatches(&self, rows: u32) -> u32 {
+        let of = |k: &crate::plan::Kernel| {
+            let chosen = k.variants.iter().find(|v| v.rows.0 <= rows && rows <= v.rows.1);
+            chosen.map_or(1, |v| v.dispatches)
+        };
+        self.kernels.iter().map(of).sum()
+    }
+
+    /// Bytes that a one-row step reads and writes in kernel `at`, cache reads not counted.
+    pub fn kernel_bytes(&self, at: usize) -> (u64, u64) {
+        let kernel = &self.kernels[at];
+        let one_row = |w: &WeightDecl| w.bytes() / u64::from(w.shape.first().copied().unwrap_or(1).max(1));
+        let mut read = match &kernel.anchor {
+            Anchor::Contract { parts, .. } => {
+                parts.iter().map(|p| self.weights[p.weight.index()].bytes()).sum()
+            }
+            Anchor::Gather { table, .. } => one_row(&self.weights[table.index()]),
+            _ => 0,
+        };
+        for operand in &kernel.operands {
+            read += match operand {
+                Operand::Value(v) => u64::from(self.value(*v).width) * 4,
+                Operand::Vector(w) => self.weights[w.index()].bytes(),
+                Operand::Rope(r) => u64::from(self.ropes[r.index()].dims) * 4,
+            };
+        }
+        let written = kernel.tails.iter().map(|t| match t.sink {
+            Sink::Value(_) => u64::from(t.width) * 4,
+            Sink::Key { .. } | Sink::Val { .. } => u64::from(t.width) * 2,
+        });
+        (read, written.sum())
+    }
+
+    /// Bytes of one decoded token, cache reads not counted.
+    pub fn bytes_per_token(&self) -> u64 {
+        (0..self.kernels.len()).map(|at| self.kernel_bytes(at)).map(|(r, w)| r + w).sum()
+    }
+
+    /// Bytes of keys and values per token in a cache of `value_bytes` per element.
+    pub fn kv_bytes_per_token(&self, value_bytes: u64) -> u64 {
+        self.kv.iter().map(|k| 2 * u64::from(k.kv_heads * k.head_dim) * value_bytes).sum()
+    }
+
+    /// Largest number of rows of a step.
+    pub fn row_budget(&self) -> usize {
+        self.max_rows(Dim::Sym(rusty_graph::SymId(0))) as usize
+    }
+
+    /// Largest number of rows of a step that want an output.
+    pub fn output_budget(&self) -> usize {
+        self.max_rows(Dim::Sym(rusty_graph::SymId(1))) as usize
+    }
+}

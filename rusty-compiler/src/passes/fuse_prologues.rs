@@ -1,0 +1,61 @@
+//! A map that only a contraction reads becomes its prologue, with at most one row reduction: the norm before
+//! a product is computed where the product's input row is made.
+
+use super::rewrite::{compact_operands, inline, is_output, moved, producer, readers};
+use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+
+/// Folds maps forward into contractions.
+pub(super) fn run(mut plan: Plan) -> Plan {
+    let mut at = 0;
+    while at < plan.kernels.len() {
+        match source(&plan, at) {
+            Some((map, value)) => {
+                fold(&mut plan, map, at, value);
+                at = at.saturating_sub(1);
+            }
+            None => at += 1,
+        }
+    }
+    plan
+}
+
+fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
+    let kernel = &plan.kernels[at];
+    let Anchor::Contract { k, .. } = kernel.anchor else { return None };
+    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else { return None };
+    let Operand::Value(value) = kernel.operands[input as usize] else { return None };
+    let map = producer(plan, value)?;
+    let body = &plan.kernels[map].tails.iter().find(|t| t.sink == Sink::Value(value))?.body;
+    let fits = plan.kernels[map].anchor == Anchor::Map
+        && plan.kernels[map].tails.len() == 1
+        && readers(plan, value) == 1
+        && !read_by_tails(kernel, input)
+        && !is_output(plan, value)
+        && is_prologue(body, k);
+    fits.then_some((map, value))
+}
+
+fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
+    kernel.tails.iter().any(|t| t.body.insts.contains(&Inst::Load(operand)))
+}
+
+/// Elementwise but for at most one whole-row reduction.
+fn is_prologue(body: &Body, k: u32) -> bool {
+    let mut reductions = 0;
+    body.insts.iter().all(|i| match i {
+        Inst::RmsNorm { group, .. } => {
+            reductions += 1;
+            *group == k && reductions == 1
+        }
+        Inst::Rope { .. } => false,
+        _ => true,
+    })
+}
+
+fn fold(plan: &mut Plan, map: usize, at: usize, value: PlanValueId) {
+    let source = plan.kernels.remove(map);
+    let kernel = &mut plan.kernels[at - 1];
+    let body = moved(&source.tails[0].body, &source.operands, &mut kernel.operands, 0);
+    kernel.prologue = inline(&kernel.prologue, &kernel.operands, &[(value, body)]);
+    compact_operands(kernel);
+}

@@ -1,0 +1,78 @@
+//! Maps behind an anchor become part of its tail: `MatMul -> Add -> GELU` is one kernel because of what the
+//! ops are.
+//!
+//! A map is absorbed by the kernel that makes a value it reads when nobody else reads that value, the widths
+//! agree, and everything else it reads is ready by then. A map that reads several results of one kernel (gate
+//! and up) is absorbed with all of them. Behind contractions and attention only elementwise programs fit,
+//! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program.
+
+use super::rewrite::{compact_operands, inline, is_output, moved, producer, readers, ready_before};
+use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
+
+/// Absorbs maps until none is left that fits.
+pub(super) fn run(mut plan: Plan) -> Plan {
+    let mut at = 0;
+    while at < plan.kernels.len() {
+        match target(&plan, at) {
+            // The absorbed map leaves the list; the kernel now at this index is looked at next.
+            Some((host, values)) => absorb(&mut plan, host, at, &values),
+            None => at += 1,
+        }
+    }
+    plan
+}
+
+/// The kernel that can absorb map `at`, and the values that vanish.
+fn target(plan: &Plan, at: usize) -> Option<(usize, Vec<PlanValueId>)> {
+    let map = &plan.kernels[at];
+    if map.anchor != Anchor::Map || map.tails.len() != 1 {
+        return None;
+    }
+    let loads = map.operands.iter().filter_map(|o| match o {
+        Operand::Value(v) => Some(*v),
+        _ => None,
+    });
+    // The latest producer is the only one before which all the others can be ready.
+    let host = loads.clone().filter_map(|v| producer(plan, v)).max()?;
+    let values: Vec<_> = loads.filter(|v| producer(plan, *v) == Some(host)).collect();
+    fits(plan, host, map, &values).then_some((host, values))
+}
+
+fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool {
+    let kernel = &plan.kernels[host];
+    let tail = &map.tails[0];
+    let body_fits = match kernel.anchor {
+        Anchor::Contract { .. } | Anchor::Attention { .. } => tail.body.is_elementwise(),
+        Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => true,
+        Anchor::ArgMax { .. } => false,
+    };
+    body_fits
+        && kernel.rows == map.rows
+        && values.iter().all(|v| plan.value(*v).width == tail.width)
+        && values.iter().all(|v| readers(plan, *v) == 1 && !is_output(plan, *v))
+        && ready_before(plan, map, host, values)
+}
+
+fn absorb(plan: &mut Plan, host: usize, map: usize, values: &[PlanValueId]) {
+    let map = plan.kernels.remove(map);
+    let kernel = &mut plan.kernels[host];
+    let vanishing = |sink: Sink| values.iter().copied().find(|v| sink == Sink::Value(*v));
+    let mut inlined = Vec::new();
+    let mut place = kernel.tails.len();
+    let mut index = 0;
+    kernel.tails.retain(|tail| {
+        let gone = vanishing(tail.sink);
+        if let Some(v) = gone {
+            inlined.push((v, tail.body.clone()));
+            place = place.min(index);
+        }
+        index += 1;
+        gone.is_none()
+    });
+    let mut tail = map.tails.into_iter().next().expect("a map has a tail");
+    tail.body = moved(&tail.body, &map.operands, &mut kernel.operands, 0);
+    tail.body = inline(&tail.body, &kernel.operands, &inlined);
+    kernel.tails.insert(place, tail);
+    kernel.name = format!("{}>{}", kernel.name, map.name.rsplit('.').next().unwrap_or(&map.name));
+    compact_operands(kernel);
+}

@@ -1,0 +1,185 @@
+//! Lowering: one kernel per graph op, nothing fused. The kernel count of this plan is what fusion is measured
+//! against.
+
+use crate::plan::{
+    Anchor, Body, Element, F32, Inst, Kernel, Operand, Part, Plan, PlanValue, PlanValueId, Sink, Tail,
+};
+use crate::{Error, Result};
+use rusty_backend::Target;
+use rusty_graph::{Dim, Graph, Node, Op, SymId, ValueId, WeightId};
+use std::collections::HashMap;
+
+/// Lowers a verified graph.
+pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
+    let mut lowering = Lowering { graph, values: Vec::new(), kernels: Vec::new(), by_value: HashMap::new() };
+    for node in &graph.nodes {
+        lowering.node(node)?;
+    }
+    let [logits, hidden] = graph.outputs[..] else {
+        return Err(lowering.invalid("outputs", "a graph has two outputs: logits and hidden rows"));
+    };
+    let (logits, hidden) = (lowering.activation(logits)?, lowering.activation(hidden)?);
+    let argmax = lowering.argmax(logits);
+    Ok(Plan {
+        arch: graph.arch.clone(),
+        target: target.name.to_string(),
+        symbols: graph.symbols.clone(),
+        unfused_kernels: lowering.kernels.len() as u32,
+        kernels: lowering.kernels,
+        values: lowering.values,
+        weights: graph.weights.clone(),
+        sites: graph.sites.clone(),
+        ropes: graph.ropes.clone(),
+        kv: graph.kv.clone(),
+        logits,
+        hidden,
+        argmax,
+        arena_bytes: 0,
+        context: graph.context,
+        vocab: graph.vocab,
+    })
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    values: Vec<PlanValue>,
+    kernels: Vec<Kernel>,
+    by_value: HashMap<ValueId, PlanValueId>,
+}
+
+impl Lowering<'_> {
+    fn node(&mut self, node: &Node) -> Result<()> {
+        let name = self.graph.value(node.output).name.clone();
+        match &node.op {
+            Op::Input(_) | Op::Weight(_) => Ok(()),
+            Op::Gather => {
+                let table = self.weight(node, 0)?;
+                let width = self.graph.width(node.output);
+                self.push(node, name, Anchor::Gather { table, width }, vec![], Inst::Result(0))
+            }
+            Op::SelectRows => {
+                let x = self.activation(node.inputs[0])?;
+                self.push(node, name, Anchor::SelectRows { x: 0 }, vec![Operand::Value(x)], Inst::Result(0))
+            }
+            Op::MatMul { site } => {
+                let x = self.activation(node.inputs[0])?;
+                let part =
+                    Part { weight: self.weight(node, 1)?, n: self.graph.width(node.output), site: *site };
+                let k = self.graph.width(node.inputs[0]);
+                let anchor = Anchor::Contract { k, parts: vec![part] };
+                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))?;
+                self.kernels.last_mut().expect("just pushed").prologue = Body::identity(Inst::Load(0));
+                Ok(())
+            }
+            Op::Attention(spec) => {
+                let [q, k, v] = [0, 1, 2].map(|i| self.activation(node.inputs[i]));
+                let (q, k, v) = (q?, k?, v?);
+                let layer = spec.layer;
+                self.write_kv(format!("{name}.k_write"), k, Sink::Key { layer });
+                self.write_kv(format!("{name}.v_write"), v, Sink::Val { layer });
+                let anchor = Anchor::Attention { q: 0, spec: *spec };
+                self.push(node, name, anchor, vec![Operand::Value(q)], Inst::Result(0))
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Scale(_) | Op::RmsNorm { .. } | Op::Rope { .. } => {
+                let (operands, body) = self.map_body(node)?;
+                self.push(node, name, Anchor::Map, operands, Inst::Result(0))?;
+                self.kernels.last_mut().expect("just pushed").tails[0].body = body;
+                Ok(())
+            }
+        }
+    }
+
+    fn map_body(&self, node: &Node) -> Result<(Vec<Operand>, Body)> {
+        let mut operands = Vec::new();
+        let mut insts = Vec::new();
+        let sources = if matches!(node.op, Op::RmsNorm { .. }) { 1 } else { node.inputs.len() };
+        for &input in &node.inputs[..sources] {
+            let number = operands.len() as u16;
+            match self.graph.as_weight(input) {
+                Some(w) => {
+                    operands.push(Operand::Vector(w));
+                    insts.push(Inst::Lane(number));
+                }
+                None => {
+                    operands.push(Operand::Value(self.activation(input)?));
+                    insts.push(Inst::Load(number));
+                }
+            }
+        }
+        let next = operands.len() as u16;
+        insts.push(match &node.op {
+            Op::Unary(op) => Inst::Unary(*op, 0),
+            Op::Binary(op) => Inst::Binary(*op, 0, 1),
+            Op::Scale(c) => Inst::Scale(F32::new(*c), 0),
+            Op::RmsNorm { eps, group } => {
+                operands.push(Operand::Vector(self.weight(node, 1)?));
+                Inst::RmsNorm { x: 0, weight: next, eps: F32::new(*eps), group: *group }
+            }
+            Op::Rope { rope, head_dim } => {
+                operands.push(Operand::Rope(*rope));
+                let spec = self.graph.rope(*rope);
+                let (dims, layout) = (spec.dims, spec.layout);
+                Inst::Rope { x: 0, table: next, head_dim: *head_dim, dims, layout }
+            }
+            other => return Err(self.invalid(&format!("{other:?}"), "is not a lane op")),
+        });
+        Ok((operands, Body { insts }))
+    }
+
+    fn push(
+        &mut self,
+        node: &Node,
+        name: String,
+        anchor: Anchor,
+        operands: Vec<Operand>,
+        source: Inst,
+    ) -> Result<()> {
+        let rows = self.graph.value(node.output).shape[0];
+        let width = self.graph.width(node.output);
+        let value = self.new_value(name.clone(), rows, width, Element::F32);
+        self.by_value.insert(node.output, value);
+        let tail = Tail { width, body: Body::identity(source), sink: Sink::Value(value) };
+        self.kernels.push(kernel(name, anchor, rows, operands, tail));
+        Ok(())
+    }
+
+    fn write_kv(&mut self, name: String, x: PlanValueId, sink: Sink) {
+        let PlanValue { rows, width, .. } = self.values[x.index()];
+        let tail = Tail { width, body: Body::identity(Inst::Load(0)), sink };
+        self.kernels.push(kernel(name, Anchor::Map, rows, vec![Operand::Value(x)], tail));
+    }
+
+    fn argmax(&mut self, logits: PlanValueId) -> PlanValueId {
+        let rows = Dim::Sym(SymId(1));
+        let value = self.new_value("argmax".into(), rows, 1, Element::U32);
+        let tail = Tail { width: 1, body: Body::default(), sink: Sink::Value(value) };
+        let operands = vec![Operand::Value(logits)];
+        self.kernels.push(kernel("argmax".into(), Anchor::ArgMax { x: 0 }, rows, operands, tail));
+        value
+    }
+
+    fn new_value(&mut self, name: String, rows: Dim, width: u32, element: Element) -> PlanValueId {
+        self.values.push(PlanValue { name, rows, width, element, offset: 0 });
+        PlanValueId(self.values.len() as u32 - 1)
+    }
+
+    fn activation(&self, value: ValueId) -> Result<PlanValueId> {
+        self.by_value.get(&value).copied().ok_or_else(|| {
+            self.invalid(&self.graph.value(value).name, "is not an activation computed before its use")
+        })
+    }
+
+    fn weight(&self, node: &Node, input: usize) -> Result<WeightId> {
+        self.graph.as_weight(node.inputs[input]).ok_or_else(|| {
+            self.invalid(&self.graph.value(node.output).name, "needs a declared weight as its operand")
+        })
+    }
+
+    fn invalid(&self, kernel: &str, reason: &str) -> Error {
+        Error::Invalid { pass: "lower", kernel: kernel.into(), reason: reason.into() }
+    }
+}
+
+fn kernel(name: String, anchor: Anchor, rows: Dim, operands: Vec<Operand>, tail: Tail) -> Kernel {
+    Kernel { name, anchor, rows, operands, prologue: Body::default(), tails: vec![tail], variants: vec![] }
+}

@@ -1,0 +1,109 @@
+//! What several passes need to know of a plan: who makes a value, who reads it, and how bodies are spliced.
+
+use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Reg, Sink};
+
+/// Index of the kernel that stores a value.
+pub(super) fn producer(plan: &Plan, value: PlanValueId) -> Option<usize> {
+    plan.kernels.iter().position(|k| k.tails.iter().any(|t| t.sink == Sink::Value(value)))
+}
+
+/// Whether a caller may ask for the value.
+pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
+    [plan.logits, plan.hidden, plan.argmax].contains(&value)
+}
+
+/// How many kernels name a value as an operand.
+pub(super) fn readers(plan: &Plan, value: PlanValueId) -> usize {
+    plan.kernels.iter().filter(|k| k.operands.contains(&Operand::Value(value))).count()
+}
+
+/// Whether all activations a kernel reads, save those in `except`, are stored before kernel `at`.
+pub(super) fn ready_before(plan: &Plan, kernel: &Kernel, at: usize, except: &[PlanValueId]) -> bool {
+    kernel.operands.iter().all(|operand| match operand {
+        Operand::Value(v) if !except.contains(v) => producer(plan, *v).is_some_and(|p| p < at),
+        _ => true,
+    })
+}
+
+/// The operand's number in `operands`, adding it where it is new.
+pub(super) fn intern(operands: &mut Vec<Operand>, operand: Operand) -> u16 {
+    let found = operands.iter().position(|o| *o == operand);
+    found.unwrap_or_else(|| {
+        operands.push(operand);
+        operands.len() - 1
+    }) as u16
+}
+
+/// The instruction with its registers and operand numbers renamed.
+pub(super) fn rename(inst: Inst, reg: impl Fn(Reg) -> Reg, mut operand: impl FnMut(u16) -> u16) -> Inst {
+    match inst {
+        Inst::Result(i) => Inst::Result(i),
+        Inst::Load(o) => Inst::Load(operand(o)),
+        Inst::Lane(o) => Inst::Lane(operand(o)),
+        Inst::Unary(op, a) => Inst::Unary(op, reg(a)),
+        Inst::Binary(op, a, b) => Inst::Binary(op, reg(a), reg(b)),
+        Inst::Scale(c, a) => Inst::Scale(c, reg(a)),
+        Inst::RmsNorm { x, weight, eps, group } => {
+            Inst::RmsNorm { x: reg(x), weight: operand(weight), eps, group }
+        }
+        Inst::Rope { x, table, head_dim, dims, layout } => {
+            Inst::Rope { x: reg(x), table: operand(table), head_dim, dims, layout }
+        }
+    }
+}
+
+/// The body with operand numbers renamed and result numbers shifted.
+pub(super) fn moved(body: &Body, from: &[Operand], to: &mut Vec<Operand>, results: u16) -> Body {
+    let rename_one = |inst: &Inst| match rename(*inst, |r| r, |o| intern(to, from[o as usize])) {
+        Inst::Result(i) => Inst::Result(i + results),
+        other => other,
+    };
+    Body { insts: body.insts.iter().map(rename_one).collect() }
+}
+
+/// `consumer` with each `Load` of a value in `inlined` replaced by the body that makes it. All bodies use
+/// the operand table `operands` already.
+pub(super) fn inline(consumer: &Body, operands: &[Operand], inlined: &[(PlanValueId, Body)]) -> Body {
+    let mut insts: Vec<Inst> = Vec::new();
+    let mut renamed: Vec<Reg> = Vec::new();
+    let mut spliced: Vec<Option<Reg>> = vec![None; inlined.len()];
+    for inst in &consumer.insts {
+        let source = match inst {
+            Inst::Load(o) => {
+                inlined.iter().position(|(v, _)| operands[*o as usize] == Operand::Value(*v))
+            }
+            _ => None,
+        };
+        let reg = match source {
+            Some(i) => *spliced[i].get_or_insert_with(|| splice(&mut insts, &inlined[i].1)),
+            None => {
+                insts.push(rename(*inst, |r| renamed[r as usize], |o| o));
+                insts.len() as Reg - 1
+            }
+        };
+        renamed.push(reg);
+    }
+    Body { insts }
+}
+
+fn splice(insts: &mut Vec<Inst>, body: &Body) -> Reg {
+    let base = insts.len() as Reg;
+    insts.extend(body.insts.iter().map(|i| rename(*i, |r| r + base, |o| o)));
+    insts.len() as Reg - 1
+}
+
+/// Drops operands that nothing names any more and renumbers the rest.
+pub(super) fn compact_operands(kernel: &mut Kernel) {
+    let old = std::mem::take(&mut kernel.operands);
+    let mut operands = Vec::new();
+    for body in std::iter::once(&mut kernel.prologue).chain(kernel.tails.iter_mut().map(|t| &mut t.body)) {
+        *body = moved(body, &old, &mut operands, 0);
+    }
+    match &mut kernel.anchor {
+        Anchor::SelectRows { x } | Anchor::ArgMax { x } | Anchor::Attention { q: x, .. } => {
+            *x = intern(&mut operands, old[*x as usize]);
+        }
+        Anchor::Map | Anchor::Gather { .. } | Anchor::Contract { .. } => {}
+    }
+    kernel.operands = operands;
+}

@@ -1,0 +1,114 @@
+//! The plan as text, for people and for snapshots: one line per kernel, its bodies below.
+
+use super::{Anchor, Body, Inst, Kernel, Operand, Plan, Sink};
+use rusty_graph::Dim;
+use std::fmt::{Display, Formatter, Result, Write};
+
+impl Display for Plan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        writeln!(f, "plan {} for {}", self.arch, self.target)?;
+        for kernel in &self.kernels {
+            write_kernel(f, self, kernel)?;
+        }
+        writeln!(
+            f,
+            "{} kernels ({} before fusion), arena {} bytes",
+            self.kernels.len(),
+            self.unfused_kernels,
+            self.arena_bytes
+        )
+    }
+}
+
+fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
+    let rows = match kernel.rows {
+        Dim::Const(n) => n.to_string(),
+        Dim::Sym(s) => plan.symbols[s.index()].name.clone(),
+    };
+    writeln!(f, "{}: {} [{rows}]", kernel.name, anchor(plan, kernel))?;
+    if !kernel.prologue.insts.is_empty() && !matches!(kernel.prologue.as_identity(), Some(Inst::Load(_))) {
+        writeln!(f, "    from {}", body(plan, kernel, &kernel.prologue))?;
+    } else if let Some(source @ Inst::Load(_)) = kernel.prologue.as_identity() {
+        writeln!(f, "    from {}", leaf(plan, kernel, source))?;
+    }
+    for tail in &kernel.tails {
+        let sink = match tail.sink {
+            Sink::Value(v) => format!("{} @{:#x}", plan.value(v).name, plan.value(v).offset),
+            Sink::Key { layer } => format!("keys[{layer}]"),
+            Sink::Val { layer } => format!("values[{layer}]"),
+        };
+        let program = if tail.body.insts.is_empty() { "index".into() } else { body(plan, kernel, &tail.body) };
+        writeln!(f, "    {sink} [{}] = {program}", tail.width)?;
+    }
+    for v in &kernel.variants {
+        writeln!(f, "    rows {}..={}: {} x{}", v.rows.0, v.rows.1, v.name, v.dispatches)?;
+    }
+    Ok(())
+}
+
+fn anchor(plan: &Plan, kernel: &Kernel) -> String {
+    let weight = |w: rusty_graph::WeightId| {
+        let w = &plan.weights[w.index()];
+        format!("{}:{}", w.name, w.format.name())
+    };
+    match &kernel.anchor {
+        Anchor::Map => "map".into(),
+        Anchor::Gather { table, .. } => format!("gather {}", weight(*table)),
+        Anchor::SelectRows { x } => format!("select {}", leaf(plan, kernel, Inst::Load(*x))),
+        Anchor::ArgMax { x } => format!("argmax {}", leaf(plan, kernel, Inst::Load(*x))),
+        Anchor::Attention { q, spec } => {
+            let mut text = format!("attention layer {} q {}", spec.layer, leaf(plan, kernel, Inst::Load(*q)));
+            let _ = write!(text, " heads {}/{}x{}", spec.heads, spec.kv_heads, spec.head_dim);
+            if let Some(window) = spec.window {
+                let _ = write!(text, " window {window}");
+            }
+            text
+        }
+        Anchor::Contract { k, parts } => {
+            let mut text = format!("contract {k} ->");
+            for part in parts {
+                let site = if part.site.is_some() { "*" } else { "" };
+                let _ = write!(text, " {}{site}({})", part.n, weight(part.weight));
+            }
+            text
+        }
+    }
+}
+
+fn leaf(plan: &Plan, kernel: &Kernel, inst: Inst) -> String {
+    let operand = |o: u16| match kernel.operands.get(o as usize) {
+        Some(Operand::Value(v)) => plan.value(*v).name.clone(),
+        Some(Operand::Vector(w)) => plan.weights[w.index()].name.clone(),
+        Some(Operand::Rope(r)) => r.to_string(),
+        None => format!("operand {o}?"),
+    };
+    match inst {
+        Inst::Result(i) => format!("r{i}"),
+        Inst::Load(o) | Inst::Lane(o) => operand(o),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A body as one nested expression; registers that are read twice are printed twice.
+fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for inst in &body.insts {
+        let at = |r: u16| texts.get(r as usize).cloned().unwrap_or_else(|| format!("%{r}?"));
+        let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
+        let text = match *inst {
+            Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) => leaf(plan, kernel, *inst),
+            Inst::Unary(op, a) => format!("{}({})", format!("{op:?}").to_lowercase(), at(a)),
+            Inst::Binary(op, a, b) => format!("{}({}, {})", format!("{op:?}").to_lowercase(), at(a), at(b)),
+            Inst::Scale(c, a) => format!("{:?} * {}", c, at(a)),
+            Inst::RmsNorm { x, weight, group, eps } => {
+                format!("rmsnorm({}, {}, group {group}, eps {eps:?})", at(x), operand(weight))
+            }
+            Inst::Rope { x, table, head_dim, dims, layout } => {
+                let layout = format!("{layout:?}").to_lowercase();
+                format!("rope({}, {}, {dims}/{head_dim} {layout})", at(x), operand(table))
+            }
+        };
+        texts.push(text);
+    }
+    texts.pop().unwrap_or_default()
+}

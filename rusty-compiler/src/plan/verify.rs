@@ -1,0 +1,192 @@
+//! The invariants of a plan. They hold after every pass; back ends rely on them and need not check.
+//!
+//! 1. Every activation is stored by exactly one tail, before any kernel reads it; a kernel reads none of its
+//!    own stores.
+//! 2. Registers are defined before use; operand, part and result numbers are in range and of the right kind.
+//! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
+//!    prologue's lanes equal its contraction's `k`.
+//! 4. Behind contractions and attention bodies are elementwise; a prologue has at most one reduction, over
+//!    the whole row, and no rotation.
+//! 5. A layer's keys and values are stored before its attention.
+//! 6. Once variants are chosen they cover 1..=max rows in order, without gaps.
+
+use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+
+/// Kernel name and the invariant it breaks.
+pub type Violation = (String, String);
+
+/// Checks a plan.
+pub fn verify(plan: &Plan) -> Result<(), Violation> {
+    let mut state = State { plan, stored: vec![false; plan.values.len()], keys: vec![], vals: vec![] };
+    for kernel in &plan.kernels {
+        state.kernel(kernel).map_err(|reason| (kernel.name.clone(), reason))?;
+    }
+    for (name, value) in [("logits", plan.logits), ("hidden", plan.hidden), ("argmax", plan.argmax)] {
+        if !state.stored[value.index()] {
+            return Err((name.into(), "is never stored".into()));
+        }
+    }
+    Ok(())
+}
+
+struct State<'a> {
+    plan: &'a Plan,
+    stored: Vec<bool>,
+    keys: Vec<u32>,
+    vals: Vec<u32>,
+}
+
+impl State<'_> {
+    fn kernel(&mut self, kernel: &Kernel) -> Result<(), String> {
+        for operand in &kernel.operands {
+            if let Operand::Value(v) = operand
+                && !self.stored.get(v.index()).copied().unwrap_or(false)
+            {
+                return Err(format!("reads value {} before it is stored", v.0));
+            }
+        }
+        self.anchor(kernel)?;
+        if let Anchor::Contract { k, .. } = kernel.anchor {
+            let reductions = kernel.prologue.insts.iter().filter(|i| matches!(i, Inst::RmsNorm { .. }));
+            if reductions.count() > 1 {
+                return Err("prologue has more than one reduction".into());
+            }
+            self.body(kernel, &kernel.prologue, k, true)?;
+        } else if !kernel.prologue.insts.is_empty() {
+            return Err("only a contraction has a prologue".into());
+        }
+        if kernel.tails.is_empty() {
+            return Err("stores nothing".into());
+        }
+        for tail in &kernel.tails {
+            if !matches!(kernel.anchor, Anchor::ArgMax { .. }) {
+                self.body(kernel, &tail.body, tail.width, false)?;
+            }
+            self.sink(kernel, tail.width, tail.sink)?;
+        }
+        self.variants(kernel)
+    }
+
+    fn anchor(&self, kernel: &Kernel) -> Result<(), String> {
+        let value = |x: u16| match kernel.operands.get(x as usize) {
+            Some(Operand::Value(v)) => Ok(*v),
+            _ => Err(format!("anchor operand {x} is not an activation")),
+        };
+        match &kernel.anchor {
+            Anchor::Map | Anchor::Gather { .. } => Ok(()),
+            Anchor::SelectRows { x } | Anchor::ArgMax { x } => value(*x).map(|_| ()),
+            Anchor::Contract { k, parts } => parts.iter().try_for_each(|part| {
+                let shape = &self.plan.weights[part.weight.index()].shape;
+                let matches = shape[..] == [part.n, *k];
+                matches.then_some(()).ok_or(format!("part [{}, {k}] over weight {shape:?}", part.n))
+            }),
+            Anchor::Attention { q, spec } => {
+                if self.plan.value(value(*q)?).width != spec.heads * spec.head_dim {
+                    return Err("query width is not heads * head_dim".into());
+                }
+                let written = self.keys.contains(&spec.layer) && self.vals.contains(&spec.layer);
+                written.then_some(()).ok_or("attends before keys and values are stored".into())
+            }
+        }
+    }
+
+    fn body(&self, kernel: &Kernel, body: &Body, width: u32, prologue: bool) -> Result<(), String> {
+        if body.insts.is_empty() {
+            return Err("empty body".into());
+        }
+        let tile = matches!(kernel.anchor, Anchor::Contract { .. } | Anchor::Attention { .. });
+        if tile && !prologue && !body.is_elementwise() {
+            return Err("a tail behind a tile must be elementwise".into());
+        }
+        for (at, inst) in body.insts.iter().enumerate() {
+            let before = |r: u16| {
+                let fine = (r as usize) < at;
+                fine.then_some(()).ok_or(format!("register {r} used at {at}, before its definition"))
+            };
+            match *inst {
+                Inst::Result(i) if prologue => return Err(format!("prologue reads result {i}")),
+                Inst::Result(i) => self.result(kernel, i, width)?,
+                Inst::Load(o) | Inst::Lane(o) => self.operand(kernel, inst, o, width)?,
+                Inst::Unary(_, a) | Inst::Scale(_, a) => before(a)?,
+                Inst::Binary(_, a, b) => before(a).and(before(b))?,
+                Inst::RmsNorm { x, weight, group, .. } => {
+                    before(x)?;
+                    self.operand(kernel, &Inst::Lane(weight), weight, group)?;
+                    if group == 0 || width % group != 0 || (prologue && group != width) {
+                        return Err(format!("norm over groups of {group} in rows of {width}"));
+                    }
+                }
+                Inst::Rope { x, table, head_dim, dims, .. } => {
+                    before(x)?;
+                    let is_table = matches!(kernel.operands.get(table as usize), Some(Operand::Rope(_)));
+                    if prologue || !is_table || head_dim == 0 || width % head_dim != 0 || dims > head_dim {
+                        return Err(format!("rotation of heads of {head_dim} in rows of {width}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn result(&self, kernel: &Kernel, i: u16, width: u32) -> Result<(), String> {
+        let have = match &kernel.anchor {
+            Anchor::Contract { parts, .. } => parts.get(i as usize).map(|p| p.n),
+            Anchor::Gather { width, .. } if i == 0 => Some(*width),
+            Anchor::SelectRows { x } if i == 0 => self.operand_width(kernel, *x),
+            Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.head_dim),
+            _ => None,
+        };
+        (have == Some(width)).then_some(()).ok_or(format!("result {i} is {have:?} lanes, the tail {width}"))
+    }
+
+    fn operand_width(&self, kernel: &Kernel, operand: u16) -> Option<u32> {
+        match kernel.operands.get(operand as usize)? {
+            Operand::Value(v) => Some(self.plan.value(*v).width),
+            Operand::Vector(w) => self.plan.weights[w.index()].shape.last().copied(),
+            Operand::Rope(_) => None,
+        }
+    }
+
+    fn operand(&self, kernel: &Kernel, inst: &Inst, operand: u16, width: u32) -> Result<(), String> {
+        let kind = matches!(
+            (inst, kernel.operands.get(operand as usize)),
+            (Inst::Load(_), Some(Operand::Value(_))) | (Inst::Lane(_), Some(Operand::Vector(_)))
+        );
+        if !kind {
+            return Err(format!("{inst:?} names an operand of another kind"));
+        }
+        let have = self.operand_width(kernel, operand);
+        (have == Some(width)).then_some(()).ok_or(format!("{inst:?} has {have:?} lanes, the body {width}"))
+    }
+
+    fn sink(&mut self, kernel: &Kernel, width: u32, sink: Sink) -> Result<(), String> {
+        let kv = |layer: u32| {
+            let spec = self.plan.kv.get(layer as usize).map(|k| k.kv_heads * k.head_dim);
+            (spec == Some(width)).then_some(()).ok_or(format!("stores {width} lanes to the cache of {layer}"))
+        };
+        match sink {
+            Sink::Key { layer } => kv(layer).map(|()| self.keys.push(layer)),
+            Sink::Val { layer } => kv(layer).map(|()| self.vals.push(layer)),
+            Sink::Value(PlanValueId(id)) => {
+                let value = self.plan.values.get(id as usize).ok_or("stores to no value")?;
+                if value.width != width || value.rows != kernel.rows {
+                    return Err(format!("stores {width} lanes to '{}' of {}", value.name, value.width));
+                }
+                let slot = &mut self.stored[id as usize];
+                (!std::mem::replace(slot, true)).then_some(()).ok_or(format!("value {id} is stored twice"))
+            }
+        }
+    }
+
+    fn variants(&self, kernel: &Kernel) -> Result<(), String> {
+        let mut next = 1;
+        for variant in &kernel.variants {
+            if variant.rows.0 != next || variant.rows.1 < next {
+                return Err(format!("variant {} covers {:?}, expected from {next}", variant.name, variant.rows));
+            }
+            next = variant.rows.1 + 1;
+        }
+        let covered = kernel.variants.is_empty() || next > self.plan.max_rows(kernel.rows);
+        covered.then_some(()).ok_or(format!("variants end at {} rows", next - 1))
+    }
+}
