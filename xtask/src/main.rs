@@ -1,2 +1,114 @@
-//! Tasks of the workspace.
-fn main() {}
+//! Tasks of the workspace, run as `cargo xtask TASK`.
+//!
+//! `test` is what CI runs: it sets up what tests need, then checks formatting, layering, licences, lints and
+//! documentation and runs every test. Each step is also a task of its own.
+
+mod layers;
+mod licences;
+mod vulkan;
+
+use anyhow::{Context, Result, bail};
+use std::process::Command;
+use std::time::Instant;
+
+const USAGE: &str = "usage: cargo xtask TASK
+
+  test       set up, then everything below (what CI runs)
+  setup      install a software Vulkan device where no adapter exists
+  fmt        check formatting
+  layers     check that each crate uses only crates below it
+  licences   check the licences of all dependencies
+  clippy     lint, warnings are errors
+  doc        build the documentation, warnings are errors
+  unit       run all tests";
+
+type Task = (&'static str, fn() -> Result<()>);
+
+const STEPS: &[Task] = &[
+    ("setup", vulkan::ensure_device),
+    ("fmt", fmt),
+    ("layers", layers::check),
+    ("licences", licences::check),
+    ("clippy", clippy),
+    ("doc", doc),
+    ("unit", unit),
+];
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["test"] => STEPS.iter().try_for_each(run_step),
+        [name] => match STEPS.iter().find(|(task, _)| *task == name) {
+            Some(step) => run_step(step),
+            None => bail!("no task '{name}'\n{USAGE}"),
+        },
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn run_step((name, task): &Task) -> Result<()> {
+    println!("== {name}");
+    let start = Instant::now();
+    task().with_context(|| format!("{name} failed; `cargo xtask {name}` runs it alone"))?;
+    println!("== {name}: ok in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn fmt() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])
+}
+
+fn clippy() -> Result<()> {
+    cargo(
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        &[],
+    )
+}
+
+fn doc() -> Result<()> {
+    cargo(
+        &["doc", "--workspace", "--no-deps", "--quiet"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    )
+}
+
+fn unit() -> Result<()> {
+    // Snapshots are compared, never rewritten, by the test command.
+    cargo(
+        &["test", "--workspace", "--quiet"],
+        &[("INSTA_UPDATE", "no")],
+    )
+}
+
+/// Runs cargo in the workspace's root with extra environment.
+fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    run(Command::new(cargo)
+        .args(arguments)
+        .envs(environment.iter().copied()))
+}
+
+/// Runs a command to its end; a failure names it.
+fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// The workspace's root.
+fn root() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
