@@ -1,8 +1,8 @@
 //! EXPLAIN: what the compiler made of a graph, as text and as totals.
 
+use crate::Result;
 use crate::passes::compile_observed;
 use crate::plan::{Anchor, Operand, Plan, Sink};
-use crate::Result;
 use rusty_backend::Target;
 use rusty_graph::{Dim, Graph, WeightDecl};
 use std::fmt::Write;
@@ -42,10 +42,18 @@ pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
     let plan = compile_observed(graph, target, &mut |name, plan| {
         let text = plan.to_string();
         let changed = text != last;
-        passes.push(PassReport { name, text: changed.then(|| text.clone()), kernels: plan.kernels.len() });
+        passes.push(PassReport {
+            name,
+            text: changed.then(|| text.clone()),
+            kernels: plan.kernels.len(),
+        });
         last = text;
     })?;
-    let sources = graph.nodes.iter().filter(|n| n.op.class() == rusty_graph::OpClass::Source).count();
+    let sources = graph
+        .nodes
+        .iter()
+        .filter(|n| n.op.class() == rusty_graph::OpClass::Source)
+        .count();
     Ok(Explain {
         nodes: graph.nodes.len() - sources,
         dispatches_per_token: plan.dispatches(1),
@@ -63,7 +71,11 @@ impl Explain {
         for pass in &self.passes {
             match &pass.text {
                 Some(text) => {
-                    let _ = writeln!(out, "== after {} ({} kernels)\n{text}", pass.name, pass.kernels);
+                    let _ = writeln!(
+                        out,
+                        "== after {} ({} kernels)\n{text}",
+                        pass.name, pass.kernels
+                    );
                 }
                 None => {
                     let _ = writeln!(out, "== after {}: same as above", pass.name);
@@ -73,7 +85,11 @@ impl Explain {
         let _ = writeln!(out, "== bytes of a one-row step");
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
             let (read, written) = self.plan.kernel_bytes(at);
-            let _ = writeln!(out, "{:>12} read {:>9} written  {}", read, written, kernel.name);
+            let _ = writeln!(
+                out,
+                "{:>12} read {:>9} written  {}",
+                read, written, kernel.name
+            );
         }
         let _ = writeln!(
             out,
@@ -91,7 +107,10 @@ impl Plan {
     /// Launches of a step of `rows` rows that all want an output.
     pub fn dispatches(&self, rows: u32) -> u32 {
         let of = |k: &crate::plan::Kernel| {
-            let chosen = k.variants.iter().find(|v| v.rows.0 <= rows && rows <= v.rows.1);
+            let chosen = k
+                .variants
+                .iter()
+                .find(|v| v.rows.0 <= rows && rows <= v.rows.1);
             chosen.map_or(1, |v| v.dispatches)
         };
         self.kernels.iter().map(of).sum()
@@ -100,11 +119,13 @@ impl Plan {
     /// Bytes that a one-row step reads and writes in kernel `at`, cache reads not counted.
     pub fn kernel_bytes(&self, at: usize) -> (u64, u64) {
         let kernel = &self.kernels[at];
-        let one_row = |w: &WeightDecl| w.bytes() / u64::from(w.shape.first().copied().unwrap_or(1).max(1));
+        let one_row =
+            |w: &WeightDecl| w.bytes() / u64::from(w.shape.first().copied().unwrap_or(1).max(1));
         let mut read = match &kernel.anchor {
-            Anchor::Contract { parts, .. } => {
-                parts.iter().map(|p| self.weights[p.weight.index()].bytes()).sum()
-            }
+            Anchor::Contract { parts, .. } => parts
+                .iter()
+                .map(|p| self.weights[p.weight.index()].bytes())
+                .sum(),
             Anchor::Gather { table, .. } => one_row(&self.weights[table.index()]),
             _ => 0,
         };
@@ -124,12 +145,18 @@ impl Plan {
 
     /// Bytes of one decoded token, cache reads not counted.
     pub fn bytes_per_token(&self) -> u64 {
-        (0..self.kernels.len()).map(|at| self.kernel_bytes(at)).map(|(r, w)| r + w).sum()
+        (0..self.kernels.len())
+            .map(|at| self.kernel_bytes(at))
+            .map(|(r, w)| r + w)
+            .sum()
     }
 
     /// Bytes of keys and values per token in a cache of `value_bytes` per element.
     pub fn kv_bytes_per_token(&self, value_bytes: u64) -> u64 {
-        self.kv.iter().map(|k| 2 * u64::from(k.kv_heads * k.head_dim) * value_bytes).sum()
+        self.kv
+            .iter()
+            .map(|k| 2 * u64::from(k.kv_heads * k.head_dim) * value_bytes)
+            .sum()
     }
 
     /// Largest number of rows of a step.

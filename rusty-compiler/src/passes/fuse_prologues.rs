@@ -21,11 +21,21 @@ pub(super) fn run(mut plan: Plan) -> Plan {
 
 fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
     let kernel = &plan.kernels[at];
-    let Anchor::Contract { k, .. } = kernel.anchor else { return None };
-    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else { return None };
-    let Operand::Value(value) = kernel.operands[input as usize] else { return None };
+    let Anchor::Contract { k, .. } = kernel.anchor else {
+        return None;
+    };
+    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else {
+        return None;
+    };
+    let Operand::Value(value) = kernel.operands[input as usize] else {
+        return None;
+    };
     let map = producer(plan, value)?;
-    let body = &plan.kernels[map].tails.iter().find(|t| t.sink == Sink::Value(value))?.body;
+    let body = &plan.kernels[map]
+        .tails
+        .iter()
+        .find(|t| t.sink == Sink::Value(value))?
+        .body;
     let fits = plan.kernels[map].anchor == Anchor::Map
         && plan.kernels[map].tails.len() == 1
         && readers(plan, value) == 1
@@ -36,7 +46,10 @@ fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
 }
 
 fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
-    kernel.tails.iter().any(|t| t.body.insts.contains(&Inst::Load(operand)))
+    kernel
+        .tails
+        .iter()
+        .any(|t| t.body.insts.contains(&Inst::Load(operand)))
 }
 
 /// Elementwise but for at most one whole-row reduction.
@@ -55,7 +68,12 @@ fn is_prologue(body: &Body, k: u32) -> bool {
 fn fold(plan: &mut Plan, map: usize, at: usize, value: PlanValueId) {
     let source = plan.kernels.remove(map);
     let kernel = &mut plan.kernels[at - 1];
-    let body = moved(&source.tails[0].body, &source.operands, &mut kernel.operands, 0);
+    let body = moved(
+        &source.tails[0].body,
+        &source.operands,
+        &mut kernel.operands,
+        0,
+    );
     kernel.prologue = inline(&kernel.prologue, &kernel.operands, &[(value, body)]);
     compact_operands(kernel);
 }

@@ -49,7 +49,9 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
     body_fits
         && kernel.rows == map.rows
         && values.iter().all(|v| plan.value(*v).width == tail.width)
-        && values.iter().all(|v| readers(plan, *v) == 1 && !is_output(plan, *v))
+        && values
+            .iter()
+            .all(|v| readers(plan, *v) == 1 && !is_output(plan, *v))
         && ready_before(plan, map, host, values)
 }
 
@@ -73,6 +75,10 @@ fn absorb(plan: &mut Plan, host: usize, map: usize, values: &[PlanValueId]) {
     tail.body = moved(&tail.body, &map.operands, &mut kernel.operands, 0);
     tail.body = inline(&tail.body, &kernel.operands, &inlined);
     kernel.tails.insert(place, tail);
-    kernel.name = format!("{}>{}", kernel.name, map.name.rsplit('.').next().unwrap_or(&map.name));
+    kernel.name = format!(
+        "{}>{}",
+        kernel.name,
+        map.name.rsplit('.').next().unwrap_or(&map.name)
+    );
     compact_operands(kernel);
 }

@@ -2,7 +2,8 @@
 //! against.
 
 use crate::plan::{
-    Anchor, Body, Element, F32, Inst, Kernel, Operand, Part, Plan, PlanValue, PlanValueId, Sink, Tail,
+    Anchor, Body, Element, F32, Inst, Kernel, Operand, Part, Plan, PlanValue, PlanValueId, Sink,
+    Tail,
 };
 use crate::{Error, Result};
 use rusty_backend::Target;
@@ -11,7 +12,12 @@ use std::collections::HashMap;
 
 /// Lowers a verified graph.
 pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
-    let mut lowering = Lowering { graph, values: Vec::new(), kernels: Vec::new(), by_value: HashMap::new() };
+    let mut lowering = Lowering {
+        graph,
+        values: Vec::new(),
+        kernels: Vec::new(),
+        by_value: HashMap::new(),
+    };
     for node in &graph.nodes {
         lowering.node(node)?;
     }
@@ -55,20 +61,39 @@ impl Lowering<'_> {
             Op::Gather => {
                 let table = self.weight(node, 0)?;
                 let width = self.graph.width(node.output);
-                self.push(node, name, Anchor::Gather { table, width }, vec![], Inst::Result(0))
+                self.push(
+                    node,
+                    name,
+                    Anchor::Gather { table, width },
+                    vec![],
+                    Inst::Result(0),
+                )
             }
             Op::SelectRows => {
                 let x = self.activation(node.inputs[0])?;
-                self.push(node, name, Anchor::SelectRows { x: 0 }, vec![Operand::Value(x)], Inst::Result(0))
+                self.push(
+                    node,
+                    name,
+                    Anchor::SelectRows { x: 0 },
+                    vec![Operand::Value(x)],
+                    Inst::Result(0),
+                )
             }
             Op::MatMul { site } => {
                 let x = self.activation(node.inputs[0])?;
-                let part =
-                    Part { weight: self.weight(node, 1)?, n: self.graph.width(node.output), site: *site };
+                let part = Part {
+                    weight: self.weight(node, 1)?,
+                    n: self.graph.width(node.output),
+                    site: *site,
+                };
                 let k = self.graph.width(node.inputs[0]);
-                let anchor = Anchor::Contract { k, parts: vec![part] };
+                let anchor = Anchor::Contract {
+                    k,
+                    parts: vec![part],
+                };
                 self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))?;
-                self.kernels.last_mut().expect("just pushed").prologue = Body::identity(Inst::Load(0));
+                self.kernels.last_mut().expect("just pushed").prologue =
+                    Body::identity(Inst::Load(0));
                 Ok(())
             }
             Op::Attention(spec) => {
@@ -92,7 +117,11 @@ impl Lowering<'_> {
     fn map_body(&self, node: &Node) -> Result<(Vec<Operand>, Body)> {
         let mut operands = Vec::new();
         let mut insts = Vec::new();
-        let sources = if matches!(node.op, Op::RmsNorm { .. }) { 1 } else { node.inputs.len() };
+        let sources = if matches!(node.op, Op::RmsNorm { .. }) {
+            1
+        } else {
+            node.inputs.len()
+        };
         for &input in &node.inputs[..sources] {
             let number = operands.len() as u16;
             match self.graph.as_weight(input) {
@@ -113,13 +142,24 @@ impl Lowering<'_> {
             Op::Scale(c) => Inst::Scale(F32::new(*c), 0),
             Op::RmsNorm { eps, group } => {
                 operands.push(Operand::Vector(self.weight(node, 1)?));
-                Inst::RmsNorm { x: 0, weight: next, eps: F32::new(*eps), group: *group }
+                Inst::RmsNorm {
+                    x: 0,
+                    weight: next,
+                    eps: F32::new(*eps),
+                    group: *group,
+                }
             }
             Op::Rope { rope, head_dim } => {
                 operands.push(Operand::Rope(*rope));
                 let spec = self.graph.rope(*rope);
                 let (dims, layout) = (spec.dims, spec.layout);
-                Inst::Rope { x: 0, table: next, head_dim: *head_dim, dims, layout }
+                Inst::Rope {
+                    x: 0,
+                    table: next,
+                    head_dim: *head_dim,
+                    dims,
+                    layout,
+                }
             }
             other => return Err(self.invalid(&format!("{other:?}"), "is not a lane op")),
         });
@@ -138,48 +178,97 @@ impl Lowering<'_> {
         let width = self.graph.width(node.output);
         let value = self.new_value(name.clone(), rows, width, Element::F32);
         self.by_value.insert(node.output, value);
-        let tail = Tail { width, body: Body::identity(source), sink: Sink::Value(value) };
-        self.kernels.push(kernel(name, anchor, rows, operands, tail));
+        let tail = Tail {
+            width,
+            body: Body::identity(source),
+            sink: Sink::Value(value),
+        };
+        self.kernels
+            .push(kernel(name, anchor, rows, operands, tail));
         Ok(())
     }
 
     fn write_kv(&mut self, name: String, x: PlanValueId, sink: Sink) {
         let PlanValue { rows, width, .. } = self.values[x.index()];
-        let tail = Tail { width, body: Body::identity(Inst::Load(0)), sink };
-        self.kernels.push(kernel(name, Anchor::Map, rows, vec![Operand::Value(x)], tail));
+        let tail = Tail {
+            width,
+            body: Body::identity(Inst::Load(0)),
+            sink,
+        };
+        self.kernels.push(kernel(
+            name,
+            Anchor::Map,
+            rows,
+            vec![Operand::Value(x)],
+            tail,
+        ));
     }
 
     fn argmax(&mut self, logits: PlanValueId) -> PlanValueId {
         let rows = Dim::Sym(SymId(1));
         let value = self.new_value("argmax".into(), rows, 1, Element::U32);
-        let tail = Tail { width: 1, body: Body::default(), sink: Sink::Value(value) };
+        let tail = Tail {
+            width: 1,
+            body: Body::default(),
+            sink: Sink::Value(value),
+        };
         let operands = vec![Operand::Value(logits)];
-        self.kernels.push(kernel("argmax".into(), Anchor::ArgMax { x: 0 }, rows, operands, tail));
+        self.kernels.push(kernel(
+            "argmax".into(),
+            Anchor::ArgMax { x: 0 },
+            rows,
+            operands,
+            tail,
+        ));
         value
     }
 
     fn new_value(&mut self, name: String, rows: Dim, width: u32, element: Element) -> PlanValueId {
-        self.values.push(PlanValue { name, rows, width, element, offset: 0 });
+        self.values.push(PlanValue {
+            name,
+            rows,
+            width,
+            element,
+            offset: 0,
+        });
         PlanValueId(self.values.len() as u32 - 1)
     }
 
     fn activation(&self, value: ValueId) -> Result<PlanValueId> {
         self.by_value.get(&value).copied().ok_or_else(|| {
-            self.invalid(&self.graph.value(value).name, "is not an activation computed before its use")
+            self.invalid(
+                &self.graph.value(value).name,
+                "is not an activation computed before its use",
+            )
         })
     }
 
     fn weight(&self, node: &Node, input: usize) -> Result<WeightId> {
         self.graph.as_weight(node.inputs[input]).ok_or_else(|| {
-            self.invalid(&self.graph.value(node.output).name, "needs a declared weight as its operand")
+            self.invalid(
+                &self.graph.value(node.output).name,
+                "needs a declared weight as its operand",
+            )
         })
     }
 
     fn invalid(&self, kernel: &str, reason: &str) -> Error {
-        Error::Invalid { pass: "lower", kernel: kernel.into(), reason: reason.into() }
+        Error::Invalid {
+            pass: "lower",
+            kernel: kernel.into(),
+            reason: reason.into(),
+        }
     }
 }
 
 fn kernel(name: String, anchor: Anchor, rows: Dim, operands: Vec<Operand>, tail: Tail) -> Kernel {
-    Kernel { name, anchor, rows, operands, prologue: Body::default(), tails: vec![tail], variants: vec![] }
+    Kernel {
+        name,
+        anchor,
+        rows,
+        operands,
+        prologue: Body::default(),
+        tails: vec![tail],
+        variants: vec![],
+    }
 }

@@ -12,12 +12,16 @@ const ALIGN: u64 = 256;
 /// Sets the offsets of all values that kernels use and the size of the arena.
 pub(super) fn run(mut plan: Plan) -> Plan {
     let ranges = live_ranges(&plan);
-    let mut order: Vec<PlanValueId> =
-        (0..plan.values.len() as u32).map(PlanValueId).filter(|v| ranges[v.index()].is_some()).collect();
+    let mut order: Vec<PlanValueId> = (0..plan.values.len() as u32)
+        .map(PlanValueId)
+        .filter(|v| ranges[v.index()].is_some())
+        .collect();
     order.sort_by_key(|v| (std::cmp::Reverse(plan.bytes(*v)), *v));
     let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::new();
     for value in order {
-        let Some(range) = ranges[value.index()] else { continue };
+        let Some(range) = ranges[value.index()] else {
+            continue;
+        };
         let bytes = plan.bytes(value).next_multiple_of(ALIGN);
         let mut busy: Vec<(u64, u64)> = placed
             .iter()

@@ -31,7 +31,11 @@ fn mergeable(plan: &Plan, first: usize, other: usize) -> bool {
 }
 
 fn absorb(kernel: &mut Kernel, other: Kernel) {
-    kernel.name = format!("{}+{}", kernel.name, other.name.rsplit('.').next().unwrap_or(&other.name));
+    kernel.name = format!(
+        "{}+{}",
+        kernel.name,
+        other.name.rsplit('.').next().unwrap_or(&other.name)
+    );
     for mut tail in other.tails {
         tail.body = moved(&tail.body, &other.operands, &mut kernel.operands, 0);
         kernel.tails.push(tail);

@@ -24,7 +24,8 @@ pub(super) fn run(mut plan: Plan) -> Plan {
 
 /// Right after lowering a contraction reads nothing but its input, so the later one may always move up.
 fn siblings(a: &Kernel, b: &Kernel) -> bool {
-    let (Anchor::Contract { k, .. }, Anchor::Contract { k: k2, .. }) = (&a.anchor, &b.anchor) else {
+    let (Anchor::Contract { k, .. }, Anchor::Contract { k: k2, .. }) = (&a.anchor, &b.anchor)
+    else {
         return false;
     };
     let plain = Body::identity(Inst::Load(0));
@@ -44,7 +45,11 @@ fn absorb(kernel: &mut Kernel, other: Kernel) {
     };
     let shift = parts.len() as u16;
     parts.extend(more);
-    kernel.name = format!("{}+{}", kernel.name, other.name.rsplit('.').next().unwrap_or(&other.name));
+    kernel.name = format!(
+        "{}+{}",
+        kernel.name,
+        other.name.rsplit('.').next().unwrap_or(&other.name)
+    );
     for mut tail in other.tails {
         tail.body = moved(&tail.body, &other.operands, &mut kernel.operands, shift);
         kernel.tails.push(tail);

@@ -31,7 +31,11 @@ pub fn compile_observed(
     rusty_graph::verify(graph)?;
     let mut plan = lower::lower(graph, target)?;
     let mut step = |name: &'static str, next: Plan| -> Result<Plan> {
-        verify(&next).map_err(|(kernel, reason)| Error::Invalid { pass: name, kernel, reason })?;
+        verify(&next).map_err(|(kernel, reason)| Error::Invalid {
+            pass: name,
+            kernel,
+            reason,
+        })?;
         observe(name, &next);
         Ok(next)
     };

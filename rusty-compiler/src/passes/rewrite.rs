@@ -4,7 +4,9 @@ use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Reg, S
 
 /// Index of the kernel that stores a value.
 pub(super) fn producer(plan: &Plan, value: PlanValueId) -> Option<usize> {
-    plan.kernels.iter().position(|k| k.tails.iter().any(|t| t.sink == Sink::Value(value)))
+    plan.kernels
+        .iter()
+        .position(|k| k.tails.iter().any(|t| t.sink == Sink::Value(value)))
 }
 
 /// Whether a caller may ask for the value.
@@ -14,11 +16,19 @@ pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
 
 /// How many kernels name a value as an operand.
 pub(super) fn readers(plan: &Plan, value: PlanValueId) -> usize {
-    plan.kernels.iter().filter(|k| k.operands.contains(&Operand::Value(value))).count()
+    plan.kernels
+        .iter()
+        .filter(|k| k.operands.contains(&Operand::Value(value)))
+        .count()
 }
 
 /// Whether all activations a kernel reads, save those in `except`, are stored before kernel `at`.
-pub(super) fn ready_before(plan: &Plan, kernel: &Kernel, at: usize, except: &[PlanValueId]) -> bool {
+pub(super) fn ready_before(
+    plan: &Plan,
+    kernel: &Kernel,
+    at: usize,
+    except: &[PlanValueId],
+) -> bool {
     kernel.operands.iter().all(|operand| match operand {
         Operand::Value(v) if !except.contains(v) => producer(plan, *v).is_some_and(|p| p < at),
         _ => true,
@@ -35,7 +45,11 @@ pub(super) fn intern(operands: &mut Vec<Operand>, operand: Operand) -> u16 {
 }
 
 /// The instruction with its registers and operand numbers renamed.
-pub(super) fn rename(inst: Inst, reg: impl Fn(Reg) -> Reg, mut operand: impl FnMut(u16) -> u16) -> Inst {
+pub(super) fn rename(
+    inst: Inst,
+    reg: impl Fn(Reg) -> Reg,
+    mut operand: impl FnMut(u16) -> u16,
+) -> Inst {
     match inst {
         Inst::Result(i) => Inst::Result(i),
         Inst::Load(o) => Inst::Load(operand(o)),
@@ -43,12 +57,30 @@ pub(super) fn rename(inst: Inst, reg: impl Fn(Reg) -> Reg, mut operand: impl FnM
         Inst::Unary(op, a) => Inst::Unary(op, reg(a)),
         Inst::Binary(op, a, b) => Inst::Binary(op, reg(a), reg(b)),
         Inst::Scale(c, a) => Inst::Scale(c, reg(a)),
-        Inst::RmsNorm { x, weight, eps, group } => {
-            Inst::RmsNorm { x: reg(x), weight: operand(weight), eps, group }
-        }
-        Inst::Rope { x, table, head_dim, dims, layout } => {
-            Inst::Rope { x: reg(x), table: operand(table), head_dim, dims, layout }
-        }
+        Inst::RmsNorm {
+            x,
+            weight,
+            eps,
+            group,
+        } => Inst::RmsNorm {
+            x: reg(x),
+            weight: operand(weight),
+            eps,
+            group,
+        },
+        Inst::Rope {
+            x,
+            table,
+            head_dim,
+            dims,
+            layout,
+        } => Inst::Rope {
+            x: reg(x),
+            table: operand(table),
+            head_dim,
+            dims,
+            layout,
+        },
     }
 }
 
@@ -58,20 +90,26 @@ pub(super) fn moved(body: &Body, from: &[Operand], to: &mut Vec<Operand>, result
         Inst::Result(i) => Inst::Result(i + results),
         other => other,
     };
-    Body { insts: body.insts.iter().map(rename_one).collect() }
+    Body {
+        insts: body.insts.iter().map(rename_one).collect(),
+    }
 }
 
 /// `consumer` with each `Load` of a value in `inlined` replaced by the body that makes it. All bodies use
 /// the operand table `operands` already.
-pub(super) fn inline(consumer: &Body, operands: &[Operand], inlined: &[(PlanValueId, Body)]) -> Body {
+pub(super) fn inline(
+    consumer: &Body,
+    operands: &[Operand],
+    inlined: &[(PlanValueId, Body)],
+) -> Body {
     let mut insts: Vec<Inst> = Vec::new();
     let mut renamed: Vec<Reg> = Vec::new();
     let mut spliced: Vec<Option<Reg>> = vec![None; inlined.len()];
     for inst in &consumer.insts {
         let source = match inst {
-            Inst::Load(o) => {
-                inlined.iter().position(|(v, _)| operands[*o as usize] == Operand::Value(*v))
-            }
+            Inst::Load(o) => inlined
+                .iter()
+                .position(|(v, _)| operands[*o as usize] == Operand::Value(*v)),
             _ => None,
         };
         let reg = match source {
@@ -96,7 +134,9 @@ fn splice(insts: &mut Vec<Inst>, body: &Body) -> Reg {
 pub(super) fn compact_operands(kernel: &mut Kernel) {
     let old = std::mem::take(&mut kernel.operands);
     let mut operands = Vec::new();
-    for body in std::iter::once(&mut kernel.prologue).chain(kernel.tails.iter_mut().map(|t| &mut t.body)) {
+    for body in
+        std::iter::once(&mut kernel.prologue).chain(kernel.tails.iter_mut().map(|t| &mut t.body))
+    {
         *body = moved(body, &old, &mut operands, 0);
     }
     match &mut kernel.anchor {

@@ -23,15 +23,69 @@ const GEMV_ROWS: u32 = 4;
 
 /// First match wins.
 const RULES: &[Rule] = &[
-    Rule { anchor: contract, up_to: ANY, needs: cpu, name: "cpu_contract", dispatches: 1 },
-    Rule { anchor: attention, up_to: ANY, needs: cpu, name: "cpu_attention", dispatches: 1 },
-    Rule { anchor: rows, up_to: ANY, needs: cpu, name: "cpu_rows", dispatches: 1 },
-    Rule { anchor: contract, up_to: GEMV_ROWS, needs: planes, name: "gemv_plane", dispatches: 1 },
-    Rule { anchor: contract, up_to: GEMV_ROWS, needs: gpu, name: "gemv_shared", dispatches: 1 },
-    Rule { anchor: contract, up_to: ANY, needs: gpu, name: "gemm_tiled", dispatches: 1 },
-    Rule { anchor: attention, up_to: ANY, needs: gpu, name: "attention_flash", dispatches: 1 },
-    Rule { anchor: rows, up_to: ANY, needs: planes, name: "rows_plane", dispatches: 1 },
-    Rule { anchor: rows, up_to: ANY, needs: gpu, name: "rows_shared", dispatches: 1 },
+    Rule {
+        anchor: contract,
+        up_to: ANY,
+        needs: cpu,
+        name: "cpu_contract",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: attention,
+        up_to: ANY,
+        needs: cpu,
+        name: "cpu_attention",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: rows,
+        up_to: ANY,
+        needs: cpu,
+        name: "cpu_rows",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: contract,
+        up_to: GEMV_ROWS,
+        needs: planes,
+        name: "gemv_plane",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: contract,
+        up_to: GEMV_ROWS,
+        needs: gpu,
+        name: "gemv_shared",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: contract,
+        up_to: ANY,
+        needs: gpu,
+        name: "gemm_tiled",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: attention,
+        up_to: ANY,
+        needs: gpu,
+        name: "attention_flash",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: rows,
+        up_to: ANY,
+        needs: planes,
+        name: "rows_plane",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: rows,
+        up_to: ANY,
+        needs: gpu,
+        name: "rows_shared",
+        dispatches: 1,
+    },
 ];
 
 fn contract(anchor: &Anchor) -> bool {
@@ -70,12 +124,19 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Result<Plan> {
 fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
     let mut chosen: Vec<Variant> = Vec::new();
     let mut from = 1;
-    for rule in RULES.iter().filter(|r| (r.anchor)(&kernel.anchor) && (r.needs)(target)) {
+    for rule in RULES
+        .iter()
+        .filter(|r| (r.anchor)(&kernel.anchor) && (r.needs)(target))
+    {
         if from > max || rule.up_to < from {
             continue;
         }
         let to = rule.up_to.min(max);
-        chosen.push(Variant { rows: (from, to), name: rule.name, dispatches: rule.dispatches });
+        chosen.push(Variant {
+            rows: (from, to),
+            name: rule.name,
+            dispatches: rule.dispatches,
+        });
         from = to + 1;
     }
     if from <= max {

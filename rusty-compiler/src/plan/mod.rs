@@ -11,8 +11,8 @@ pub mod body;
 mod text;
 mod verify;
 
-pub use verify::{Violation, verify};
 pub use body::{Body, F32, Inst, Reg};
+pub use verify::{Violation, verify};
 
 use rusty_graph::{AttentionSpec, Dim, RopeSpec, SiteId, Symbol, WeightDecl, WeightId};
 use rusty_graph::{KvLayer, RopeId, Site};

@@ -26,7 +26,9 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
         Dim::Sym(s) => plan.symbols[s.index()].name.clone(),
     };
     writeln!(f, "{}: {} [{rows}]", kernel.name, anchor(plan, kernel))?;
-    if !kernel.prologue.insts.is_empty() && !matches!(kernel.prologue.as_identity(), Some(Inst::Load(_))) {
+    if !kernel.prologue.insts.is_empty()
+        && !matches!(kernel.prologue.as_identity(), Some(Inst::Load(_)))
+    {
         writeln!(f, "    from {}", body(plan, kernel, &kernel.prologue))?;
     } else if let Some(source @ Inst::Load(_)) = kernel.prologue.as_identity() {
         writeln!(f, "    from {}", leaf(plan, kernel, source))?;
@@ -37,11 +39,19 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
             Sink::Key { layer } => format!("keys[{layer}]"),
             Sink::Val { layer } => format!("values[{layer}]"),
         };
-        let program = if tail.body.insts.is_empty() { "index".into() } else { body(plan, kernel, &tail.body) };
+        let program = if tail.body.insts.is_empty() {
+            "index".into()
+        } else {
+            body(plan, kernel, &tail.body)
+        };
         writeln!(f, "    {sink} [{}] = {program}", tail.width)?;
     }
     for v in &kernel.variants {
-        writeln!(f, "    rows {}..={}: {} x{}", v.rows.0, v.rows.1, v.name, v.dispatches)?;
+        writeln!(
+            f,
+            "    rows {}..={}: {} x{}",
+            v.rows.0, v.rows.1, v.name, v.dispatches
+        )?;
     }
     Ok(())
 }
@@ -57,8 +67,16 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
         Anchor::SelectRows { x } => format!("select {}", leaf(plan, kernel, Inst::Load(*x))),
         Anchor::ArgMax { x } => format!("argmax {}", leaf(plan, kernel, Inst::Load(*x))),
         Anchor::Attention { q, spec } => {
-            let mut text = format!("attention layer {} q {}", spec.layer, leaf(plan, kernel, Inst::Load(*q)));
-            let _ = write!(text, " heads {}/{}x{}", spec.heads, spec.kv_heads, spec.head_dim);
+            let mut text = format!(
+                "attention layer {} q {}",
+                spec.layer,
+                leaf(plan, kernel, Inst::Load(*q))
+            );
+            let _ = write!(
+                text,
+                " heads {}/{}x{}",
+                spec.heads, spec.kv_heads, spec.head_dim
+            );
             if let Some(window) = spec.window {
                 let _ = write!(text, " window {window}");
             }
@@ -93,19 +111,45 @@ fn leaf(plan: &Plan, kernel: &Kernel, inst: Inst) -> String {
 fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
     let mut texts: Vec<String> = Vec::new();
     for inst in &body.insts {
-        let at = |r: u16| texts.get(r as usize).cloned().unwrap_or_else(|| format!("%{r}?"));
+        let at = |r: u16| {
+            texts
+                .get(r as usize)
+                .cloned()
+                .unwrap_or_else(|| format!("%{r}?"))
+        };
         let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
         let text = match *inst {
             Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) => leaf(plan, kernel, *inst),
             Inst::Unary(op, a) => format!("{}({})", format!("{op:?}").to_lowercase(), at(a)),
-            Inst::Binary(op, a, b) => format!("{}({}, {})", format!("{op:?}").to_lowercase(), at(a), at(b)),
-            Inst::Scale(c, a) => format!("{:?} * {}", c, at(a)),
-            Inst::RmsNorm { x, weight, group, eps } => {
-                format!("rmsnorm({}, {}, group {group}, eps {eps:?})", at(x), operand(weight))
+            Inst::Binary(op, a, b) => {
+                format!("{}({}, {})", format!("{op:?}").to_lowercase(), at(a), at(b))
             }
-            Inst::Rope { x, table, head_dim, dims, layout } => {
+            Inst::Scale(c, a) => format!("{:?} * {}", c, at(a)),
+            Inst::RmsNorm {
+                x,
+                weight,
+                group,
+                eps,
+            } => {
+                format!(
+                    "rmsnorm({}, {}, group {group}, eps {eps:?})",
+                    at(x),
+                    operand(weight)
+                )
+            }
+            Inst::Rope {
+                x,
+                table,
+                head_dim,
+                dims,
+                layout,
+            } => {
                 let layout = format!("{layout:?}").to_lowercase();
-                format!("rope({}, {}, {dims}/{head_dim} {layout})", at(x), operand(table))
+                format!(
+                    "rope({}, {}, {dims}/{head_dim} {layout})",
+                    at(x),
+                    operand(table)
+                )
             }
         };
         texts.push(text);

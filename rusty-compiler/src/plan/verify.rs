@@ -17,11 +17,22 @@ pub type Violation = (String, String);
 
 /// Checks a plan.
 pub fn verify(plan: &Plan) -> Result<(), Violation> {
-    let mut state = State { plan, stored: vec![false; plan.values.len()], keys: vec![], vals: vec![] };
+    let mut state = State {
+        plan,
+        stored: vec![false; plan.values.len()],
+        keys: vec![],
+        vals: vec![],
+    };
     for kernel in &plan.kernels {
-        state.kernel(kernel).map_err(|reason| (kernel.name.clone(), reason))?;
+        state
+            .kernel(kernel)
+            .map_err(|reason| (kernel.name.clone(), reason))?;
     }
-    for (name, value) in [("logits", plan.logits), ("hidden", plan.hidden), ("argmax", plan.argmax)] {
+    for (name, value) in [
+        ("logits", plan.logits),
+        ("hidden", plan.hidden),
+        ("argmax", plan.argmax),
+    ] {
         if !state.stored[value.index()] {
             return Err((name.into(), "is never stored".into()));
         }
@@ -47,7 +58,11 @@ impl State<'_> {
         }
         self.anchor(kernel)?;
         if let Anchor::Contract { k, .. } = kernel.anchor {
-            let reductions = kernel.prologue.insts.iter().filter(|i| matches!(i, Inst::RmsNorm { .. }));
+            let reductions = kernel
+                .prologue
+                .insts
+                .iter()
+                .filter(|i| matches!(i, Inst::RmsNorm { .. }));
             if reductions.count() > 1 {
                 return Err("prologue has more than one reduction".into());
             }
@@ -78,14 +93,18 @@ impl State<'_> {
             Anchor::Contract { k, parts } => parts.iter().try_for_each(|part| {
                 let shape = &self.plan.weights[part.weight.index()].shape;
                 let matches = shape[..] == [part.n, *k];
-                matches.then_some(()).ok_or(format!("part [{}, {k}] over weight {shape:?}", part.n))
+                matches
+                    .then_some(())
+                    .ok_or(format!("part [{}, {k}] over weight {shape:?}", part.n))
             }),
             Anchor::Attention { q, spec } => {
                 if self.plan.value(value(*q)?).width != spec.heads * spec.head_dim {
                     return Err("query width is not heads * head_dim".into());
                 }
                 let written = self.keys.contains(&spec.layer) && self.vals.contains(&spec.layer);
-                written.then_some(()).ok_or("attends before keys and values are stored".into())
+                written
+                    .then_some(())
+                    .ok_or("attends before keys and values are stored".into())
             }
         }
     }
@@ -94,14 +113,18 @@ impl State<'_> {
         if body.insts.is_empty() {
             return Err("empty body".into());
         }
-        let tile = matches!(kernel.anchor, Anchor::Contract { .. } | Anchor::Attention { .. });
+        let tile = matches!(
+            kernel.anchor,
+            Anchor::Contract { .. } | Anchor::Attention { .. }
+        );
         if tile && !prologue && !body.is_elementwise() {
             return Err("a tail behind a tile must be elementwise".into());
         }
         for (at, inst) in body.insts.iter().enumerate() {
             let before = |r: u16| {
                 let fine = (r as usize) < at;
-                fine.then_some(()).ok_or(format!("register {r} used at {at}, before its definition"))
+                fine.then_some(())
+                    .ok_or(format!("register {r} used at {at}, before its definition"))
             };
             match *inst {
                 Inst::Result(i) if prologue => return Err(format!("prologue reads result {i}")),
@@ -109,18 +132,34 @@ impl State<'_> {
                 Inst::Load(o) | Inst::Lane(o) => self.operand(kernel, inst, o, width)?,
                 Inst::Unary(_, a) | Inst::Scale(_, a) => before(a)?,
                 Inst::Binary(_, a, b) => before(a).and(before(b))?,
-                Inst::RmsNorm { x, weight, group, .. } => {
+                Inst::RmsNorm {
+                    x, weight, group, ..
+                } => {
                     before(x)?;
                     self.operand(kernel, &Inst::Lane(weight), weight, group)?;
                     if group == 0 || width % group != 0 || (prologue && group != width) {
                         return Err(format!("norm over groups of {group} in rows of {width}"));
                     }
                 }
-                Inst::Rope { x, table, head_dim, dims, .. } => {
+                Inst::Rope {
+                    x,
+                    table,
+                    head_dim,
+                    dims,
+                    ..
+                } => {
                     before(x)?;
-                    let is_table = matches!(kernel.operands.get(table as usize), Some(Operand::Rope(_)));
-                    if prologue || !is_table || head_dim == 0 || width % head_dim != 0 || dims > head_dim {
-                        return Err(format!("rotation of heads of {head_dim} in rows of {width}"));
+                    let is_table =
+                        matches!(kernel.operands.get(table as usize), Some(Operand::Rope(_)));
+                    if prologue
+                        || !is_table
+                        || head_dim == 0
+                        || width % head_dim != 0
+                        || dims > head_dim
+                    {
+                        return Err(format!(
+                            "rotation of heads of {head_dim} in rows of {width}"
+                        ));
                     }
                 }
             }
@@ -136,7 +175,9 @@ impl State<'_> {
             Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.head_dim),
             _ => None,
         };
-        (have == Some(width)).then_some(()).ok_or(format!("result {i} is {have:?} lanes, the tail {width}"))
+        (have == Some(width))
+            .then_some(())
+            .ok_or(format!("result {i} is {have:?} lanes, the tail {width}"))
     }
 
     fn operand_width(&self, kernel: &Kernel, operand: u16) -> Option<u32> {
@@ -147,7 +188,13 @@ impl State<'_> {
         }
     }
 
-    fn operand(&self, kernel: &Kernel, inst: &Inst, operand: u16, width: u32) -> Result<(), String> {
+    fn operand(
+        &self,
+        kernel: &Kernel,
+        inst: &Inst,
+        operand: u16,
+        width: u32,
+    ) -> Result<(), String> {
         let kind = matches!(
             (inst, kernel.operands.get(operand as usize)),
             (Inst::Load(_), Some(Operand::Value(_))) | (Inst::Lane(_), Some(Operand::Vector(_)))
@@ -156,24 +203,41 @@ impl State<'_> {
             return Err(format!("{inst:?} names an operand of another kind"));
         }
         let have = self.operand_width(kernel, operand);
-        (have == Some(width)).then_some(()).ok_or(format!("{inst:?} has {have:?} lanes, the body {width}"))
+        (have == Some(width))
+            .then_some(())
+            .ok_or(format!("{inst:?} has {have:?} lanes, the body {width}"))
     }
 
     fn sink(&mut self, kernel: &Kernel, width: u32, sink: Sink) -> Result<(), String> {
         let kv = |layer: u32| {
-            let spec = self.plan.kv.get(layer as usize).map(|k| k.kv_heads * k.head_dim);
-            (spec == Some(width)).then_some(()).ok_or(format!("stores {width} lanes to the cache of {layer}"))
+            let spec = self
+                .plan
+                .kv
+                .get(layer as usize)
+                .map(|k| k.kv_heads * k.head_dim);
+            (spec == Some(width))
+                .then_some(())
+                .ok_or(format!("stores {width} lanes to the cache of {layer}"))
         };
         match sink {
             Sink::Key { layer } => kv(layer).map(|()| self.keys.push(layer)),
             Sink::Val { layer } => kv(layer).map(|()| self.vals.push(layer)),
             Sink::Value(PlanValueId(id)) => {
-                let value = self.plan.values.get(id as usize).ok_or("stores to no value")?;
+                let value = self
+                    .plan
+                    .values
+                    .get(id as usize)
+                    .ok_or("stores to no value")?;
                 if value.width != width || value.rows != kernel.rows {
-                    return Err(format!("stores {width} lanes to '{}' of {}", value.name, value.width));
+                    return Err(format!(
+                        "stores {width} lanes to '{}' of {}",
+                        value.name, value.width
+                    ));
                 }
                 let slot = &mut self.stored[id as usize];
-                (!std::mem::replace(slot, true)).then_some(()).ok_or(format!("value {id} is stored twice"))
+                (!std::mem::replace(slot, true))
+                    .then_some(())
+                    .ok_or(format!("value {id} is stored twice"))
             }
         }
     }
@@ -182,11 +246,16 @@ impl State<'_> {
         let mut next = 1;
         for variant in &kernel.variants {
             if variant.rows.0 != next || variant.rows.1 < next {
-                return Err(format!("variant {} covers {:?}, expected from {next}", variant.name, variant.rows));
+                return Err(format!(
+                    "variant {} covers {:?}, expected from {next}",
+                    variant.name, variant.rows
+                ));
             }
             next = variant.rows.1 + 1;
         }
         let covered = kernel.variants.is_empty() || next > self.plan.max_rows(kernel.rows);
-        covered.then_some(()).ok_or(format!("variants end at {} rows", next - 1))
+        covered
+            .then_some(())
+            .ok_or(format!("variants end at {} rows", next - 1))
     }
 }
