@@ -10,6 +10,9 @@ pub enum Error {
     /// The graph is not valid.
     #[error(transparent)]
     Graph(#[from] rusty_graph::Error),
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] rusty_backend::Error),
     /// A pass left the plan in a state that backends may not see: a defect of the compiler.
     #[error("plan after '{pass}': kernel {kernel}: {reason}")]
     Invalid {

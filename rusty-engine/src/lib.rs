@@ -1,1 +1,3 @@
 //! Sessions, scheduling, paged KV, sampling, text in and out.
+
+pub mod throughput;

@@ -98,8 +98,16 @@ impl<'a> Runner<'a> {
         workload: &'a Workload,
     ) -> Self {
         let per = workload.pages_per_sequence();
-        let pages = (0..workload.batch.max(1) as u32).map(|s| (s * per..(s + 1) * per).collect()).collect();
-        Self { executable, row_budget, vocab, workload, pages }
+        let pages = (0..workload.batch.max(1) as u32)
+            .map(|s| (s * per..(s + 1) * per).collect())
+            .collect();
+        Self {
+            executable,
+            row_budget,
+            vocab,
+            workload,
+            pages,
+        }
     }
 
     fn slot(&self, sequence: usize) -> SlotId {
@@ -118,7 +126,9 @@ impl<'a> Runner<'a> {
         let mut done = 0;
         while done < count {
             let rows = self.row_budget.min(count - done);
-            let tokens: Vec<u32> = (0..rows).map(|i| (i as u32 * 17 + 3) % self.vocab).collect();
+            let tokens: Vec<u32> = (0..rows)
+                .map(|i| (i as u32 * 17 + 3) % self.vocab)
+                .collect();
             let positions: Vec<u32> = (0..rows).map(|i| (from + done + i) as u32).collect();
             let mut wants = vec![Want::Nothing; rows];
             done += rows;
@@ -130,7 +140,10 @@ impl<'a> Runner<'a> {
                 tokens: &tokens,
                 positions: &positions,
                 sequence_of: &vec![0; rows],
-                sequences: &[Sequence { pages, rope_length: pages.len() as u32 * PAGE_TOKENS as u32 }],
+                sequences: &[Sequence {
+                    pages,
+                    rope_length: pages.len() as u32 * PAGE_TOKENS as u32,
+                }],
                 slots: &vec![self.slot(sequence); rows],
                 wants: &wants,
             })?;
@@ -139,7 +152,8 @@ impl<'a> Runner<'a> {
     }
 
     fn prefill(&mut self, tokens: usize) -> Result<()> {
-        (0..self.pages.len()).try_for_each(|s| self.chunks(s, self.workload.depth, tokens, Want::ArgMax))
+        (0..self.pages.len())
+            .try_for_each(|s| self.chunks(s, self.workload.depth, tokens, Want::ArgMax))
     }
 
     fn decode(&mut self, tokens: usize) -> Result<()> {
@@ -150,7 +164,10 @@ impl<'a> Runner<'a> {
             let sequences: Vec<Sequence<'_>> = self
                 .pages
                 .iter()
-                .map(|pages| Sequence { pages, rope_length: (pages.len() * PAGE_TOKENS) as u32 })
+                .map(|pages| Sequence {
+                    pages,
+                    rope_length: (pages.len() * PAGE_TOKENS) as u32,
+                })
                 .collect();
             self.executable.run(&Step {
                 tokens: &vec![(at as u32 * 31 + 7) % self.vocab; batch],
@@ -185,6 +202,9 @@ impl<'a> Runner<'a> {
             work(self, tokens)?;
             samples.push((tokens * self.pages.len()) as f64 / start.elapsed().as_secs_f64());
         }
-        Ok(Throughput { test: name, samples })
+        Ok(Throughput {
+            test: name,
+            samples,
+        })
     }
 }

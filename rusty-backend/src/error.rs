@@ -1,0 +1,67 @@
+//! What a device can refuse, naming what was asked and what there is.
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A device error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such device.
+    #[error("device '{asked}' is not available: {reason}; available: {available}")]
+    Absent {
+        /// What was asked for.
+        asked: String,
+        /// Why it cannot be had.
+        reason: String,
+        /// What there is.
+        available: String,
+    },
+    /// The word names no device.
+    #[error("'{0}' is no device; use auto, cpu, vulkan, metal, dx12 or cuda")]
+    Unknown(String),
+    /// Memory ran out.
+    #[error(
+        "{device}: out of memory: {owner} asked for {asked} bytes, {used} of {limit} bytes in use"
+    )]
+    OutOfMemory {
+        /// Device name.
+        device: String,
+        /// Weights, KV, adapters, arena, ...
+        owner: String,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes there are.
+        limit: u64,
+    },
+    /// The device is gone.
+    #[error("{device}: lost ({reason}); open it again")]
+    Lost {
+        /// Device name.
+        device: String,
+        /// The driver's reason.
+        reason: String,
+    },
+    /// A kernel's text was refused.
+    #[error("{device}: kernel {entry} does not compile:\n{log}")]
+    Kernel {
+        /// Device name.
+        device: String,
+        /// Entry point.
+        entry: String,
+        /// The compiler's words.
+        log: String,
+    },
+    /// The driver refused a call.
+    #[error("{device}: {call} failed: {reason}")]
+    Driver {
+        /// Device name.
+        device: String,
+        /// What was tried.
+        call: String,
+        /// The driver's reason.
+        reason: String,
+    },
+}

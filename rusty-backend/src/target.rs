@@ -1,0 +1,122 @@
+//! What a compiler may know of a device: plain data, so that plans are made and tested with no device.
+
+/// Who runs the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// Native kernels on the host's cores.
+    Cpu,
+    /// WebGPU over a system API.
+    Wgpu(WgpuApi),
+    /// NVIDIA's driver and NVRTC.
+    Cuda,
+}
+
+/// The system API below wgpu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WgpuApi {
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// Direct3D 12.
+    Dx12,
+}
+
+/// Instruction set of CPU kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Portable code.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512 {
+        /// `vpdpbusd`.
+        vnni: bool,
+        /// `vdpbf16ps`.
+        bf16: bool,
+    },
+    /// Arm's 128-bit vectors.
+    Neon {
+        /// `sdot`.
+        dotprod: bool,
+    },
+}
+
+/// Text that a device's pipelines are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Language {
+    /// None: native kernels.
+    Native,
+    /// WebGPU shading language.
+    Wgsl,
+    /// CUDA C++.
+    CudaC,
+    /// Metal shading language.
+    Msl,
+}
+
+/// Facts of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Short name: `cpu-avx512`, `llvmpipe`, `h200`.
+    pub name: String,
+    /// Who runs the kernels.
+    pub family: Family,
+    /// Text of its kernels.
+    pub language: Language,
+    /// Instruction set (CPU only; `Scalar` elsewhere).
+    pub isa: Isa,
+    /// Threads of the CPU device; 0 elsewhere.
+    pub threads: usize,
+    /// Units that run in lockstep (subgroup, warp).
+    pub plane_size: u32,
+    /// Whether reductions and shuffles over a plane exist.
+    pub plane_ops: bool,
+    /// Half-precision arithmetic.
+    pub f16: bool,
+    /// Four-way int8 dot products.
+    pub packed_dot: bool,
+    /// Tile shapes `(m, n, k)` of cooperative matrix products on half precision.
+    pub matrix_tiles: Vec<(u32, u32, u32)>,
+    /// Largest range of a buffer that a kernel may bind, in bytes.
+    pub max_binding_bytes: u64,
+    /// Largest buffer, in bytes.
+    pub max_buffer_bytes: u64,
+    /// Buffers that one kernel may bind.
+    pub max_bindings: u32,
+    /// Groups per dimension of a launch.
+    pub max_groups: u32,
+    /// Units per group.
+    pub max_units: u32,
+    /// Shared memory of a group, in bytes.
+    pub shared_bytes: u32,
+    /// Memory of the device, in bytes.
+    pub memory_bytes: u64,
+    /// Whether host and device share memory.
+    pub unified_memory: bool,
+    /// Compute capability of a CUDA device (90 for sm_90); 0 elsewhere.
+    pub cuda_arch: u32,
+}
+
+impl Target {
+    /// A described target, for planning without the device; see [`Target::names`].
+    pub fn named(name: &str) -> Option<Target> {
+        crate::targets::all().into_iter().find(|t| t.name == name)
+    }
+
+    /// Names of all described targets.
+    pub fn names() -> Vec<String> {
+        crate::targets::all().into_iter().map(|t| t.name).collect()
+    }
+
+    /// The host's CPU with all its cores.
+    pub fn host_cpu() -> Target {
+        crate::CpuDevice::new(None).target().clone()
+    }
+
+    /// Whether kernels are native code.
+    pub fn is_cpu(&self) -> bool {
+        self.family == Family::Cpu
+    }
+}
