@@ -12,9 +12,13 @@
 //! Reference for the layouts: `ggml-common.h` and `ggml-quants.c` of ggml, and gguf-py's `quants.py`.
 
 mod codec;
+mod decode;
+mod encode;
 mod table;
 
 pub use codec::{BitField, Codec, ScaleRule};
+pub use decode::MAX_BLOCK_LEN;
+pub use encode::Encoder;
 pub use table::{ALL, Q4_0, Q4_K, Q6_K, Q8_0};
 
 /// How stored bytes encode values.

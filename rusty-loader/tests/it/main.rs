@@ -1,0 +1,4 @@
+//! Integration tests of the loader.
+
+mod blocks;
+mod goldens;
