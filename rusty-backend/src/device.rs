@@ -1,14 +1,17 @@
 //! Devices as things: what there is, and opening one.
 
-use crate::{CpuDevice, Error, Result, Target};
+use crate::{CpuDevice, Error, GpuDevice, Result, Target, WgpuApi};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// An opened device; cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Device {
     /// The host's CPU.
     Cpu(CpuDevice),
+    /// A GPU.
+    Gpu(Arc<dyn GpuDevice>),
 }
 
 /// Which device is wanted.
@@ -19,30 +22,31 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// A Vulkan adapter, a software one included.
-    Vulkan,
-    /// A Metal adapter.
-    Metal,
-    /// A Direct3D 12 adapter.
-    Dx12,
-    /// The first CUDA device.
-    Cuda,
+    /// An adapter of a system API: hardware before software, which is taken only so.
+    Wgpu(WgpuApi),
+    /// A CUDA device by its ordinal.
+    Cuda(usize),
 }
 
 impl DeviceChoice {
-    /// All explicit choices.
-    pub const ALL: [DeviceChoice; 5] =
-        [Self::Cpu, Self::Vulkan, Self::Metal, Self::Dx12, Self::Cuda];
+    /// All explicit choices, the first CUDA device standing for all.
+    pub const ALL: [DeviceChoice; 5] = [
+        Self::Cpu,
+        Self::Wgpu(WgpuApi::Vulkan),
+        Self::Wgpu(WgpuApi::Metal),
+        Self::Wgpu(WgpuApi::Dx12),
+        Self::Cuda(0),
+    ];
+}
 
-    /// The word users type.
-    pub fn word(self) -> &'static str {
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Vulkan => "vulkan",
-            Self::Metal => "metal",
-            Self::Dx12 => "dx12",
-            Self::Cuda => "cuda",
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Wgpu(api) => f.write_str(api.word()),
+            Self::Cuda(0) => f.write_str("cuda"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
         }
     }
 }
@@ -51,9 +55,14 @@ impl FromStr for DeviceChoice {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        let all = Self::ALL.into_iter().chain([Self::Auto]);
-        all.into_iter()
-            .find(|c| c.word() == word)
+        if let Some(ordinal) = word.strip_prefix("cuda:") {
+            let ordinal = ordinal.parse().map_err(|_| Error::Unknown(word.into()))?;
+            return Ok(Self::Cuda(ordinal));
+        }
+        [Self::Auto]
+            .into_iter()
+            .chain(Self::ALL)
+            .find(|choice| choice.to_string() == word)
             .ok_or_else(|| Error::Unknown(word.into()))
     }
 }
@@ -62,46 +71,118 @@ impl FromStr for DeviceChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The word that chooses it.
-    pub choice: &'static str,
+    pub choice: String,
     /// Name, where it is present.
     pub name: String,
-    /// Its memory in bytes, where known.
+    /// Whether it computes in hardware of its own; software adapters do not.
+    pub hardware: bool,
+    /// Its memory in bytes; 0 where not known.
     pub memory_bytes: u64,
+    /// How weights reach it: read from the mapping, or copied.
+    pub weights: &'static str,
     /// Why it is absent; `None` where it is present.
     pub absent: Option<String>,
 }
 
-/// Looks for every kind of device.
+impl DeviceInfo {
+    pub(crate) fn absent(choice: DeviceChoice, reason: impl Into<String>) -> Self {
+        Self {
+            choice: choice.to_string(),
+            name: String::new(),
+            hardware: false,
+            memory_bytes: 0,
+            weights: "",
+            absent: Some(reason.into()),
+        }
+    }
+}
+
+/// Looks for every kind of device; opens none.
 pub fn discover() -> Vec<DeviceInfo> {
     let cpu = CpuDevice::new(None);
     let target = cpu.target();
-    vec![DeviceInfo {
-        choice: "cpu",
+    let mut found = vec![DeviceInfo {
+        choice: DeviceChoice::Cpu.to_string(),
         name: format!("{} ({} threads)", target.name, target.threads),
+        hardware: true,
         memory_bytes: target.memory_bytes,
+        weights: "mapped",
         absent: None,
-    }]
+    }];
+    for api in WgpuApi::ALL {
+        found.extend(crate::webgpu::discover(api));
+    }
+    found.extend(crate::cuda::discover());
+    found
 }
 
 impl Device {
     /// Opens a device; `threads` is for the CPU only.
-    pub fn open(choice: DeviceChoice, threads: Option<usize>) -> Result<Device> {
-        match choice {
-            DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Device::Cpu(CpuDevice::new(threads))),
-            other => Err(Error::Absent {
-                asked: other.word().into(),
-                reason: "no such adapter was found".into(),
-                available: "cpu".into(),
+    ///
+    /// # Errors
+    /// [`Error::Absent`] with what was asked and what there is.
+    pub fn open(choice: &DeviceChoice, threads: Option<usize>) -> Result<Device> {
+        let opened = match *choice {
+            DeviceChoice::Auto => return Ok(Self::open_best(threads)),
+            DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),
+            DeviceChoice::Wgpu(api) => crate::webgpu::open(api),
+            DeviceChoice::Cuda(ordinal) => crate::cuda::open(ordinal),
+        };
+        match opened {
+            Err(Error::Absent { asked, reason, .. }) => Err(Error::Absent {
+                asked,
+                reason,
+                available: available(),
             }),
+            other => other.map(Device::Gpu),
         }
+    }
+
+    fn open_best(threads: Option<usize>) -> Device {
+        let present: Vec<_> = discover()
+            .into_iter()
+            .filter(|info| info.absent.is_none() && info.hardware)
+            .collect();
+        let order = [DeviceChoice::Cuda(0)]
+            .into_iter()
+            .chain(WgpuApi::ALL.map(DeviceChoice::Wgpu));
+        for choice in order {
+            if !present.iter().any(|d| d.choice == choice.to_string()) {
+                continue;
+            }
+            match Self::open(&choice, threads) {
+                Ok(device) => return device,
+                Err(error) => tracing::warn!("{choice} is there but does not open: {error}"),
+            }
+        }
+        Device::Cpu(CpuDevice::new(threads))
     }
 
     /// Its facts.
     pub fn target(&self) -> &Target {
         match self {
             Device::Cpu(cpu) => cpu.target(),
+            Device::Gpu(gpu) => gpu.target(),
         }
     }
+
+    /// The GPU, where it is one.
+    pub fn gpu(&self) -> Option<&Arc<dyn GpuDevice>> {
+        match self {
+            Device::Cpu(_) => None,
+            Device::Gpu(gpu) => Some(gpu),
+        }
+    }
+}
+
+fn available() -> String {
+    let mut words: Vec<_> = discover()
+        .into_iter()
+        .filter(|info| info.absent.is_none())
+        .map(|info| format!("{} ({})", info.choice, info.name))
+        .collect();
+    words.dedup();
+    words.join(", ")
 }
 
 impl fmt::Display for Device {

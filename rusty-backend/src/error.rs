@@ -18,7 +18,7 @@ pub enum Error {
         available: String,
     },
     /// The word names no device.
-    #[error("'{0}' is no device; use auto, cpu, vulkan, metal, dx12 or cuda")]
+    #[error("'{0}' is no device; use auto, cpu, vulkan, metal, dx12, cuda or cuda:N")]
     Unknown(String),
     /// Memory ran out.
     #[error(
@@ -63,5 +63,49 @@ pub enum Error {
         call: String,
         /// The driver's reason.
         reason: String,
+    },
+    /// More than one buffer or binding may hold on this device.
+    #[error(
+        "{device}: {owner} asked for {asked} bytes in {what}, which holds at most {limit}; split it"
+    )]
+    TooLarge {
+        /// Device name.
+        device: String,
+        /// Who asked.
+        owner: String,
+        /// `one buffer` or `one binding`.
+        what: &'static str,
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes there may be.
+        limit: u64,
+    },
+    /// A range leaves its buffer.
+    #[error("buffer {buffer} has {bytes} bytes; {len} bytes from {offset} leave it")]
+    Range {
+        /// The buffer's label.
+        buffer: String,
+        /// Its length in bytes.
+        bytes: u64,
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+    },
+    /// A launch does not fit its kernel.
+    #[error("launch {label} of kernel {entry}: {reason}")]
+    Launch {
+        /// The launch's name.
+        label: String,
+        /// Entry point.
+        entry: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A thing of another device was handed in.
+    #[error("{what} belongs to another device; bring it over through host memory")]
+    Foreign {
+        /// What it is.
+        what: String,
     },
 }

@@ -1,15 +1,28 @@
 //! Devices: finding them, their facts, buffers, uploads, pipelines from kernel text and recorded launches.
 //!
 //! The crate knows no model and no op. [`Target`] is what a compiler may know of a device, as plain data;
-//! [`Device`] is the thing itself.
+//! [`Device`] is the thing itself. A GPU is a [`GpuDevice`]: memory booked by owner, pipelines made of
+//! [`KernelText`], and [`Recording`]s of [`Launch`]es that are enqueued as one unit.
 
+pub mod buffer;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 pub mod error;
+pub mod gpu;
+pub mod launch;
+pub mod memory;
 pub mod target;
 mod targets;
+pub mod tensor;
+pub mod webgpu;
 
+pub use buffer::{BufferSlice, DeviceBuffer};
 pub use cpu::CpuDevice;
 pub use device::{Device, DeviceChoice, DeviceInfo, discover};
 pub use error::{Error, Result};
+pub use gpu::GpuDevice;
+pub use launch::{BindingAccess, KernelText, Launch, Pipeline, Recording};
+pub use memory::Owner;
 pub use target::{Family, Isa, Language, Target, WgpuApi};
+pub use tensor::UnifiedTensor;

@@ -69,9 +69,12 @@ pub struct Target {
     pub isa: Isa,
     /// Threads of the CPU device; 0 elsewhere.
     pub threads: usize,
-    /// Units that run in lockstep (subgroup, warp).
+    /// Units that run in lockstep (subgroup, warp); the least where a driver may choose.
     pub plane_size: u32,
-    /// Whether reductions and shuffles over a plane exist.
+    /// The most units of a plane that a driver may choose; where it differs from `plane_size`, kernels that need
+    /// the size cannot be used.
+    pub plane_size_max: u32,
+    /// Whether reductions and shuffles over planes of one known size exist.
     pub plane_ops: bool,
     /// Half-precision arithmetic.
     pub f16: bool,
@@ -83,20 +86,36 @@ pub struct Target {
     pub max_binding_bytes: u64,
     /// Largest buffer, in bytes.
     pub max_buffer_bytes: u64,
-    /// Buffers that one kernel may bind.
+    /// Alignment of a binding's offset in its buffer, in bytes.
+    pub binding_align: u64,
+    /// Buffers that one kernel may bind, its info block among them.
     pub max_bindings: u32,
-    /// Groups per dimension of a launch.
-    pub max_groups: u32,
+    /// Groups of a launch, per dimension.
+    pub max_groups: [u32; 3],
     /// Units per group.
     pub max_units: u32,
     /// Shared memory of a group, in bytes.
     pub shared_bytes: u32,
-    /// Memory of the device, in bytes.
+    /// Memory of the device, in bytes; 0 where the driver does not tell.
     pub memory_bytes: u64,
     /// Whether host and device share memory.
     pub unified_memory: bool,
     /// Compute capability of a CUDA device (90 for sm_90); 0 elsewhere.
     pub cuda_arch: u32,
+}
+
+impl WgpuApi {
+    /// All of them, in the order in which they are tried.
+    pub const ALL: [WgpuApi; 3] = [WgpuApi::Vulkan, WgpuApi::Metal, WgpuApi::Dx12];
+
+    /// The word that chooses it.
+    pub fn word(self) -> &'static str {
+        match self {
+            WgpuApi::Vulkan => "vulkan",
+            WgpuApi::Metal => "metal",
+            WgpuApi::Dx12 => "dx12",
+        }
+    }
 }
 
 impl Target {

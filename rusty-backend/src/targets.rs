@@ -34,14 +34,16 @@ pub(crate) fn cpu(name: &str, isa: Isa) -> Target {
         isa,
         threads: 8,
         plane_size: 1,
+        plane_size_max: 1,
         plane_ops: false,
         f16: false,
         packed_dot: isa != Isa::Scalar,
         matrix_tiles: vec![],
         max_binding_bytes: u64::MAX,
         max_buffer_bytes: u64::MAX,
+        binding_align: 64,
         max_bindings: u32::MAX,
-        max_groups: u32::MAX,
+        max_groups: [u32::MAX; 3],
         max_units: 1,
         shared_bytes: 0,
         memory_bytes: 16 * GIB,
@@ -58,14 +60,16 @@ fn gpu(name: &str, family: Family, language: Language) -> Target {
         isa: Isa::Scalar,
         threads: 0,
         plane_size: 32,
+        plane_size_max: 32,
         plane_ops: true,
         f16: true,
         packed_dot: true,
         matrix_tiles: vec![],
         max_binding_bytes: 2 * GIB - 4,
         max_buffer_bytes: 2 * GIB,
+        binding_align: 256,
         max_bindings: 16,
-        max_groups: 65_535,
+        max_groups: [65_535; 3],
         max_units: 1024,
         shared_bytes: 32 << 10,
         memory_bytes: 16 * GIB,
@@ -78,6 +82,7 @@ fn gpu(name: &str, family: Family, language: Language) -> Target {
 fn llvmpipe() -> Target {
     Target {
         plane_size: 8,
+        plane_size_max: 8,
         packed_dot: false,
         max_binding_bytes: 128 * MIB,
         unified_memory: true,
@@ -85,9 +90,11 @@ fn llvmpipe() -> Target {
     }
 }
 
-/// A Radeon RX 7900 under Vulkan, compute in wave32.
+/// A Radeon RX 7900 under Vulkan, where the driver chooses wave32 or wave64 per pipeline.
 fn rdna3() -> Target {
     Target {
+        plane_size_max: 64,
+        plane_ops: false,
         matrix_tiles: vec![(16, 16, 16)],
         memory_bytes: 24 * GIB,
         ..gpu("rdna3", Family::Wgpu(WgpuApi::Vulkan), Language::Wgsl)
@@ -110,7 +117,7 @@ fn h200() -> Target {
         max_binding_bytes: 139 * GIB,
         max_buffer_bytes: 139 * GIB,
         max_bindings: 64,
-        max_groups: 65_535,
+        max_groups: [i32::MAX as u32, 65_535, 65_535],
         shared_bytes: 48 << 10,
         memory_bytes: 139 * GIB,
         cuda_arch: 90,
