@@ -5,12 +5,15 @@
 //! bound. Each linear product carries a [`SiteId`], the place where an adapter's delta is injected.
 //!
 
+pub mod arch;
+pub mod builder;
 pub mod dim;
 pub mod error;
 pub mod ids;
 pub mod ir;
 pub mod op;
 pub mod rope;
+mod rope_meta;
 
 pub use dim::{Dim, Symbol};
 pub use error::{Error, Result};

@@ -59,6 +59,8 @@ pub mod keys {
     pub const ROPE_SCALING_BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
     /// YaRN beta_slow.
     pub const ROPE_SCALING_BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
+    /// Whether YaRN's ramp ends on whole dimensions.
+    pub const ROPE_SCALING_TRUNCATE: &str = "rope.scaling.truncate";
     /// llama3 low frequency factor.
     pub const ROPE_SCALING_LOW_FREQ_FACTOR: &str = "rope.scaling.low_freq_factor";
     /// llama3 high frequency factor.

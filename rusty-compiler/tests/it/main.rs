@@ -1,0 +1,4 @@
+//! Tests of the compiler: plans as text, and kernels against the oracle on every device.
+
+mod plans;
+mod shape_only;

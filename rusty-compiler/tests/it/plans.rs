@@ -1,0 +1,108 @@
+//! Plans as text for several targets. `INSTA_UPDATE=always cargo test -p rusty-compiler` blesses a change.
+
+use crate::shape_only::ShapeOnly;
+use rusty_backend::Target;
+use rusty_compiler::{Plan, compile, explain};
+use rusty_graph::{Graph, arch};
+
+fn graph(id: &'static str) -> Graph {
+    arch::build(&ShapeOnly::new(id)).expect("graph")
+}
+
+fn plan(id: &'static str, target: &str) -> Plan {
+    compile(&graph(id), &Target::named(target).expect("target")).expect("plan")
+}
+
+#[test]
+fn plans_of_every_architecture() {
+    for id in ["llama", "mistral", "qwen2", "qwen3"] {
+        insta::assert_snapshot!(format!("{id}-avx512"), plan(id, "avx512"));
+    }
+}
+
+#[test]
+fn plans_of_every_family_of_targets() {
+    for target in ["llmpipe", "rdna3", "m3", "h200"] {
+        insta::assert_snapshot!(format!("qwen3-{target}"), plan("qwen3", target));
+    }
+}
+
+#[test]
+fn explain_shows_every_pass() {
+    let report =
+        explain(&graph("qwen3"), &Target::named("avx512").expect("target")).expect("report");
+    insta::assert_snapshot!(report.text());
+}
+
+#[test]
+fn a_layer_is_at_most_seven_dispatches() {
+    for id in ["llama", "mistral", "qwen2", "qwen3"] {
+        for target in Target::names() {
+            let plan = plan(id, &target);
+            let outside = 4; // embedding, last norm, output head, argmax
+            let per_layer = (plan.dispatches(1) - outside).div_ceil(plan.kv.len() as u32);
+            assert!(
+                per_layer <= 7,
+                "{id} on {target}: {per_layer} dispatches per layer"
+            );
+        }
+    }
+    let plan = plan("qwen3", "avx512");
+    assert!(
+        (plan.unfused_kernels - 4) / 2 > 18,
+        "unfused: {} kernels",
+        plan.unfused_kernels
+    );
+}
+
+/// Values that are alive at the same time never overlap in the arena.
+#[test]
+fn arena_places_are_disjoint() {
+    let plan = plan("qwen3", "avx512");
+    let kernels = plan.kernels.len();
+    let ranges: Vec<_> = (0..plan.values.len() as u32)
+        .map(rusty_compiler::plan::PlanValueId)
+        .filter_map(|v| live_range(&plan, v, kernels).map(|range| (v, range)))
+        .collect();
+    for (i, (a, ra)) in ranges.iter().enumerate() {
+        let (a0, a1) = (
+            plan.value(*a).offset,
+            plan.value(*a).offset + plan.bytes(*a),
+        );
+        assert_eq!(a0 % 256, 0);
+        assert!(a1 <= plan.arena_bytes);
+        for (b, rb) in &ranges[i + 1..] {
+            let (b0, b1) = (
+                plan.value(*b).offset,
+                plan.value(*b).offset + plan.bytes(*b),
+            );
+            let together = ra.0 <= rb.1 && rb.0 <= ra.1;
+            assert!(
+                !together || a1 <= b0 || b1 <= a0,
+                "{} over {}",
+                plan.value(*a).name,
+                plan.value(*b).name
+            );
+        }
+    }
+}
+
+fn live_range(
+    plan: &Plan,
+    value: rusty_compiler::plan::PlanValueId,
+    end: usize,
+) -> Option<(usize, usize)> {
+    use rusty_compiler::plan::{Operand, Sink};
+    let uses = |k: &rusty_compiler::plan::Kernel| {
+        k.operands.contains(&Operand::Value(value))
+            || k.tails.iter().any(|t| t.sink == Sink::Value(value))
+    };
+    let first = plan.kernels.iter().position(uses)?;
+    let is_output = [plan.logits, plan.hidden, plan.argmax].contains(&value);
+    let last = if is_output {
+        end
+    } else {
+        plan.kernels.iter().rposition(uses)?
+    };
+    Some((first, last))
+}
