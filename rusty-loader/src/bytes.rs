@@ -1,24 +1,48 @@
 //! Bytes that many owners may hold without copying: a range of a file mapping or of a heap buffer.
 
-use std::ops::{Deref, Range};
+use std::fs::File;
+use std::ops::{Deref, DerefMut, Range};
+use std::path::Path;
 use std::sync::Arc;
+
+use memmap2::{Mmap, MmapMut};
+
+use crate::{Error, Result};
 
 /// A cheaply cloned range of bytes that keeps its owner (a file mapping, a heap buffer) alive.
 #[derive(Clone)]
 pub struct SharedBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
-    mapped: bool,
+    mapping: Option<Arc<Mmap>>,
 }
 
 impl SharedBytes {
+    /// Maps a whole file; nothing of it is read yet.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened or mapped.
+    pub fn map_file(path: &Path) -> Result<Self> {
+        let map = || {
+            let file = File::open(path)?;
+            if file.metadata()?.is_dir() {
+                return Err(std::io::ErrorKind::IsADirectory.into());
+            }
+            // SAFETY: the mapping is private and read-only. As for every user of mmap, another process
+            // that truncates the file while it is mapped ends this one; model files are written once.
+            unsafe { Mmap::map(&file) }
+        };
+        let mapping = map().map_err(|e| Error::io(path, e))?;
+        Ok(Self::from_mapping(Arc::new(mapping)))
+    }
+
     /// The whole of a file mapping; its pages are the file's and are not counted as excess memory.
-    pub fn from_mapping(mapping: Arc<memmap2::Mmap>) -> Self {
+    pub fn from_mapping(mapping: Arc<Mmap>) -> Self {
         let len = mapping.len();
         Self {
-            owner: Arc::new(MappingOwner(mapping)),
+            owner: Arc::new(MappingOwner(mapping.clone())),
             range: 0..len,
-            mapped: true,
+            mapping: Some(mapping),
         }
     }
 
@@ -28,7 +52,7 @@ impl SharedBytes {
         Self {
             owner: Arc::new(bytes),
             range: 0..len,
-            mapped: false,
+            mapping: None,
         }
     }
 
@@ -38,7 +62,7 @@ impl SharedBytes {
         Self {
             owner,
             range: 0..len,
-            mapped: false,
+            mapping: None,
         }
     }
 
@@ -49,13 +73,31 @@ impl SharedBytes {
         (start <= end && end <= self.range.end).then(|| Self {
             owner: self.owner.clone(),
             range: start..end,
-            mapped: self.mapped,
+            mapping: self.mapping.clone(),
         })
+    }
+
+    /// Lets the system drop the resident pages of this range where they are a mapped file's; they come
+    /// back from the file when read again. Used behind a copy, so that both are never resident.
+    pub fn release_pages(&self) {
+        #[cfg(unix)]
+        if let Some(mapping) = &self.mapping {
+            // Whole pages inside the range only: neighbours may be in use.
+            const PAGE: usize = 1 << 16;
+            let start = self.range.start.next_multiple_of(PAGE);
+            let end = self.range.end / PAGE * PAGE;
+            if start < end {
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                // SAFETY: the mapping is a file's, private and never written, so a dropped page is read
+                // from the file again with the same contents.
+                let _ = unsafe { mapping.unchecked_advise_range(advice, start, end - start) };
+            }
+        }
     }
 
     /// Whether the bytes are pages of a mapped file.
     pub fn is_mapped(&self) -> bool {
-        self.mapped
+        self.mapping.is_some()
     }
 }
 
@@ -73,14 +115,60 @@ impl std::fmt::Debug for SharedBytes {
             f,
             "SharedBytes({} bytes, mapped: {})",
             self.len(),
-            self.mapped
+            self.mapping.is_some()
         )
     }
 }
 
-struct MappingOwner(Arc<memmap2::Mmap>);
+struct MappingOwner(Arc<Mmap>);
 
 impl AsRef<[u8]> for MappingOwner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A zeroed, page-aligned buffer that becomes [`SharedBytes`] once it is filled.
+///
+/// Its pages are first touched by whoever writes them, so that filling in parallel is parallel throughout.
+pub struct PageBuffer(MmapMut);
+
+impl PageBuffer {
+    /// A buffer of `len` zero bytes.
+    ///
+    /// # Errors
+    /// Where the system does not grant the memory; `label` names the model that asked.
+    pub fn new(len: usize, label: &str) -> Result<Self> {
+        let buffer = MmapMut::map_anon(len).map_err(|e| {
+            let reason = format!("cannot allocate {len} bytes: {e}");
+            Error::malformed(Path::new(label), reason)
+        })?;
+        #[cfg(target_os = "linux")]
+        let _ = buffer.advise(memmap2::Advice::HugePage);
+        Ok(Self(buffer))
+    }
+
+    /// The filled buffer, to be shared.
+    pub fn freeze(self) -> SharedBytes {
+        SharedBytes::from_owner(Arc::new(self))
+    }
+}
+
+impl Deref for PageBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for PageBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl AsRef<[u8]> for PageBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }

@@ -1,6 +1,6 @@
 //! What can go wrong between a path and a model, each naming the file and the reason.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,4 +35,32 @@ pub enum Error {
         /// What to do instead.
         hint: String,
     },
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Error::Io {
+            path: path.into(),
+            source,
+        }
+    }
+
+    pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> Self {
+        Error::Malformed {
+            path: path.into(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(
+        path: &Path,
+        what: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Error::Unsupported {
+            path: path.into(),
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
 }

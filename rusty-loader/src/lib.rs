@@ -9,14 +9,21 @@
 //! * A tensor is a [`WeightView`]: shared bytes of the mapping, a [`Format`] and a shape. Opening reads
 //!   no tensor bytes.
 
+mod arch;
 pub mod bytes;
 pub mod error;
 pub mod formats;
+pub mod gguf;
 pub mod meta;
 pub mod model_file;
+mod open;
+pub mod safetensors;
+mod structure;
+pub mod tensor_names;
 
-pub use bytes::SharedBytes;
+pub use bytes::{PageBuffer, SharedBytes};
 pub use error::{Error, Result};
 pub use formats::{Codec, Format};
 pub use meta::Meta;
 pub use model_file::{ModelFile, WeightView};
+pub use open::{open, open_gguf_bytes};

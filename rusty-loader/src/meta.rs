@@ -1,6 +1,9 @@
 //! Metadata values and the canonical keys under which every reader states them.
 //!
-//! Keys follow GGUF without the architecture prefix (`qwen3.block_count` is `block_count`).
+//! Keys follow GGUF without the architecture prefix (`qwen3.block_count` is `block_count`). Beside the
+//! canonical ones every reader passes on what its file says: GGUF keys as they are (`general.name`,
+//! `tokenizer.ggml.tokens`), entries of `config.json` under `hf.` and of `generation_config.json` under
+//! `generation.`.
 
 use std::sync::Arc;
 
@@ -61,6 +64,16 @@ pub mod keys {
     pub const ROPE_SCALING_BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
     /// Whether YaRN's ramp ends on whole dimensions.
     pub const ROPE_SCALING_TRUNCATE: &str = "rope.scaling.truncate";
+    /// YaRN mscale (DeepSeek).
+    pub const ROPE_SCALING_MSCALE: &str = "rope.scaling.mscale";
+    /// YaRN mscale_all_dim (DeepSeek; its square also scales the attention).
+    pub const ROPE_SCALING_MSCALE_ALL_DIM: &str = "rope.scaling.mscale_all_dim";
+    /// longrope divisors inside the original context (array, one per lane pair).
+    pub const ROPE_SCALING_SHORT_FACTOR: &str = "rope.scaling.short_factor";
+    /// longrope divisors beyond the original context.
+    pub const ROPE_SCALING_LONG_FACTOR: &str = "rope.scaling.long_factor";
+    /// RoPE base frequency of sliding-window layers, where it differs.
+    pub const ROPE_FREQ_BASE_SWA: &str = "rope.freq_base_swa";
     /// llama3 low frequency factor.
     pub const ROPE_SCALING_LOW_FREQ_FACTOR: &str = "rope.scaling.low_freq_factor";
     /// llama3 high frequency factor.
@@ -73,6 +86,46 @@ pub mod keys {
     pub const TIE_WORD_EMBEDDINGS: &str = "tie_word_embeddings";
     /// Activation of the feed-forward: `silu`, `gelu`, `gelu_tanh`, ...
     pub const HIDDEN_ACT: &str = "hidden_act";
+    /// Ids that end a generation (array, possibly empty).
+    pub const EOS_TOKEN_IDS: &str = "tokenizer.eos_token_ids";
+    /// Id that begins a text; absent: none.
+    pub const BOS_TOKEN_ID: &str = "tokenizer.bos_token_id";
+    /// Whether texts begin with that id; absent: as the tokenizer's own rules say.
+    pub const ADD_BOS: &str = "tokenizer.add_bos";
+    /// Source of the chat template (Jinja); absent: none.
+    pub const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+    /// What the file calls the model.
+    pub const NAME: &str = "general.name";
+}
+
+impl From<&str> for Meta {
+    fn from(text: &str) -> Self {
+        Meta::Str(text.into())
+    }
+}
+
+impl From<u64> for Meta {
+    fn from(value: u64) -> Self {
+        Meta::U64(value)
+    }
+}
+
+impl From<f64> for Meta {
+    fn from(value: f64) -> Self {
+        Meta::F64(value)
+    }
+}
+
+impl From<bool> for Meta {
+    fn from(value: bool) -> Self {
+        Meta::Bool(value)
+    }
+}
+
+impl FromIterator<Meta> for Meta {
+    fn from_iter<I: IntoIterator<Item = Meta>>(items: I) -> Self {
+        Meta::Array(items.into_iter().collect())
+    }
 }
 
 impl Meta {

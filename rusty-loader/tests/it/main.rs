@@ -2,3 +2,5 @@
 
 mod blocks;
 mod goldens;
+mod hostile;
+mod models;

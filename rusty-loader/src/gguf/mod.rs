@@ -1,0 +1,80 @@
+//! GGUF, versions 2 and 3, little-endian: our own parser over a mapping.
+//!
+//! [`Gguf`] is the container as the file states it: keys, tensor descriptions, bytes. Parsing reads the
+//! header only and trusts nothing in it: every count is held against the bytes left before anything is
+//! allocated, sizes are computed with overflow checks, and tensors must lie inside the file, aligned and
+//! disjoint. `GgufModel` gives the container the canonical keys of a [`ModelFile`](crate::ModelFile).
+//!
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+mod cursor;
+mod model;
+mod parse;
+mod types;
+pub mod write;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use crate::{Error, Meta, Result, SharedBytes};
+
+pub(crate) use model::GgufModel;
+pub use types::TensorType;
+
+/// A parsed GGUF container.
+#[derive(Debug)]
+pub struct Gguf {
+    /// Version of the file, 2 or 3.
+    pub version: u32,
+    /// Alignment of the tensors' offsets in bytes.
+    pub alignment: u64,
+    /// Where the tensor data begins in the file.
+    pub data_start: u64,
+    /// Keys and values as the file spells them.
+    pub meta: HashMap<String, Meta>,
+    /// Tensors in the file's order.
+    pub tensors: Vec<TensorInfo>,
+    bytes: SharedBytes,
+}
+
+/// Description of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Name in the file.
+    pub name: String,
+    /// Type in the file, supported or not.
+    pub kind: &'static TensorType,
+    /// Logical shape, outermost first (the file states it innermost first).
+    pub shape: Vec<u64>,
+    /// Start in bytes from [`Gguf::data_start`].
+    pub offset: u64,
+    /// Size in bytes.
+    pub len: u64,
+}
+
+impl Gguf {
+    /// Maps a file and parses its header; needs neither weights nor a known architecture, so that it also
+    /// serves vocabulary-only files.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Malformed`] with what is wrong and where.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::from_bytes(path, SharedBytes::map_file(path)?)
+    }
+
+    /// Parses bytes that are already at hand; `path` names them in errors.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<Self> {
+        parse::parse(bytes).map_err(|reason| Error::malformed(path, reason))
+    }
+
+    /// The stored bytes of one of this container's tensors.
+    pub fn tensor_bytes(&self, info: &TensorInfo) -> Option<SharedBytes> {
+        let start = self.data_start.checked_add(info.offset)?;
+        let end = start.checked_add(info.len)?;
+        self.bytes
+            .slice(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+}

@@ -1,0 +1,199 @@
+//! A GGUF container under canonical keys.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::Gguf;
+use crate::arch::{Arch, RopeLayout};
+use crate::meta::keys;
+use crate::{Error, Format, Meta, ModelFile, Result, SharedBytes, WeightView, structure};
+
+/// A model in one GGUF file.
+pub(crate) struct GgufModel {
+    label: String,
+    arch: &'static str,
+    meta: HashMap<String, Meta>,
+    names: Vec<String>,
+    tensors: HashMap<String, WeightView>,
+}
+
+impl GgufModel {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        Self::from_bytes(path, SharedBytes::map_file(path)?)
+    }
+
+    pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<Self> {
+        let file = Gguf::from_bytes(path, bytes)?;
+        let prefix = architecture(path, &file)?.to_owned();
+        let found = Arch::by_gguf_name(&prefix).ok_or_else(|| Arch::unknown(path, &prefix))?;
+        let tensors = views(path, &file)?;
+        let names = file.tensors.iter().map(|t| t.name.clone()).collect();
+        let mut meta = canonical(&prefix, file.meta);
+        complete(&mut meta, found, &tensors);
+        // Files of the Mistral family carry Llama's name; only they state a window.
+        let windowed = found.id == "llama" && meta.contains_key(keys::SLIDING_WINDOW);
+        let model = Self {
+            label: path.display().to_string(),
+            arch: if windowed { "mistral" } else { found.id },
+            meta,
+            names,
+            tensors,
+        };
+        structure::check(path, &model)?;
+        Ok(model)
+    }
+}
+
+impl ModelFile for GgufModel {
+    fn arch(&self) -> &str {
+        self.arch
+    }
+
+    fn meta(&self, key: &str) -> Option<&Meta> {
+        self.meta.get(key)
+    }
+
+    fn tensor(&self, name: &str) -> Option<WeightView> {
+        self.tensors.get(name).cloned()
+    }
+
+    fn tensor_names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+fn architecture<'a>(path: &Path, file: &'a Gguf) -> Result<&'a str> {
+    match file.meta.get("general.architecture") {
+        Some(Meta::Str(name)) => Ok(name),
+        Some(other) => Err(Error::malformed(
+            path,
+            format!("general.architecture is {other:?}, not text"),
+        )),
+        None => Err(Error::malformed(path, "general.architecture is missing")),
+    }
+}
+
+fn views(path: &Path, file: &Gguf) -> Result<HashMap<String, WeightView>> {
+    let mut views = HashMap::with_capacity(file.tensors.len());
+    for info in &file.tensors {
+        let format = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
+            Error::unsupported(
+                path,
+                format!("format {} of tensor '{}'", info.kind.name, info.name),
+                "use a file in one of F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K",
+            )
+        })?;
+        let outside = || Error::malformed(path, format!("tensor '{}' lies outside", info.name));
+        let bytes = file.tensor_bytes(info).ok_or_else(outside)?;
+        let shape = info.shape.iter().map(|&d| d as usize).collect();
+        let view = WeightView {
+            bytes,
+            format,
+            shape,
+        };
+        views.insert(info.name.clone(), view);
+    }
+    Ok(views)
+}
+
+/// Keys without their architecture's prefix; all others as they are.
+fn canonical(prefix: &str, meta: HashMap<String, Meta>) -> HashMap<String, Meta> {
+    let strip = |key: String| {
+        key.strip_prefix(prefix)
+            .and_then(|k| k.strip_prefix('.'))
+            .map(str::to_owned)
+            .unwrap_or(key)
+    };
+    meta.into_iter().map(|(k, v)| (strip(k), v)).collect()
+}
+
+/// Adds the canonical keys that GGUF states in another way.
+fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &HashMap<String, WeightView>) {
+    let layout = match arch.gguf_rope {
+        RopeLayout::Interleaved => "interleaved",
+        RopeLayout::Half => "half",
+    };
+    let tied = !tensors.contains_key("output.weight");
+    let tokens = meta.get("tokenizer.ggml.tokens").and_then(Meta::as_array);
+    let rows = || tensors.get("token_embd.weight").map(WeightView::rows);
+    let vocab = tokens.map(<[Meta]>::len).or_else(rows);
+    let stated = |key: &str| meta.get(key).cloned();
+    let derived = [
+        (keys::ROPE_LAYOUT, Some(layout.into())),
+        (keys::HIDDEN_ACT, Some("silu".into())),
+        (keys::TIE_WORD_EMBEDDINGS, Some(tied.into())),
+        (keys::VOCAB_SIZE, vocab.map(|n| Meta::U64(n as u64))),
+        (keys::EOS_TOKEN_IDS, Some(end_ids(meta))),
+        (keys::BOS_TOKEN_ID, stated("tokenizer.ggml.bos_token_id")),
+        (keys::ADD_BOS, stated("tokenizer.ggml.add_bos_token")),
+    ];
+    for (key, value) in derived {
+        if let Some(value) = value {
+            meta.entry(key.to_owned()).or_insert(value);
+        }
+    }
+    complete_rope(meta);
+}
+
+/// Ids that end a generation: those the file names, and control tokens with the usual spelling of an end of
+/// turn, which many files do not name (as llama.cpp does).
+fn end_ids(meta: &HashMap<String, Meta>) -> Meta {
+    const SPELLINGS: [&str; 7] = [
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<end_of_turn>",
+    ];
+    const CONTROL: u64 = 3;
+    let named = ["eos_token_id", "eot_token_id", "eom_token_id"];
+    let mut ids: Vec<u64> = named
+        .iter()
+        .filter_map(|k| meta.get(&format!("tokenizer.ggml.{k}"))?.as_u64())
+        .collect();
+    let list = |key: &str| meta.get(key).and_then(Meta::as_array).unwrap_or_default();
+    let tokens = list("tokenizer.ggml.tokens");
+    for (id, kind) in list("tokenizer.ggml.token_type").iter().enumerate() {
+        let text = || tokens.get(id).and_then(Meta::as_str);
+        if kind.as_u64() == Some(CONTROL) && text().is_some_and(|t| SPELLINGS.contains(&t)) {
+            ids.push(id as u64);
+        }
+    }
+    let mut seen = Vec::new();
+    ids.retain(|id| {
+        !seen.contains(id) && {
+            seen.push(*id);
+            true
+        }
+    });
+    ids.into_iter().map(Meta::U64).collect()
+}
+
+/// GGUF's older spelling of linear scaling, and YaRN's factor, which GGUF states relative to the usual one.
+fn complete_rope(meta: &mut HashMap<String, Meta>) {
+    let float = |meta: &HashMap<String, Meta>, key: &str| meta.get(key).and_then(Meta::as_f64);
+    if !meta.contains_key(keys::ROPE_SCALING_TYPE)
+        && let Some(factor) = float(meta, "rope.scale_linear").filter(|&f| f != 1.0 && f != 0.0)
+    {
+        meta.insert(keys::ROPE_SCALING_TYPE.into(), "linear".into());
+        meta.insert(keys::ROPE_SCALING_FACTOR.into(), factor.into());
+    }
+    let yarn = meta.get(keys::ROPE_SCALING_TYPE).and_then(Meta::as_str) == Some("yarn");
+    let relative = float(meta, keys::ROPE_SCALING_ATTN_FACTOR);
+    let factor = float(meta, keys::ROPE_SCALING_FACTOR);
+    if let (true, Some(relative), Some(factor)) = (yarn, relative, factor) {
+        let usual = if factor > 1.0 {
+            0.1 * factor.ln() + 1.0
+        } else {
+            1.0
+        };
+        let absolute = Meta::F64(relative * usual);
+        meta.insert(keys::ROPE_SCALING_ATTN_FACTOR.into(), absolute);
+    }
+}

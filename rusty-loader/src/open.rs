@@ -1,0 +1,54 @@
+//! From a path to a model.
+
+use std::path::{Path, PathBuf};
+
+use crate::gguf::GgufModel;
+use crate::safetensors::SafetensorsModel;
+use crate::{Error, ModelFile, Result, SharedBytes};
+
+/// Opens a GGUF file, a safetensors file with its `config.json` beside it, or a checkpoint folder.
+///
+/// Files are mapped; no tensor bytes are read, and little is allocated beyond metadata and vocabulary.
+///
+/// # Errors
+/// Names the file and what is wrong with it: unreadable, malformed, not supported, or with sizes and tensors
+/// that contradict each other.
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+    let path = path.as_ref();
+    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
+    if kind.is_dir() {
+        return match lone_gguf(path)? {
+            Some(file) if !path.join("config.json").exists() => {
+                Ok(Box::new(GgufModel::open(&file)?))
+            }
+            _ => Ok(Box::new(SafetensorsModel::open(path)?)),
+        };
+    }
+    if path
+        .extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("safetensors"))
+    {
+        return Ok(Box::new(SafetensorsModel::open(path)?));
+    }
+    Ok(Box::new(GgufModel::open(path)?))
+}
+
+/// Opens a GGUF model from bytes at hand (for example compiled into the program); `label` names it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_gguf_bytes(label: &str, bytes: SharedBytes) -> Result<Box<dyn ModelFile>> {
+    Ok(Box::new(GgufModel::from_bytes(Path::new(label), bytes)?))
+}
+
+/// The only GGUF file of a folder.
+fn lone_gguf(folder: &Path) -> Result<Option<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io(folder, e))?;
+    let is_gguf = |p: &PathBuf| {
+        p.extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+    };
+    let mut files = entries.flatten().map(|e| e.path()).filter(is_gguf);
+    let first = files.next();
+    Ok(first.filter(|_| files.next().is_none()))
+}

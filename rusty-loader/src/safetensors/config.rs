@@ -1,0 +1,65 @@
+//! `config.json`, in the current spelling and in that of older checkpoints, under canonical keys.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::json::to_meta;
+use super::rope;
+use crate::meta::keys;
+use crate::{Error, Meta, Result};
+
+/// Entries that mean the same under another name.
+const RENAMED: &[(&str, &str)] = &[
+    ("num_hidden_layers", keys::BLOCK_COUNT),
+    ("max_position_embeddings", keys::CONTEXT_LENGTH),
+    ("hidden_size", keys::EMBEDDING_LENGTH),
+    ("intermediate_size", keys::FEED_FORWARD_LENGTH),
+    ("num_attention_heads", keys::HEAD_COUNT),
+    ("num_key_value_heads", keys::HEAD_COUNT_KV),
+    ("head_dim", keys::KEY_LENGTH),
+    ("head_dim", keys::VALUE_LENGTH),
+    ("rms_norm_eps", keys::RMS_EPSILON),
+    ("vocab_size", keys::VOCAB_SIZE),
+    ("hidden_act", keys::HIDDEN_ACT),
+    ("hidden_activation", keys::HIDDEN_ACT),
+    ("tie_word_embeddings", keys::TIE_WORD_EMBEDDINGS),
+    ("_name_or_path", keys::NAME),
+];
+
+/// The canonical metadata of a configuration.
+pub(super) fn canonical(path: &Path, config: &Value) -> Result<HashMap<String, Meta>> {
+    let mut meta = HashMap::new();
+    let Some(entries) = config.as_object() else {
+        return Err(Error::malformed(path, "not a JSON object"));
+    };
+    for (key, value) in entries {
+        if let Some(value) = to_meta(value) {
+            meta.insert(format!("hf.{key}"), value);
+        }
+    }
+    for (from, to) in RENAMED {
+        if let Some(value) = meta.get(&format!("hf.{from}")).cloned() {
+            meta.entry((*to).to_owned()).or_insert(value);
+        }
+    }
+    // The default of these families; only Gemma's differs, and its files say so.
+    meta.entry(keys::TIE_WORD_EMBEDDINGS.to_owned())
+        .or_insert(Meta::Bool(false));
+    meta.insert(keys::ROPE_LAYOUT.to_owned(), "half".into());
+    if let Some(window) = sliding_window(&meta) {
+        meta.insert(keys::SLIDING_WINDOW.to_owned(), window);
+    }
+    rope::canonical(path, config, &mut meta)?;
+    Ok(meta)
+}
+
+/// The window, unless the configuration switches it off.
+fn sliding_window(meta: &HashMap<String, Meta>) -> Option<Meta> {
+    let used = meta.get("hf.use_sliding_window").and_then(Meta::as_bool);
+    if used == Some(false) {
+        return None;
+    }
+    meta.get("hf.sliding_window").cloned()
+}
