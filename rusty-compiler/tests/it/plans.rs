@@ -22,7 +22,7 @@ fn plans_of_every_architecture() {
 
 #[test]
 fn plans_of_every_family_of_targets() {
-    for target in ["llmpipe", "rdna3", "m3", "h200"] {
+    for target in ["llvmpipe", "rdna3", "m3", "h200"] {
         insta::assert_snapshot!(format!("qwen3-{target}"), plan("qwen3", target));
     }
 }
