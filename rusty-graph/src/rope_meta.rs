@@ -15,7 +15,7 @@ impl RopeSpec {
         let dims = reader
             .integer(keys::ROPE_DIMENSION_COUNT)
             .unwrap_or(head_dim);
-        if dims == 0 || dims % 2 != 0 || dims > head_dim {
+        if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim {
             let reason = format!("is {dims}; it must be even and at most the head's {head_dim}");
             return Err(reader.bad(keys::ROPE_DIMENSION_COUNT, reason));
         }

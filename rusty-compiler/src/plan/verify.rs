@@ -137,7 +137,7 @@ impl State<'_> {
                 } => {
                     before(x)?;
                     self.operand(kernel, &Inst::Lane(weight), weight, group)?;
-                    if group == 0 || width % group != 0 || (prologue && group != width) {
+                    if group == 0 || !width.is_multiple_of(group) || (prologue && group != width) {
                         return Err(format!("norm over groups of {group} in rows of {width}"));
                     }
                 }
@@ -154,7 +154,7 @@ impl State<'_> {
                     if prologue
                         || !is_table
                         || head_dim == 0
-                        || width % head_dim != 0
+                        || !width.is_multiple_of(head_dim)
                         || dims > head_dim
                     {
                         return Err(format!(
