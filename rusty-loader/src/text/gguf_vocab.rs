@@ -1,0 +1,221 @@
+//! The vocabulary inside a GGUF, stated as the description (`tokenizer.json`) that the `tokenizers` crate reads.
+//!
+//! Three kinds: `gpt2` (byte-level BPE with a pre-tokenizer named by a word), `llama` (SentencePiece BPE, whose
+//! merges follow from the scores) and `t5` (unigram). Keys are documented in ggml's `docs/gguf.md`.
+
+use super::pre_tokenizers;
+use crate::{Error, Meta, ModelFile, Result};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Values of `tokenizer.ggml.token_type`.
+mod kind {
+    pub const UNKNOWN: u64 = 2;
+    pub const CONTROL: u64 = 3;
+    pub const USER_DEFINED: u64 = 4;
+    pub const BYTE: u64 = 6;
+}
+
+/// The description of the file's vocabulary.
+pub(super) fn description(file: &dyn ModelFile) -> Result<Value> {
+    let vocabulary = Vocabulary::read(file)?;
+    match file.meta("tokenizer.ggml.model").and_then(Meta::as_str) {
+        Some("gpt2") => vocabulary.byte_level(),
+        Some("llama") => vocabulary.sentencepiece_bpe(),
+        Some("t5") => vocabulary.unigram(),
+        other => Err(Error::Unsupported {
+            path: file.label().into(),
+            what: format!("tokenizer model {other:?}"),
+            hint: "known ones are gpt2, llama and t5".into(),
+        }),
+    }
+}
+
+struct Vocabulary<'a> {
+    file: &'a dyn ModelFile,
+    tokens: Vec<&'a str>,
+    kinds: Vec<u64>,
+    scores: Vec<f64>,
+}
+
+impl<'a> Vocabulary<'a> {
+    fn read(file: &'a dyn ModelFile) -> Result<Self> {
+        let bad = |reason: String| Error::Malformed { path: file.label().into(), reason };
+        let array = |key: &str| file.meta(key).and_then(Meta::as_array);
+        let tokens = array("tokenizer.ggml.tokens").ok_or_else(|| bad("no vocabulary".into()))?;
+        let tokens: Option<Vec<&str>> = tokens.iter().map(Meta::as_str).collect();
+        let tokens = tokens.ok_or_else(|| bad("a token is not text".into()))?;
+        let kinds = array("tokenizer.ggml.token_type").unwrap_or_default();
+        let scores = array("tokenizer.ggml.scores").unwrap_or_default();
+        for (what, len) in [("token types", kinds.len()), ("scores", scores.len())] {
+            if len != 0 && len != tokens.len() {
+                return Err(bad(format!("{len} {what} for {} tokens", tokens.len())));
+            }
+        }
+        Ok(Self {
+            file,
+            kinds: kinds.iter().map(|m| m.as_u64().unwrap_or(1)).collect(),
+            scores: scores.iter().map(|m| m.as_f64().unwrap_or(0.0)).collect(),
+            tokens,
+        })
+    }
+
+    fn kind(&self, id: usize) -> u64 {
+        self.kinds.get(id).copied().unwrap_or(1)
+    }
+
+    fn flag(&self, key: &str) -> Option<bool> {
+        self.file.meta(key).and_then(Meta::as_bool)
+    }
+
+    fn id(&self, key: &str) -> Option<usize> {
+        let id = self.file.meta(key).and_then(Meta::as_u64)? as usize;
+        (id < self.tokens.len()).then_some(id)
+    }
+
+    fn added_tokens(&self) -> Vec<Value> {
+        (0..self.tokens.len())
+            .filter(|&id| {
+                [kind::CONTROL, kind::USER_DEFINED, kind::UNKNOWN].contains(&self.kind(id))
+                    && !self.tokens[id].is_empty()
+            })
+            .map(|id| {
+                json!({
+                    "id": id, "content": self.tokens[id], "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false, "special": self.kind(id) != kind::USER_DEFINED,
+                })
+            })
+            .collect()
+    }
+
+    fn vocab(&self) -> serde_json::Map<String, Value> {
+        self.tokens.iter().enumerate().map(|(id, t)| (t.to_string(), id.into())).collect()
+    }
+
+    /// Adds begin and end tokens where the file says so.
+    fn post_processor(&self, begin: bool, end: bool) -> Value {
+        let begin = self.flag("tokenizer.ggml.add_bos_token").unwrap_or(begin);
+        let end = self.flag("tokenizer.ggml.add_eos_token").unwrap_or(end);
+        let begin = begin.then(|| self.id("tokenizer.ggml.bos_token_id")).flatten();
+        let end = end.then(|| self.id("tokenizer.ggml.eos_token_id")).flatten();
+        if begin.is_none() && end.is_none() {
+            return Value::Null;
+        }
+        let special = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
+        let single: Vec<Value> = begin
+            .map(special)
+            .into_iter()
+            .chain([json!({"Sequence": {"id": "A", "type_id": 0}})])
+            .chain(end.map(special))
+            .collect();
+        let specials: serde_json::Map<String, Value> = begin
+            .into_iter()
+            .chain(end)
+            .map(|id| {
+                let token = self.tokens[id];
+                (token.into(), json!({"id": token, "ids": [id], "tokens": [token]}))
+            })
+            .collect();
+        json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": specials})
+    }
+
+    fn byte_level(&self) -> Result<Value> {
+        let word = self.file.meta("tokenizer.ggml.pre").and_then(Meta::as_str).unwrap_or("default");
+        let pre = pre_tokenizers::named(word).ok_or_else(|| Error::Unsupported {
+            path: self.file.label().into(),
+            what: format!("pre-tokenizer '{word}'"),
+            hint: "use the checkpoint's tokenizer.json instead".into(),
+        })?;
+        let merges = self.file.meta("tokenizer.ggml.merges").and_then(Meta::as_array).unwrap_or_default();
+        let merges: Vec<&str> = merges.iter().filter_map(Meta::as_str).collect();
+        let mut steps: Vec<Value> = pre
+            .patterns
+            .iter()
+            .map(|p| json!({"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": false}))
+            .collect();
+        steps.push(json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false,
+        }));
+        Ok(json!({
+            "version": "1.0",
+            "added_tokens": self.added_tokens(),
+            "normalizer": null,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+            "post_processor": self.post_processor(false, false),
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {
+                "type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": pre.ignore_merges, "vocab": self.vocab(), "merges": merges,
+            },
+        }))
+    }
+
+    /// SentencePiece's BPE joins the pair whose result has the best score; as merges, that is every split of
+    /// every token into two others, best result first.
+    fn sentencepiece_bpe(&self) -> Result<Value> {
+        let ids: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(i, t)| (*t, i)).collect();
+        let mut merges: Vec<(f64, usize, usize, usize)> = Vec::new();
+        for (id, token) in self.tokens.iter().enumerate() {
+            if self.kind(id) == kind::CONTROL || self.kind(id) == kind::BYTE {
+                continue;
+            }
+            let score = self.scores.get(id).copied().unwrap_or(0.0);
+            for (at, _) in token.char_indices().skip(1) {
+                if let (Some(&a), Some(&b)) = (ids.get(&token[..at]), ids.get(&token[at..])) {
+                    merges.push((score, id, a, b));
+                }
+            }
+        }
+        merges.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)).then((x.2, x.3).cmp(&(y.2, y.3))));
+        let merges: Vec<[&str; 2]> =
+            merges.iter().map(|(_, _, a, b)| [self.tokens[*a], self.tokens[*b]]).collect();
+        let unknown = self.id("tokenizer.ggml.unknown_token_id").map(|id| self.tokens[id]);
+        let mut description = self.sentencepiece();
+        description["model"] = json!({
+            "type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true,
+            "ignore_merges": false, "vocab": self.vocab(), "merges": merges,
+        });
+        Ok(description)
+    }
+
+    fn unigram(&self) -> Result<Value> {
+        let pieces: Vec<(&str, f64)> = self
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(id, t)| (*t, self.scores.get(id).copied().unwrap_or(0.0)))
+            .collect();
+        let mut description = self.sentencepiece();
+        description["model"] = json!({
+            "type": "Unigram", "unk_id": self.id("tokenizer.ggml.unknown_token_id"),
+            "byte_fallback": (0..self.tokens.len()).any(|id| self.kind(id) == kind::BYTE), "vocab": pieces,
+        });
+        Ok(description)
+    }
+
+    /// What SentencePiece vocabularies share: spaces as U+2581, one in front where the file says so.
+    fn sentencepiece(&self) -> Value {
+        let prefix = self.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+        let mut normalizers = Vec::new();
+        if prefix {
+            normalizers.push(json!({"type": "Prepend", "prepend": "\u{2581}"}));
+        }
+        normalizers.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}));
+        let mut decoders = vec![
+            json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+            json!({"type": "ByteFallback"}),
+            json!({"type": "Fuse"}),
+        ];
+        if prefix {
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        json!({
+            "version": "1.0",
+            "added_tokens": self.added_tokens(),
+            "normalizer": {"type": "Sequence", "normalizers": normalizers},
+            "pre_tokenizer": null,
+            "post_processor": self.post_processor(true, false),
+            "decoder": {"type": "Sequence", "decoders": decoders},
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! The pre-tokenizers that GGUF names by a word (`tokenizer.ggml.pre`), as the regular expressions of the
+//! models they came from. Reference: `llm_tokenizer_bpe` in llama.cpp's `llama-vocab.cpp`.
+
+/// One kind of splitting.
+pub(super) struct PreTokenizer {
+    /// Applied in order; each isolates its matches.
+    pub patterns: &'static [&'static str],
+    /// Whether merges are skipped for words that are whole tokens.
+    pub ignore_merges: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The kind that a word names; an unknown word is an error for the caller to report.
+pub(super) fn named(word: &str) -> Option<PreTokenizer> {
+    let (patterns, ignore_merges): (&[&str], bool) = match word {
+        "default" | "gpt-2" | "gpt2" | "phi-2" | "jina-es" | "jina-de" | "mpt" | "olmo" | "exaone" => {
+            (&[GPT2], false)
+        }
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "smaug-bpe" | "dbrx" => (&[LLAMA3], true),
+        "qwen2" | "stablelm2" | "deepseek-r1-qwen" | "megrez" | "hunyuan" => (&[QWEN2], false),
+        "gpt-4o" | "llama4" => (&[GPT4O], false),
+        "tekken" => (&[TEKKEN], true),
+        "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" => (&[r"\p{N}", GPT2], false),
+        _ => return None,
+    };
+    Some(PreTokenizer { patterns, ignore_merges })
+}

@@ -1,0 +1,137 @@
+//! Chat templates: Jinja as Hugging Face checkpoints write it, rendered by minijinja.
+//!
+//! The environment is transformers': blocks are trimmed, `raise_exception`, `strftime_now` and loop controls
+//! exist, `tojson` prints like Python's `json.dumps(ensure_ascii=False)`, strings have Python's methods.
+
+use crate::{Error, Result};
+use minijinja::{Environment, ErrorKind, Value, context};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    path: PathBuf,
+}
+
+/// What a template is rendered with.
+#[derive(Clone, Debug, Default)]
+pub struct Render {
+    /// `[{"role": .., "content": ..}, ..]`, further fields as the template expects.
+    pub messages: serde_json::Value,
+    /// Tool descriptions; null: none.
+    pub tools: serde_json::Value,
+    /// Whether the text ends where the assistant's answer begins.
+    pub add_generation_prompt: bool,
+    /// The begin token's text.
+    pub bos_token: String,
+    /// The end token's text.
+    pub eos_token: String,
+    /// Further variables (`enable_thinking`, ...).
+    pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template's source; `label` names its file in errors.
+    ///
+    /// # Errors
+    /// The source is not valid Jinja.
+    pub fn new(label: &str, source: &str) -> Result<Self> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", |format: String| {
+            chrono::Local::now().format(&format).to_string()
+        });
+        environment.add_filter("tojson", tojson);
+        let path = PathBuf::from(label);
+        let plain = strip_generation_tags(source);
+        environment.add_template_owned("chat", plain).map_err(|e| Error::Malformed {
+            path: path.clone(),
+            reason: format!("chat template: {e:#}"),
+        })?;
+        Ok(Self { environment, path })
+    }
+
+    /// The text of a conversation.
+    ///
+    /// # Errors
+    /// The template raised an exception (its words are in the message) or failed otherwise.
+    pub fn render(&self, input: &Render) -> Result<String> {
+        let template = self.environment.get_template("chat").map_err(|e| self.failed(&e))?;
+        let base = context! {
+            messages => Value::from_serialize(&input.messages),
+            tools => if input.tools.is_null() { Value::from(()) } else { Value::from_serialize(&input.tools) },
+            add_generation_prompt => input.add_generation_prompt,
+            bos_token => input.bos_token,
+            eos_token => input.eos_token,
+        };
+        let extra = Value::from_serialize(&input.extra);
+        template.render(context! { ..extra, ..base }).map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&self, error: &minijinja::Error) -> Error {
+        Error::Malformed { path: self.path.clone(), reason: format!("chat template: {error}") }
+    }
+}
+
+/// `{% generation %}` marks an assistant's text for training masks and prints nothing itself.
+fn strip_generation_tags(source: &str) -> String {
+    let mut text = source.to_string();
+    for word in ["generation", "endgeneration"] {
+        for (open, close) in [("{%-", "-%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%", "%}")] {
+            for inner in [format!(" {word} "), word.to_string()] {
+                let plain = format!("{open} if true {close}");
+                let end = format!("{open} endif {close}");
+                let with = if word == "generation" { plain } else { end };
+                text = text.replace(&format!("{open}{inner}{close}"), &with);
+            }
+        }
+    }
+    text
+}
+
+/// JSON as Python's `json.dumps(value, ensure_ascii=False, indent=indent)` writes it.
+fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    for ignored in ["ensure_ascii", "sort_keys", "separators"] {
+        let _: Option<Value> = options.get(ignored)?;
+    }
+    options.assert_all_used()?;
+    let mut bytes = Vec::new();
+    let failed = |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
+    match indent {
+        Some(width) => {
+            let spaces = vec![b' '; width];
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(&spaces);
+            let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+            value.serialize(&mut serializer).map_err(failed)?;
+        }
+        None => {
+            let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter);
+            value.serialize(&mut serializer).map_err(failed)?;
+        }
+    }
+    String::from_utf8(bytes).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
+}
+
+/// One line with a space behind commas and colons.
+struct PythonFormatter;
+
+impl serde_json::ser::Formatter for PythonFormatter {
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        if first { Ok(()) } else { w.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
+        w.write_all(b": ")
+    }
+}
