@@ -20,6 +20,7 @@ mod open;
 pub mod safetensors;
 mod structure;
 pub mod tensor_names;
+pub mod text;
 
 pub use bytes::{PageBuffer, SharedBytes};
 pub use error::{Error, Result};

@@ -4,7 +4,7 @@
 //! merges follow from the scores) and `t5` (unigram). Keys are documented in ggml's `docs/gguf.md`.
 
 use super::pre_tokenizers;
-use crate::{Error, Meta, ModelFile, Result};
+use crate::{Error, Meta, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -16,15 +16,29 @@ mod kind {
     pub const BYTE: u64 = 6;
 }
 
+/// Where metadata is looked up: an opened model, or a container that holds nothing but a vocabulary.
+pub(super) struct Source<'a> {
+    /// File name for errors.
+    pub label: &'a str,
+    /// A value by its key.
+    pub get: &'a dyn Fn(&str) -> Option<&'a Meta>,
+}
+
+impl<'a> Source<'a> {
+    fn meta(&self, key: &str) -> Option<&'a Meta> {
+        (self.get)(key)
+    }
+}
+
 /// The description of the file's vocabulary.
-pub(super) fn description(file: &dyn ModelFile) -> Result<Value> {
-    let vocabulary = Vocabulary::read(file)?;
-    match file.meta("tokenizer.ggml.model").and_then(Meta::as_str) {
+pub(super) fn description<'a>(source: &'a Source<'a>) -> Result<Value> {
+    let vocabulary = Vocabulary::read(source)?;
+    match source.meta("tokenizer.ggml.model").and_then(Meta::as_str) {
         Some("gpt2") => vocabulary.byte_level(),
         Some("llama") => vocabulary.sentencepiece_bpe(),
         Some("t5") => vocabulary.unigram(),
         other => Err(Error::Unsupported {
-            path: file.label().into(),
+            path: source.label.into(),
             what: format!("tokenizer model {other:?}"),
             hint: "known ones are gpt2, llama and t5".into(),
         }),
@@ -32,16 +46,19 @@ pub(super) fn description(file: &dyn ModelFile) -> Result<Value> {
 }
 
 struct Vocabulary<'a> {
-    file: &'a dyn ModelFile,
+    source: &'a Source<'a>,
     tokens: Vec<&'a str>,
     kinds: Vec<u64>,
     scores: Vec<f64>,
 }
 
 impl<'a> Vocabulary<'a> {
-    fn read(file: &'a dyn ModelFile) -> Result<Self> {
-        let bad = |reason: String| Error::Malformed { path: file.label().into(), reason };
-        let array = |key: &str| file.meta(key).and_then(Meta::as_array);
+    fn read(source: &'a Source<'a>) -> Result<Self> {
+        let bad = |reason: String| Error::Malformed {
+            path: source.label.into(),
+            reason,
+        };
+        let array = |key: &str| source.meta(key).and_then(Meta::as_array);
         let tokens = array("tokenizer.ggml.tokens").ok_or_else(|| bad("no vocabulary".into()))?;
         let tokens: Option<Vec<&str>> = tokens.iter().map(Meta::as_str).collect();
         let tokens = tokens.ok_or_else(|| bad("a token is not text".into()))?;
@@ -53,7 +70,7 @@ impl<'a> Vocabulary<'a> {
             }
         }
         Ok(Self {
-            file,
+            source,
             kinds: kinds.iter().map(|m| m.as_u64().unwrap_or(1)).collect(),
             scores: scores.iter().map(|m| m.as_f64().unwrap_or(0.0)).collect(),
             tokens,
@@ -65,11 +82,11 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn flag(&self, key: &str) -> Option<bool> {
-        self.file.meta(key).and_then(Meta::as_bool)
+        self.source.meta(key).and_then(Meta::as_bool)
     }
 
     fn id(&self, key: &str) -> Option<usize> {
-        let id = self.file.meta(key).and_then(Meta::as_u64)? as usize;
+        let id = self.source.meta(key).and_then(Meta::as_u64)? as usize;
         (id < self.tokens.len()).then_some(id)
     }
 
@@ -89,15 +106,23 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn vocab(&self) -> serde_json::Map<String, Value> {
-        self.tokens.iter().enumerate().map(|(id, t)| (t.to_string(), id.into())).collect()
+        self.tokens
+            .iter()
+            .enumerate()
+            .map(|(id, t)| (t.to_string(), id.into()))
+            .collect()
     }
 
     /// Adds begin and end tokens where the file says so.
     fn post_processor(&self, begin: bool, end: bool) -> Value {
         let begin = self.flag("tokenizer.ggml.add_bos_token").unwrap_or(begin);
         let end = self.flag("tokenizer.ggml.add_eos_token").unwrap_or(end);
-        let begin = begin.then(|| self.id("tokenizer.ggml.bos_token_id")).flatten();
-        let end = end.then(|| self.id("tokenizer.ggml.eos_token_id")).flatten();
+        let begin = begin
+            .then(|| self.id("tokenizer.ggml.bos_token_id"))
+            .flatten();
+        let end = end
+            .then(|| self.id("tokenizer.ggml.eos_token_id"))
+            .flatten();
         if begin.is_none() && end.is_none() {
             return Value::Null;
         }
@@ -113,20 +138,31 @@ impl<'a> Vocabulary<'a> {
             .chain(end)
             .map(|id| {
                 let token = self.tokens[id];
-                (token.into(), json!({"id": token, "ids": [id], "tokens": [token]}))
+                (
+                    token.into(),
+                    json!({"id": token, "ids": [id], "tokens": [token]}),
+                )
             })
             .collect();
         json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": specials})
     }
 
     fn byte_level(&self) -> Result<Value> {
-        let word = self.file.meta("tokenizer.ggml.pre").and_then(Meta::as_str).unwrap_or("default");
+        let word = self
+            .source
+            .meta("tokenizer.ggml.pre")
+            .and_then(Meta::as_str)
+            .unwrap_or("default");
         let pre = pre_tokenizers::named(word).ok_or_else(|| Error::Unsupported {
-            path: self.file.label().into(),
+            path: self.source.label.into(),
             what: format!("pre-tokenizer '{word}'"),
             hint: "use the checkpoint's tokenizer.json instead".into(),
         })?;
-        let merges = self.file.meta("tokenizer.ggml.merges").and_then(Meta::as_array).unwrap_or_default();
+        let merges = self
+            .source
+            .meta("tokenizer.ggml.merges")
+            .and_then(Meta::as_array)
+            .unwrap_or_default();
         let merges: Vec<&str> = merges.iter().filter_map(Meta::as_str).collect();
         let mut steps: Vec<Value> = pre
             .patterns
@@ -153,7 +189,12 @@ impl<'a> Vocabulary<'a> {
     /// SentencePiece's BPE joins the pair whose result has the best score; as merges, that is every split of
     /// every token into two others, best result first.
     fn sentencepiece_bpe(&self) -> Result<Value> {
-        let ids: HashMap<&str, usize> = self.tokens.iter().enumerate().map(|(i, t)| (*t, i)).collect();
+        let ids: HashMap<&str, usize> = self
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (*t, i))
+            .collect();
         let mut merges: Vec<(f64, usize, usize, usize)> = Vec::new();
         for (id, token) in self.tokens.iter().enumerate() {
             if self.kind(id) == kind::CONTROL || self.kind(id) == kind::BYTE {
@@ -166,10 +207,18 @@ impl<'a> Vocabulary<'a> {
                 }
             }
         }
-        merges.sort_by(|x, y| y.0.total_cmp(&x.0).then(x.1.cmp(&y.1)).then((x.2, x.3).cmp(&(y.2, y.3))));
-        let merges: Vec<[&str; 2]> =
-            merges.iter().map(|(_, _, a, b)| [self.tokens[*a], self.tokens[*b]]).collect();
-        let unknown = self.id("tokenizer.ggml.unknown_token_id").map(|id| self.tokens[id]);
+        merges.sort_by(|x, y| {
+            y.0.total_cmp(&x.0)
+                .then(x.1.cmp(&y.1))
+                .then((x.2, x.3).cmp(&(y.2, y.3)))
+        });
+        let merges: Vec<[&str; 2]> = merges
+            .iter()
+            .map(|(_, _, a, b)| [self.tokens[*a], self.tokens[*b]])
+            .collect();
+        let unknown = self
+            .id("tokenizer.ggml.unknown_token_id")
+            .map(|id| self.tokens[id]);
         let mut description = self.sentencepiece();
         description["model"] = json!({
             "type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true,
@@ -200,7 +249,8 @@ impl<'a> Vocabulary<'a> {
         if prefix {
             normalizers.push(json!({"type": "Prepend", "prepend": "\u{2581}"}));
         }
-        normalizers.push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}));
+        normalizers
+            .push(json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}));
         let mut decoders = vec![
             json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
             json!({"type": "ByteFallback"}),

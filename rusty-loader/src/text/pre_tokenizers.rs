@@ -18,9 +18,8 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 /// The kind that a word names; an unknown word is an error for the caller to report.
 pub(super) fn named(word: &str) -> Option<PreTokenizer> {
     let (patterns, ignore_merges): (&[&str], bool) = match word {
-        "default" | "gpt-2" | "gpt2" | "phi-2" | "jina-es" | "jina-de" | "mpt" | "olmo" | "exaone" => {
-            (&[GPT2], false)
-        }
+        "default" | "gpt-2" | "gpt2" | "phi-2" | "jina-es" | "jina-de" | "mpt" | "olmo"
+        | "exaone" => (&[GPT2], false),
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "smaug-bpe" | "dbrx" => (&[LLAMA3], true),
         "qwen2" | "stablelm2" | "deepseek-r1-qwen" | "megrez" | "hunyuan" => (&[QWEN2], false),
         "gpt-4o" | "llama4" => (&[GPT4O], false),
@@ -28,5 +27,8 @@ pub(super) fn named(word: &str) -> Option<PreTokenizer> {
         "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" => (&[r"\p{N}", GPT2], false),
         _ => return None,
     };
-    Some(PreTokenizer { patterns, ignore_merges })
+    Some(PreTokenizer {
+        patterns,
+        ignore_merges,
+    })
 }

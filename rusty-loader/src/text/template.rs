@@ -4,6 +4,7 @@
 //! exist, `tojson` prints like Python's `json.dumps(ensure_ascii=False)`, strings have Python's methods.
 
 use crate::{Error, Result};
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -38,22 +39,32 @@ impl ChatTemplate {
     /// The source is not valid Jinja.
     pub fn new(label: &str, source: &str) -> Result<Self> {
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-        });
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
+        environment
+            .set_syntax(syntax.map_err(|e| Error::malformed(label.as_ref(), e.to_string()))?);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> Result<Value, minijinja::Error> {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+            },
+        );
         environment.add_function("strftime_now", |format: String| {
             chrono::Local::now().format(&format).to_string()
         });
         environment.add_filter("tojson", tojson);
         let path = PathBuf::from(label);
         let plain = strip_generation_tags(source);
-        environment.add_template_owned("chat", plain).map_err(|e| Error::Malformed {
-            path: path.clone(),
-            reason: format!("chat template: {e:#}"),
-        })?;
+        environment
+            .add_template_owned("chat", plain)
+            .map_err(|e| Error::Malformed {
+                path: path.clone(),
+                reason: format!("chat template: {e:#}"),
+            })?;
         Ok(Self { environment, path })
     }
 
@@ -62,20 +73,52 @@ impl ChatTemplate {
     /// # Errors
     /// The template raised an exception (its words are in the message) or failed otherwise.
     pub fn render(&self, input: &Render) -> Result<String> {
-        let template = self.environment.get_template("chat").map_err(|e| self.failed(&e))?;
+        let template = self
+            .environment
+            .get_template("chat")
+            .map_err(|e| self.failed(&e))?;
         let base = context! {
-            messages => Value::from_serialize(&input.messages),
-            tools => if input.tools.is_null() { Value::from(()) } else { Value::from_serialize(&input.tools) },
+            messages => template_value(&input.messages),
+            tools => template_value(&input.tools),
             add_generation_prompt => input.add_generation_prompt,
-            bos_token => input.bos_token,
-            eos_token => input.eos_token,
+            bos_token => input.bos_token.as_str(),
+            eos_token => input.eos_token.as_str(),
         };
-        let extra = Value::from_serialize(&input.extra);
-        template.render(context! { ..extra, ..base }).map_err(|e| self.failed(&e))
+        let extra = Value::from_pairs(
+            input
+                .extra
+                .iter()
+                .map(|(k, v)| (k.clone(), template_value(v))),
+        );
+        template
+            .render(context! { ..extra, ..base })
+            .map_err(|e| self.failed(&e))
     }
 
     fn failed(&self, error: &minijinja::Error) -> Error {
-        Error::Malformed { path: self.path.clone(), reason: format!("chat template: {error}") }
+        Error::Malformed {
+            path: self.path.clone(),
+            reason: format!("chat template: {error}"),
+        }
+    }
+}
+
+/// JSON as a template's value. Not through serde: with serde_json's `arbitrary_precision`, which any crate of a
+/// program may turn on, numbers would arrive as maps.
+fn template_value(json: &serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Bool(b) => Value::from(*b),
+        serde_json::Value::Number(n) => match (n.as_i64(), n.as_u64(), n.as_f64()) {
+            (Some(n), _, _) => Value::from(n),
+            (_, Some(n), _) => Value::from(n),
+            (_, _, n) => Value::from(n),
+        },
+        serde_json::Value::String(s) => Value::from(s.as_str()),
+        serde_json::Value::Array(items) => items.iter().map(template_value).collect(),
+        serde_json::Value::Object(fields) => {
+            Value::from_pairs(fields.iter().map(|(k, v)| (k.clone(), template_value(v))))
+        }
     }
 }
 
@@ -103,7 +146,8 @@ fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, min
     }
     options.assert_all_used()?;
     let mut bytes = Vec::new();
-    let failed = |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
+    let failed =
+        |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
     match indent {
         Some(width) => {
             let spaces = vec![b' '; width];
@@ -112,22 +156,32 @@ fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, min
             value.serialize(&mut serializer).map_err(failed)?;
         }
         None => {
-            let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter);
+            let mut serializer =
+                serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter);
             value.serialize(&mut serializer).map_err(failed)?;
         }
     }
-    String::from_utf8(bytes).map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
+    String::from_utf8(bytes)
+        .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
 }
 
 /// One line with a space behind commas and colons.
 struct PythonFormatter;
 
 impl serde_json::ser::Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { w.write_all(b", ") }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { w.write_all(b", ") }
     }
 

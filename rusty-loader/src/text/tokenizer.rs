@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
-use super::gguf_vocab;
+use super::gguf_vocab::{self, Source};
+use crate::gguf::Gguf;
 use crate::meta::keys;
 use crate::{Error, Meta, ModelFile, Result};
 use std::path::{Path, PathBuf};
@@ -24,10 +25,29 @@ impl Tokenizer {
         if path.is_dir() {
             return Self::from_folder(path);
         }
-        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json")) {
+        if path
+            .extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("json"))
+        {
             return Self::from_json(path, vec![], None);
         }
-        Self::from_model(&*crate::gguf::vocabulary(path)?)
+        let container = Gguf::open(path)?;
+        let get = |key: &str| container.meta.get(key);
+        let token = |key: &str| {
+            get(key)
+                .and_then(Meta::as_u64)
+                .and_then(|v| v.try_into().ok())
+        };
+        let eos = token("tokenizer.ggml.eos_token_id").into_iter().collect();
+        let bos = token("tokenizer.ggml.bos_token_id");
+        Self::from_gguf(
+            &Source {
+                label: &path.display().to_string(),
+                get: &get,
+            },
+            eos,
+            bos,
+        )
     }
 
     /// Reads `tokenizer.json` in a folder, and the end and begin tokens beside it.
@@ -40,8 +60,11 @@ impl Tokenizer {
         let config = folder.join("tokenizer_config.json");
         if config.exists() {
             let text = read(&config)?;
-            let value: serde_json::Value = serde_json::from_slice(&text)
-                .map_err(|e| Error::Malformed { path: config, reason: e.to_string() })?;
+            let value: serde_json::Value =
+                serde_json::from_slice(&text).map_err(|e| Error::Malformed {
+                    path: config,
+                    reason: e.to_string(),
+                })?;
             tokenizer.eos = tokenizer.named(&value["eos_token"]).into_iter().collect();
             tokenizer.bos = tokenizer.named(&value["bos_token"]);
         }
@@ -53,9 +76,18 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::open`].
     pub fn from_model(file: &dyn ModelFile) -> Result<Self> {
-        let eos = file.meta(keys::EOS_TOKEN_IDS).and_then(Meta::as_array).unwrap_or_default();
-        let eos: Vec<u32> = eos.iter().filter_map(|m| m.as_u64().and_then(|v| v.try_into().ok())).collect();
-        let bos = file.meta(keys::BOS_TOKEN_ID).and_then(Meta::as_u64).and_then(|v| v.try_into().ok());
+        let eos = file
+            .meta(keys::EOS_TOKEN_IDS)
+            .and_then(Meta::as_array)
+            .unwrap_or_default();
+        let eos: Vec<u32> = eos
+            .iter()
+            .filter_map(|m| m.as_u64().and_then(|v| v.try_into().ok()))
+            .collect();
+        let bos = file
+            .meta(keys::BOS_TOKEN_ID)
+            .and_then(Meta::as_u64)
+            .and_then(|v| v.try_into().ok());
         let label = Path::new(file.label());
         if file.meta("tokenizer.ggml.tokens").is_none() {
             let mut tokenizer = Self::from_folder(label)?;
@@ -65,8 +97,24 @@ impl Tokenizer {
             tokenizer.bos = bos.or(tokenizer.bos);
             return Ok(tokenizer);
         }
-        let json = gguf_vocab::description(file)?;
-        Self::from_bytes(label, json.to_string().as_bytes(), eos, bos)
+        Self::from_gguf(
+            &Source {
+                label: file.label(),
+                get: &|key| file.meta(key),
+            },
+            eos,
+            bos,
+        )
+    }
+
+    fn from_gguf<'a>(source: &'a Source<'a>, eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
+        let json = gguf_vocab::description(source)?;
+        Self::from_bytes(
+            Path::new(source.label),
+            json.to_string().as_bytes(),
+            eos,
+            bos,
+        )
     }
 
     fn from_json(path: &Path, eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
@@ -78,7 +126,12 @@ impl Tokenizer {
             path: path.into(),
             reason: format!("no usable tokenizer: {e}"),
         })?;
-        Ok(Self { inner: Arc::new(inner), path: path.into(), eos, bos })
+        Ok(Self {
+            inner: Arc::new(inner),
+            path: path.into(),
+            eos,
+            bos,
+        })
     }
 
     /// The id of a token named in a `tokenizer_config.json`: a string, or an object with `content`.
@@ -93,7 +146,10 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer cannot express the text (a vocabulary without bytes or an unknown token).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.encode(text, add_special).map_err(|e| self.failed("encode", &e))?;
+        let encoding = self
+            .inner
+            .encode(text, add_special)
+            .map_err(|e| self.failed("encode", &e))?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -102,7 +158,9 @@ impl Tokenizer {
     /// # Errors
     /// The decoder's rules cannot be applied.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.inner.decode(ids, skip_special).map_err(|e| self.failed("decode", &e))
+        self.inner
+            .decode(ids, skip_special)
+            .map_err(|e| self.failed("decode", &e))
     }
 
     /// Entries of the vocabulary, added tokens included.
@@ -142,18 +200,29 @@ impl Tokenizer {
     }
 
     fn failed(&self, what: &str, error: &dyn std::fmt::Display) -> Error {
-        Error::Malformed { path: self.path.clone(), reason: format!("cannot {what}: {error}") }
+        Error::Malformed {
+            path: self.path.clone(),
+            reason: format!("cannot {what}: {error}"),
+        }
     }
 }
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokenizer({}, {} tokens)", self.path.display(), self.vocab_size())
+        write!(
+            f,
+            "Tokenizer({}, {} tokens)",
+            self.path.display(),
+            self.vocab_size()
+        )
     }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::Io { path: path.into(), source })
+    std::fs::read(path).map_err(|source| Error::Io {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Turns tokens that come one by one into text that is always whole characters; an incomplete character at the
@@ -180,6 +249,9 @@ impl TokenStream {
             &mut self.prefix,
             &mut self.prefix_index,
         )
-        .map_err(|e| Error::Malformed { path: "token stream".into(), reason: e.to_string() })
+        .map_err(|e| Error::Malformed {
+            path: "token stream".into(),
+            reason: e.to_string(),
+        })
     }
 }

@@ -4,3 +4,4 @@ mod blocks;
 mod goldens;
 mod hostile;
 mod models;
+mod text;
