@@ -1,3 +1,23 @@
 //! Sessions, scheduling, paged KV, sampling, text in and out.
+//!
+//! An [`Engine`] is a model bound to a device. [`Session`]s share it: each has its own tokens, pages and adapter,
+//! and their rows run together in ragged steps. Results do not depend on who else is there.
 
+mod core;
+pub mod demo;
+mod engine;
+pub mod error;
+mod generation;
+pub mod pages;
+pub mod request;
+pub mod sampler;
+mod scheduler;
+mod session;
+pub mod stop;
 pub mod throughput;
+
+pub use engine::{Engine, EngineOptions};
+pub use error::{Error, Result};
+pub use request::{Finish, Message, Prompt, Request, Timings, Token};
+pub use sampler::Sampling;
+pub use session::{Generation, Session};

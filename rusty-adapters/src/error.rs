@@ -1,0 +1,48 @@
+//! Why an adapter could not be read or does not fit.
+
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An adapter error, naming the file, tensor and shapes it is about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// File.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A file is not what it claims to be.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// File.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The adapter asks for something that is not supported.
+    #[error("{path}: {what} is not supported; plain LoRA on linear layers is")]
+    Unsupported {
+        /// File.
+        path: PathBuf,
+        /// Kind of adapter or tensor.
+        what: String,
+    },
+    /// A tensor fits no place of the model.
+    #[error("{path}: tensor '{tensor}' has shape {shape:?}, {reason}")]
+    Misfit {
+        /// File.
+        path: PathBuf,
+        /// Tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// What the model has there.
+        reason: String,
+    },
+}

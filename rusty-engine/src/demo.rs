@@ -1,0 +1,47 @@
+//! The built-in demo model and its adapters, compiled into the program.
+
+use crate::Result;
+use rusty_loader::{ModelFile, SharedBytes};
+use std::sync::Arc;
+
+static MODEL: &[u8] = include_bytes!("../../assets/demo/model.gguf");
+
+/// An adapter's folder: name, configuration, tensors.
+type Adapter = (&'static str, &'static str, &'static [u8]);
+
+static ADAPTERS: &[Adapter] = &[
+    (
+        "sql",
+        include_str!("../../assets/demo/adapters/sql/adapter_config.json"),
+        include_bytes!("../../assets/demo/adapters/sql/adapter_model.safetensors"),
+    ),
+    (
+        "json",
+        include_str!("../../assets/demo/adapters/json/adapter_config.json"),
+        include_bytes!("../../assets/demo/adapters/json/adapter_model.safetensors"),
+    ),
+    (
+        "cypher",
+        include_str!("../../assets/demo/adapters/cypher/adapter_config.json"),
+        include_bytes!("../../assets/demo/adapters/cypher/adapter_model.safetensors"),
+    ),
+];
+
+/// The demo model.
+///
+/// # Errors
+/// None where the program was built from an intact tree.
+pub fn model() -> Result<Box<dyn ModelFile>> {
+    let bytes = SharedBytes::from_owner(Arc::new(MODEL));
+    Ok(rusty_loader::open_gguf_bytes("demo", bytes)?)
+}
+
+/// Names of the demo's adapters.
+pub fn adapters() -> impl Iterator<Item = &'static str> {
+    ADAPTERS.iter().map(|(name, _, _)| *name)
+}
+
+/// Configuration and tensors of one of the demo's adapters.
+pub fn adapter(name: &str) -> Option<(&'static str, &'static [u8])> {
+    ADAPTERS.iter().find(|(n, _, _)| *n == name).map(|(_, config, tensors)| (*config, *tensors))
+}

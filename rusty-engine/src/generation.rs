@@ -1,0 +1,182 @@
+//! The state of one generation: which tokens are known, which are computed, and what waits to be read.
+
+use crate::pages::PagePool;
+use crate::request::{Finish, Request, Timings, Token};
+use crate::sampler::Sampler;
+use crate::stop::StopMatcher;
+use crate::{Error, Result};
+use rusty_compiler::{BindOptions, RowResult, SlotId, Want};
+use rusty_loader::text::{TokenStream, Tokenizer};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Tokens that may wait for a slow reader before its sequence rests.
+pub(crate) const QUEUE: usize = 64;
+
+/// A session's sequence: tokens with their pages, and the generation under way.
+#[derive(Default)]
+pub(crate) struct Sequence {
+    /// All tokens, prompt and answer.
+    pub tokens: Vec<u32>,
+    /// How many of them have their keys and values in the cache.
+    pub computed: usize,
+    /// Pages, in order.
+    pub pages: Vec<u32>,
+    /// Adapter.
+    pub slot: SlotId,
+    /// Length that fixes length-dependent rotary frequencies.
+    pub rope_length: u32,
+    /// The answer under way.
+    pub running: Option<Running>,
+}
+
+/// A generation under way.
+pub(crate) struct Running {
+    sampler: Sampler,
+    stream: Option<TokenStream>,
+    stop: StopMatcher,
+    ends: Vec<u32>,
+    left: usize,
+    context: usize,
+    start: Instant,
+    first: Option<Instant>,
+    pub queue: VecDeque<Token>,
+    pub finish: Option<Finish>,
+    pub timings: Timings,
+}
+
+impl Sequence {
+    /// Prepares for a request: keeps what the cache and the new prompt share, takes the pages of the prompt.
+    pub fn begin(
+        &mut self,
+        prompt: Vec<u32>,
+        request: &Request,
+        tokenizer: Option<&Tokenizer>,
+        context: usize,
+        pool: &mut PagePool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        if let Some(problem) = request.sampling.problem() {
+            return Err(Error::Request(problem));
+        }
+        if prompt.is_empty() {
+            return Err(Error::Request("the prompt is empty".into()));
+        }
+        if prompt.len() >= context {
+            return Err(Error::ContextFull { tokens: prompt.len() + 1, context });
+        }
+        let shared = self.tokens[..self.computed].iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+        // The last token is always run: its row gives the first answer token.
+        let kept = shared.min(prompt.len() - 1);
+        self.keep(kept, pool);
+        self.reserve(prompt.len(), pool)?;
+        let timings = Timings { prompt_tokens: prompt.len(), cached_tokens: kept, ..Timings::default() };
+        if kept == 0 {
+            self.rope_length = prompt.len() as u32;
+        }
+        self.tokens = prompt;
+        self.running = Some(Running {
+            sampler: Sampler::new(&request.sampling),
+            stream: tokenizer.map(|t| t.stream(true)),
+            stop: StopMatcher::new(&request.stop),
+            ends: match tokenizer {
+                Some(t) if request.stop_at_end => t.eos_ids().to_vec(),
+                _ => vec![],
+            },
+            left: request.max_tokens,
+            context,
+            start,
+            first: None,
+            queue: VecDeque::new(),
+            finish: (request.max_tokens == 0).then_some(Finish::Length),
+            timings,
+        });
+        Ok(())
+    }
+
+    /// Drops everything behind the first `count` tokens from the cache.
+    pub fn keep(&mut self, count: usize, pool: &mut PagePool) {
+        self.computed = self.computed.min(count);
+        self.tokens.truncate(self.computed);
+        let pages = BindOptions::pages_for(self.computed) as usize;
+        pool.release(self.pages.drain(pages.min(self.pages.len())..));
+    }
+
+    /// Makes room for `count` tokens in all.
+    pub fn reserve(&mut self, count: usize, pool: &mut PagePool) -> Result<()> {
+        let missing = (BindOptions::pages_for(count) as usize).saturating_sub(self.pages.len());
+        self.pages.extend(pool.take(missing)?);
+        Ok(())
+    }
+
+    /// Tokens that a step may run now.
+    pub fn waiting(&self) -> usize {
+        match &self.running {
+            Some(r) if r.finish.is_none() && r.queue.len() < QUEUE => self.tokens.len() - self.computed,
+            _ => 0,
+        }
+    }
+
+    /// What the row of the last token is run for.
+    pub fn want(&self) -> Want {
+        match &self.running {
+            Some(r) if r.sampler.is_argmax() => Want::ArgMax,
+            _ => Want::Logits,
+        }
+    }
+
+    /// Takes the result of the last token's row: the next token, and the end where it has come.
+    pub fn advance(&mut self, result: RowResult, pool: &mut PagePool) -> Result<()> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let next = match result {
+            RowResult::Token(token) => token,
+            RowResult::Logits(mut logits) => running.sampler.choose(&mut logits, &self.tokens),
+            RowResult::Hidden(_) => return Ok(()),
+        };
+        running.take(next)?;
+        if running.finish.is_some() {
+            return Ok(());
+        }
+        self.tokens.push(next);
+        if self.tokens.len() >= running.context {
+            running.end(Finish::Context);
+            return Ok(());
+        }
+        self.reserve(self.tokens.len(), pool)
+    }
+}
+
+impl Running {
+    fn take(&mut self, token: u32) -> Result<()> {
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        self.timings.ttft_s = (first - self.start).as_secs_f64();
+        self.timings.decode_s = (now - first).as_secs_f64();
+        if self.ends.contains(&token) {
+            self.end(Finish::End);
+            return Ok(());
+        }
+        self.timings.generated += 1;
+        self.left -= 1;
+        let piece = match &mut self.stream {
+            Some(stream) => stream.push(token)?.unwrap_or_default(),
+            None => String::new(),
+        };
+        let (text, stopped) = self.stop.push(&piece);
+        self.queue.push_back(Token { id: Some(token), text });
+        if stopped {
+            self.finish = Some(Finish::Stop);
+        } else if self.left == 0 {
+            self.end(Finish::Length);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, finish: Finish) {
+        let text = self.stop.finish();
+        if !text.is_empty() {
+            self.queue.push_back(Token { id: None, text });
+        }
+        self.finish = Some(finish);
+    }
+}

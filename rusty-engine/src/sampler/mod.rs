@@ -1,0 +1,233 @@
+//! From logits to a token: a chain of stages, then a choice.
+//!
+//! Stages change logits in place; a removed token's logit is minus infinity. The definitions are those of
+//! transformers' logits processors where one exists; presence and frequency follow OpenAI's, top-n-sigma
+//! arXiv 2411.07641, DRY its author's.
+
+mod filters;
+mod penalties;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// One step of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stage {
+    /// Divides logits.
+    Temperature(f32),
+    /// Keeps the `k` largest logits, ties included; 0 keeps all.
+    TopK(usize),
+    /// Keeps the most likely tokens up to this probability mass.
+    TopP(f32),
+    /// Keeps tokens at least this fraction as likely as the most likely.
+    MinP(f32),
+    /// Keeps the most typical tokens up to this mass (arXiv 2202.00666).
+    Typical(f32),
+    /// Keeps tokens at least this likely (arXiv 2210.15191).
+    Epsilon(f32),
+    /// Keeps tokens by an entropy-dependent threshold (arXiv 2210.15191).
+    Eta(f32),
+    /// Keeps logits within `n` standard deviations of the largest.
+    TopNSigma(f32),
+    /// Divides positive and multiplies negative logits of seen tokens (arXiv 1909.05858).
+    Repetition(f32),
+    /// Subtracts `presence` for seen tokens and `frequency` for each occurrence.
+    PresenceFrequency {
+        /// Once per seen token.
+        presence: f32,
+        /// Per occurrence.
+        frequency: f32,
+    },
+    /// Removes tokens that would complete an n-gram a second time.
+    NoRepeatNgram(usize),
+    /// Lowers tokens that would prolong a repetition.
+    Dry {
+        /// Strength.
+        multiplier: f32,
+        /// Growth per token of repetition.
+        base: f32,
+        /// Repetitions up to this length are free.
+        allowed_length: usize,
+        /// Tokens looked back.
+        last_n: usize,
+        /// Tokens that end a match.
+        breakers: Vec<u32>,
+    },
+}
+
+impl Stage {
+    /// Applies the stage; `history` is all tokens so far, oldest first.
+    pub fn apply(&self, logits: &mut [f32], history: &[u32]) {
+        match self {
+            Stage::Temperature(t) => logits.iter_mut().for_each(|l| *l /= t),
+            Stage::TopK(k) => filters::top_k(logits, *k),
+            Stage::TopP(p) => filters::top_p(logits, *p),
+            Stage::MinP(p) => filters::min_p(logits, *p),
+            Stage::Typical(p) => filters::typical(logits, *p),
+            Stage::Epsilon(e) => filters::epsilon(logits, *e),
+            Stage::Eta(e) => filters::eta(logits, *e),
+            Stage::TopNSigma(n) => filters::top_n_sigma(logits, *n),
+            Stage::Repetition(p) => penalties::repetition(logits, history, *p),
+            Stage::PresenceFrequency { presence, frequency } => {
+                penalties::presence_frequency(logits, history, *presence, *frequency);
+            }
+            Stage::NoRepeatNgram(n) => penalties::no_repeat_ngram(logits, history, *n),
+            Stage::Dry { multiplier, base, allowed_length, last_n, breakers } => {
+                let recent = &history[history.len().saturating_sub(*last_n)..];
+                penalties::dry(logits, recent, *multiplier, *base, *allowed_length, breakers);
+            }
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0: greedy.
+    pub temperature: f32,
+    /// 0: all.
+    pub top_k: usize,
+    /// 1: all.
+    pub top_p: f32,
+    /// 0: all.
+    pub min_p: f32,
+    /// 1: none.
+    pub repetition_penalty: f32,
+    /// 0: none.
+    pub presence_penalty: f32,
+    /// 0: none.
+    pub frequency_penalty: f32,
+    /// The same seed gives the same tokens.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+impl Sampling {
+    /// The chain in the order of transformers: penalties, temperature, top-k, top-p, min-p; stages that would
+    /// change nothing are left out.
+    pub fn chain(&self) -> Vec<Stage> {
+        let mut chain = Vec::new();
+        if self.repetition_penalty != 1.0 {
+            chain.push(Stage::Repetition(self.repetition_penalty));
+        }
+        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
+            let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
+            chain.push(Stage::PresenceFrequency { presence, frequency });
+        }
+        if self.temperature > 0.0 {
+            if self.temperature != 1.0 {
+                chain.push(Stage::Temperature(self.temperature));
+            }
+            if self.top_k > 0 {
+                chain.push(Stage::TopK(self.top_k));
+            }
+            if self.top_p < 1.0 {
+                chain.push(Stage::TopP(self.top_p));
+            }
+            if self.min_p > 0.0 {
+                chain.push(Stage::MinP(self.min_p));
+            }
+        }
+        chain
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub fn problem(&self) -> Option<String> {
+        let bad = |name: &str, value: f32, range: &str| Some(format!("{name} is {value}; it must be {range}"));
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return bad("temperature", self.temperature, "at least 0");
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return bad("top-p", self.top_p, "above 0 and at most 1");
+        }
+        if !(self.min_p >= 0.0 && self.min_p <= 1.0) {
+            return bad("min-p", self.min_p, "from 0 to 1");
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return bad("repetition penalty", self.repetition_penalty, "above 0");
+        }
+        let finite = self.presence_penalty.is_finite() && self.frequency_penalty.is_finite();
+        (!finite).then(|| "presence and frequency penalties must be finite".into())
+    }
+}
+
+/// A chain with its random state.
+#[derive(Debug)]
+pub struct Sampler {
+    chain: Vec<Stage>,
+    greedy: bool,
+    random: StdRng,
+}
+
+impl Sampler {
+    /// A sampler at the start of its random sequence.
+    pub fn new(sampling: &Sampling) -> Self {
+        Self {
+            chain: sampling.chain(),
+            greedy: sampling.temperature == 0.0,
+            random: StdRng::seed_from_u64(sampling.seed),
+        }
+    }
+
+    /// Whether the device's argmax is all it needs.
+    pub fn is_argmax(&self) -> bool {
+        self.greedy && self.chain.is_empty()
+    }
+
+    /// Chooses the next token.
+    pub fn choose(&mut self, logits: &mut [f32], history: &[u32]) -> u32 {
+        for stage in &self.chain {
+            stage.apply(logits, history);
+        }
+        if self.greedy {
+            return argmax(logits);
+        }
+        let probabilities = softmax(logits);
+        let mut left: f64 = self.random.random();
+        for (token, p) in probabilities.iter().enumerate() {
+            left -= p;
+            if left < 0.0 {
+                return token as u32;
+            }
+        }
+        // Rounding can leave a remainder behind the last token.
+        argmax(logits)
+    }
+}
+
+/// The lowest id among the largest logits.
+pub fn argmax(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (token, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+/// Probabilities of logits, in double precision.
+pub fn softmax(logits: &[f32]) -> Vec<f64> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if max == f32::NEG_INFINITY {
+        return vec![1.0 / logits.len().max(1) as f64; logits.len()];
+    }
+    let mut values: Vec<f64> = logits.iter().map(|l| (f64::from(*l) - f64::from(max)).exp()).collect();
+    let sum: f64 = values.iter().sum();
+    values.iter_mut().for_each(|v| *v /= sum);
+    values
+}

@@ -1,0 +1,151 @@
+//! Sessions: a conversation's tokens and cache, and the stream of an answer.
+
+use crate::engine::Engine;
+use crate::request::{Finish, Prompt, Request, Timings, Token};
+use crate::{Error, Result};
+use rusty_compiler::SlotId;
+use rusty_loader::text::Render;
+
+/// One sequence in an engine. Dropping it frees its pages.
+///
+/// A request whose prompt continues what the session's cache holds runs only the new part.
+pub struct Session {
+    engine: Engine,
+    id: u64,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Engine) -> Self {
+        let id = engine.core().open();
+        Self { engine, id }
+    }
+
+    /// Which adapter later requests use. Another than before empties the session's cache: keys and values
+    /// hold the adapter's work.
+    ///
+    /// # Errors
+    /// No adapter is attached to the slot.
+    pub fn set_adapter(&mut self, slot: SlotId) -> Result<()> {
+        let mut core = self.engine.core();
+        let attached = slot == SlotId::BASE
+            || core.slots.get(slot.0 as usize - 1).is_some_and(Option::is_some);
+        if !attached {
+            return Err(Error::Request(format!("no adapter is attached to slot {}", slot.0)));
+        }
+        let (sequence, pool) = core.sequence(self.id)?;
+        if sequence.slot != slot {
+            sequence.keep(0, pool);
+            sequence.running = None;
+            sequence.slot = slot;
+        }
+        Ok(())
+    }
+
+    /// Starts an answer; tokens come as they are pulled. An answer under way is given up.
+    ///
+    /// # Errors
+    /// The prompt is empty or too long, the settings are out of range, or the cache is full.
+    pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>> {
+        let prompt = self.prompt_tokens(&request.prompt)?;
+        let context = self.engine.context();
+        let tokenizer = self.engine.tokenizer().cloned();
+        let mut core = self.engine.core();
+        let (sequence, pool) = core.sequence(self.id)?;
+        sequence.begin(prompt, request, tokenizer.as_ref(), context, pool)?;
+        drop(core);
+        Ok(Generation { session: self, failed: false })
+    }
+
+    /// The token ids of a prompt.
+    ///
+    /// # Errors
+    /// The model has no tokenizer or chat template where one is needed, or they refuse the prompt.
+    pub fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let tokenizer = || {
+            let missing = || Error::Request("the model has no tokenizer; give token ids".into());
+            self.engine.tokenizer().ok_or_else(missing)
+        };
+        match prompt {
+            Prompt::Tokens(tokens) => {
+                let vocab = self.engine.vocab();
+                match tokens.iter().find(|t| **t >= vocab) {
+                    Some(t) => Err(Error::Request(format!("token {t} is outside the vocabulary of {vocab}"))),
+                    None => Ok(tokens.clone()),
+                }
+            }
+            Prompt::Text(text) => Ok(tokenizer()?.encode(text, true)?),
+            Prompt::Chat(messages) => {
+                let template = self.engine.template().ok_or_else(|| {
+                    Error::Request("the model has no chat template; give the prompt as plain text".into())
+                })?;
+                let tokenizer = tokenizer()?;
+                let name = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
+                let text = template.render(&Render {
+                    messages: serde_json::to_value(messages).map_err(|e| Error::Request(e.to_string()))?,
+                    add_generation_prompt: true,
+                    bos_token: name(tokenizer.bos_id()),
+                    eos_token: name(tokenizer.eos_ids().first().copied()),
+                    ..Render::default()
+                })?;
+                Ok(tokenizer.encode(&text, false)?)
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.core().close(self.id);
+    }
+}
+
+/// The tokens of an answer, computed as they are pulled.
+pub struct Generation<'a> {
+    session: &'a mut Session,
+    failed: bool,
+}
+
+impl Generation<'_> {
+    /// Why the answer ended; none while it goes on.
+    pub fn finish(&self) -> Option<Finish> {
+        let mut core = self.session.engine.core();
+        let (sequence, _) = core.sequence(self.session.id).ok()?;
+        sequence.running.as_ref()?.finish
+    }
+
+    /// Times so far.
+    pub fn timings(&self) -> Timings {
+        let mut core = self.session.engine.core();
+        let running = core.sequence(self.session.id).ok().and_then(|(s, _)| s.running.as_ref());
+        running.map(|r| r.timings).unwrap_or_default()
+    }
+
+    fn pull(&mut self) -> Result<Option<Token>> {
+        loop {
+            // The lock is taken anew for each step, so that sessions in other threads take their turns.
+            let mut core = self.session.engine.core();
+            let (sequence, _) = core.sequence(self.session.id)?;
+            let Some(running) = &mut sequence.running else { return Ok(None) };
+            if let Some(token) = running.queue.pop_front() {
+                return Ok(Some(token));
+            }
+            if running.finish.is_some() {
+                return Ok(None);
+            }
+            core.step()?;
+        }
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Token>;
+
+    fn next(&mut self) -> Option<Result<Token>> {
+        if self.failed {
+            return None;
+        }
+        let result = self.pull().transpose();
+        self.failed = matches!(result, Some(Err(_)));
+        result
+    }
+}
