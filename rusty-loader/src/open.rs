@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::gguf::GgufModel;
-use crate::safetensors::SafetensorsModel;
-use crate::{Error, ModelFile, Result, SharedBytes};
+use crate::gguf::model as gguf;
+use crate::{Error, ModelFile, Result, SharedBytes, safetensors};
 
 /// Opens a GGUF file, a safetensors file with its `config.json` beside it, or a checkpoint folder.
 ///
@@ -18,19 +17,17 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if kind.is_dir() {
         return match lone_gguf(path)? {
-            Some(file) if !path.join("config.json").exists() => {
-                Ok(Box::new(GgufModel::open(&file)?))
-            }
-            _ => Ok(Box::new(SafetensorsModel::open(path)?)),
+            Some(file) if !path.join("config.json").exists() => Ok(Box::new(gguf::open(&file)?)),
+            _ => Ok(Box::new(safetensors::open(path)?)),
         };
     }
     if path
         .extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("safetensors"))
     {
-        return Ok(Box::new(SafetensorsModel::open(path)?));
+        return Ok(Box::new(safetensors::open(path)?));
     }
-    Ok(Box::new(GgufModel::open(path)?))
+    Ok(Box::new(gguf::open(path)?))
 }
 
 /// Opens a GGUF model from bytes at hand (for example compiled into the program); `label` names it.
@@ -38,7 +35,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
 /// # Errors
 /// As [`open`].
 pub fn open_gguf_bytes(label: &str, bytes: SharedBytes) -> Result<Box<dyn ModelFile>> {
-    Ok(Box::new(GgufModel::from_bytes(Path::new(label), bytes)?))
+    Ok(Box::new(gguf::from_bytes(Path::new(label), bytes)?))
 }
 
 /// The only GGUF file of a folder.

@@ -53,9 +53,16 @@ fn encode_q8_0(values: &[f32], out: &mut [u8]) {
         let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
         out[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
         for (o, v) in out[2..].iter_mut().zip(values) {
-            *o = (v * inverse).round() as i8 as u8;
+            *o = round(v * inverse) as i8 as u8;
         }
     }
+}
+
+/// `roundf` (halves away from zero) for small numbers, in operations that every vector unit has.
+fn round(x: f32) -> i32 {
+    let whole = x as i32;
+    let rest = x - whole as f32;
+    whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)
 }
 
 fn encode_q4_0(values: &[f32], out: &mut [u8]) {

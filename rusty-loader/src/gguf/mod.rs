@@ -3,12 +3,12 @@
 //! [`Gguf`] is the container as the file states it: keys, tensor descriptions, bytes. Parsing reads the
 //! header only and trusts nothing in it: every count is held against the bytes left before anything is
 //! allocated, sizes are computed with overflow checks, and tensors must lie inside the file, aligned and
-//! disjoint. `GgufModel` gives the container the canonical keys of a [`ModelFile`](crate::ModelFile).
+//! disjoint. [`open`](crate::open) gives the container the canonical keys of a [`ModelFile`](crate::ModelFile).
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod cursor;
-mod model;
+pub(crate) mod model;
 mod parse;
 mod types;
 pub mod write;
@@ -18,7 +18,6 @@ use std::path::Path;
 
 use crate::{Error, Meta, Result, SharedBytes};
 
-pub(crate) use model::GgufModel;
 pub use types::TensorType;
 
 /// A parsed GGUF container.

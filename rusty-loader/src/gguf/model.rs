@@ -6,64 +6,27 @@ use std::path::Path;
 use super::Gguf;
 use crate::arch::{Arch, RopeLayout};
 use crate::meta::keys;
-use crate::{Error, Format, Meta, ModelFile, Result, SharedBytes, WeightView, structure};
+use crate::{Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, structure};
 
-/// A model in one GGUF file.
-pub(crate) struct GgufModel {
-    label: String,
-    arch: &'static str,
-    meta: HashMap<String, Meta>,
-    names: Vec<String>,
-    tensors: HashMap<String, WeightView>,
+/// Opens a model in one GGUF file.
+pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
+    from_bytes(path, SharedBytes::map_file(path)?)
 }
 
-impl GgufModel {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::from_bytes(path, SharedBytes::map_file(path)?)
-    }
-
-    pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<Self> {
-        let file = Gguf::from_bytes(path, bytes)?;
-        let prefix = architecture(path, &file)?.to_owned();
-        let found = Arch::by_gguf_name(&prefix).ok_or_else(|| Arch::unknown(path, &prefix))?;
-        let tensors = views(path, &file)?;
-        let names = file.tensors.iter().map(|t| t.name.clone()).collect();
-        let mut meta = canonical(&prefix, file.meta);
-        complete(&mut meta, found, &tensors);
-        // Files of the Mistral family carry Llama's name; only they state a window.
-        let windowed = found.id == "llama" && meta.contains_key(keys::SLIDING_WINDOW);
-        let model = Self {
-            label: path.display().to_string(),
-            arch: if windowed { "mistral" } else { found.id },
-            meta,
-            names,
-            tensors,
-        };
-        structure::check(path, &model)?;
-        Ok(model)
-    }
-}
-
-impl ModelFile for GgufModel {
-    fn arch(&self) -> &str {
-        self.arch
-    }
-
-    fn meta(&self, key: &str) -> Option<&Meta> {
-        self.meta.get(key)
-    }
-
-    fn tensor(&self, name: &str) -> Option<WeightView> {
-        self.tensors.get(name).cloned()
-    }
-
-    fn tensor_names(&self) -> Vec<String> {
-        self.names.clone()
-    }
-
-    fn label(&self) -> &str {
-        &self.label
-    }
+/// Opens a model in the bytes of a GGUF file, which `path` names in errors.
+pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel> {
+    let file = Gguf::from_bytes(path, bytes)?;
+    let prefix = architecture(path, &file)?.to_owned();
+    let found = Arch::by_gguf_name(&prefix).ok_or_else(|| Arch::unknown(path, &prefix))?;
+    let tensors = views(path, &file)?;
+    let mut meta = canonical(&prefix, file.meta);
+    complete(&mut meta, found, &tensors);
+    // Files of the Mistral family carry Llama's name; only they state a window.
+    let windowed = found.id == "llama" && meta.contains_key(keys::SLIDING_WINDOW);
+    let arch = if windowed { "mistral" } else { found.id };
+    let model = LoadedModel::new(path.display().to_string(), arch, meta, tensors);
+    structure::check(path, &model)?;
+    Ok(model)
 }
 
 fn architecture<'a>(path: &Path, file: &'a Gguf) -> Result<&'a str> {
@@ -77,8 +40,8 @@ fn architecture<'a>(path: &Path, file: &'a Gguf) -> Result<&'a str> {
     }
 }
 
-fn views(path: &Path, file: &Gguf) -> Result<HashMap<String, WeightView>> {
-    let mut views = HashMap::with_capacity(file.tensors.len());
+fn views(path: &Path, file: &Gguf) -> Result<Vec<(String, WeightView)>> {
+    let mut views = Vec::with_capacity(file.tensors.len());
     for info in &file.tensors {
         let format = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
             Error::unsupported(
@@ -95,7 +58,7 @@ fn views(path: &Path, file: &Gguf) -> Result<HashMap<String, WeightView>> {
             format,
             shape,
         };
-        views.insert(info.name.clone(), view);
+        views.push((info.name.clone(), view));
     }
     Ok(views)
 }
@@ -112,14 +75,20 @@ fn canonical(prefix: &str, meta: HashMap<String, Meta>) -> HashMap<String, Meta>
 }
 
 /// Adds the canonical keys that GGUF states in another way.
-fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &HashMap<String, WeightView>) {
+fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, WeightView)]) {
     let layout = match arch.gguf_rope {
         RopeLayout::Interleaved => "interleaved",
         RopeLayout::Half => "half",
     };
-    let tied = !tensors.contains_key("output.weight");
+    let tensor = |name: &str| {
+        tensors
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, view)| view)
+    };
+    let tied = tensor("output.weight").is_none();
     let tokens = meta.get("tokenizer.ggml.tokens").and_then(Meta::as_array);
-    let rows = || tensors.get("token_embd.weight").map(WeightView::rows);
+    let rows = || tensor("token_embd.weight").map(WeightView::rows);
     let vocab = tokens.map(<[Meta]>::len).or_else(rows);
     let stated = |key: &str| meta.get(key).cloned();
     let derived = [

@@ -1,7 +1,9 @@
 //! Integration tests of the loader.
 
 mod blocks;
+mod gguf;
 mod goldens;
 mod hostile;
 mod models;
 mod text;
+mod weights;

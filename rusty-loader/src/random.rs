@@ -1,0 +1,353 @@
+//! Models of real shapes with random weights, in memory: for measuring speed without a download.
+//!
+//! Payloads are random bits; only the scales are set, so that weights have a mean near 0 and a standard
+//! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use half::f16;
+use rayon::prelude::*;
+
+use crate::formats::{Codec, Q4_K, Q6_K, ScaleRule};
+use crate::meta::keys;
+use crate::{Error, Format, LoadedModel, Meta, ModelFile, PageBuffer, Result, WeightView};
+
+const DEVIATION: f32 = 0.02;
+
+struct Shape {
+    name: &'static str,
+    arch: &'static str,
+    layers: usize,
+    width: usize,
+    inner: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    vocab: usize,
+    context: u64,
+    rope_base: f64,
+    tied: bool,
+}
+
+static SHAPES: &[Shape] = &[
+    Shape {
+        name: "qwen3-0.6b",
+        arch: "qwen3",
+        layers: 28,
+        width: 1024,
+        inner: 3072,
+        heads: 16,
+        kv_heads: 8,
+        head_dim: 128,
+        vocab: 151_936,
+        context: 40_960,
+        rope_base: 1e6,
+        tied: true,
+    },
+    Shape {
+        name: "llama-3.2-1b",
+        arch: "llama",
+        layers: 16,
+        width: 2048,
+        inner: 8192,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        vocab: 128_256,
+        context: 131_072,
+        rope_base: 5e5,
+        tied: true,
+    },
+    Shape {
+        name: "llama-3-8b",
+        arch: "llama",
+        layers: 32,
+        width: 4096,
+        inner: 14_336,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        vocab: 128_256,
+        context: 8192,
+        rope_base: 5e5,
+        tied: false,
+    },
+    Shape {
+        name: "qwen3-tiny",
+        arch: "qwen3",
+        layers: 2,
+        width: 256,
+        inner: 512,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        vocab: 512,
+        context: 1024,
+        rope_base: 1e6,
+        tied: true,
+    },
+];
+
+/// Names of the shapes that [`model`] knows.
+pub fn shapes() -> impl Iterator<Item = &'static str> {
+    SHAPES.iter().map(|s| s.name)
+}
+
+/// A model of a known shape with random weights in a format by name (`q4_0`, `bf16`, ...), or in the mixture
+/// `q4_k_m`: Q4_K, with Q6_K for the output and for the values and down projections of every other few
+/// layers, by llama.cpp's rule.
+///
+/// # Errors
+/// [`Error::Unsupported`] for an unknown shape or format; [`Error::Malformed`] where memory is not granted.
+pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
+    let label = format!("random:{shape}:{format}");
+    let unknown = |what: String, known: Vec<&str>| {
+        let hint = format!("known ones are {}", known.join(", "));
+        Error::unsupported(Path::new(&label), what, hint)
+    };
+    let Some(found) = SHAPES.iter().find(|s| s.name == shape) else {
+        return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
+    };
+    let Some(mix) = Mix::by_name(format) else {
+        let known = vec![
+            "f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q4_k_m",
+        ];
+        return Err(unknown(format!("format '{format}'"), known));
+    };
+    let mut tensors = Vec::new();
+    for (name, dims) in found.tensors() {
+        let format = if dims.len() == 1 {
+            Format::F32
+        } else {
+            mix.of(&name, found)
+        };
+        if !dims[dims.len() - 1].is_multiple_of(format.block_len()) {
+            let what = format!("format {} for rows of {}", format.name(), dims[1]);
+            return Err(unknown(what, vec!["q4_0", "q8_0", "f16"]));
+        }
+        let mut bytes = PageBuffer::new(format.row_bytes(dims.iter().product()), &label)?;
+        fill(&name, format, dims.len() == 1, &mut bytes);
+        let view = WeightView {
+            bytes: bytes.freeze(),
+            format,
+            shape: dims,
+        };
+        tensors.push((name, view));
+    }
+    let meta = found.meta();
+    Ok(Box::new(LoadedModel::new(label, found.arch, meta, tensors)))
+}
+
+enum Mix {
+    One(Format),
+    Q4KM,
+}
+
+impl Mix {
+    fn by_name(name: &str) -> Option<Self> {
+        if name.eq_ignore_ascii_case("q4_k_m") {
+            return Some(Mix::Q4KM);
+        }
+        Format::by_name(name).map(Mix::One)
+    }
+
+    fn of(&self, name: &str, shape: &Shape) -> Format {
+        let Mix::One(format) = self else {
+            return if wants_more_bits(name, shape) {
+                Format::Blocks(&Q6_K)
+            } else {
+                Format::Blocks(&Q4_K)
+            };
+        };
+        *format
+    }
+}
+
+/// llama.cpp's choice of better tensors in `Q4_K_M` (`llama_tensor_get_type`).
+fn wants_more_bits(name: &str, shape: &Shape) -> bool {
+    if name == "output.weight" || shape.tied && name == "token_embd.weight" {
+        return true;
+    }
+    let better = name.ends_with("attn_v.weight") || name.ends_with("ffn_down.weight");
+    let layer = name.split('.').nth(1).and_then(|n| n.parse::<usize>().ok());
+    let n = shape.layers;
+    better && layer.is_some_and(|i| i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2)
+}
+
+impl Shape {
+    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (width, inner) = (self.width, self.inner);
+        let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let mut all = vec![("token_embd.weight".to_owned(), vec![self.vocab, width])];
+        for layer in 0..self.layers {
+            let mut add = |role: &str, dims: &[usize]| {
+                all.push((format!("blk.{layer}.{role}.weight"), dims.to_vec()));
+            };
+            add("attn_norm", &[width]);
+            add("attn_q", &[queries, width]);
+            add("attn_k", &[keys, width]);
+            add("attn_v", &[keys, width]);
+            add("attn_output", &[width, queries]);
+            if self.arch == "qwen3" {
+                add("attn_q_norm", &[self.head_dim]);
+                add("attn_k_norm", &[self.head_dim]);
+            }
+            add("ffn_norm", &[width]);
+            add("ffn_gate", &[inner, width]);
+            add("ffn_up", &[inner, width]);
+            add("ffn_down", &[width, inner]);
+        }
+        all.push(("output_norm.weight".to_owned(), vec![width]));
+        if !self.tied {
+            all.push(("output.weight".to_owned(), vec![self.vocab, width]));
+        }
+        all
+    }
+
+    fn meta(&self) -> HashMap<String, Meta> {
+        let size = |n: usize| Meta::U64(n as u64);
+        let llama = self.arch == "llama";
+        let layout = if llama { "interleaved" } else { "half" };
+        let mut all = vec![
+            (keys::NAME, Meta::from(self.name)),
+            (keys::BLOCK_COUNT, size(self.layers)),
+            (keys::CONTEXT_LENGTH, Meta::U64(self.context)),
+            (keys::EMBEDDING_LENGTH, size(self.width)),
+            (keys::FEED_FORWARD_LENGTH, size(self.inner)),
+            (keys::HEAD_COUNT, size(self.heads)),
+            (keys::HEAD_COUNT_KV, size(self.kv_heads)),
+            (keys::KEY_LENGTH, size(self.head_dim)),
+            (keys::VALUE_LENGTH, size(self.head_dim)),
+            (
+                keys::RMS_EPSILON,
+                Meta::F64(if llama { 1e-5 } else { 1e-6 }),
+            ),
+            (keys::ROPE_FREQ_BASE, Meta::F64(self.rope_base)),
+            (keys::ROPE_LAYOUT, layout.into()),
+            (keys::ROPE_SCALING_TYPE, "none".into()),
+            (keys::VOCAB_SIZE, size(self.vocab)),
+            (keys::TIE_WORD_EMBEDDINGS, Meta::Bool(self.tied)),
+            (keys::HIDDEN_ACT, "silu".into()),
+            (keys::EOS_TOKEN_IDS, Meta::Array([].into())),
+        ];
+        if self.name == "llama-3.2-1b" {
+            all.extend([
+                (keys::ROPE_SCALING_TYPE, "llama3".into()),
+                (keys::ROPE_SCALING_FACTOR, Meta::F64(32.0)),
+                (keys::ROPE_SCALING_LOW_FREQ_FACTOR, Meta::F64(1.0)),
+                (keys::ROPE_SCALING_HIGH_FREQ_FACTOR, Meta::F64(4.0)),
+                (keys::ROPE_SCALING_ORIGINAL_CONTEXT, Meta::U64(8192)),
+            ]);
+        }
+        all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
+    }
+}
+
+/// Fills a tensor in parallel; the stream of each piece depends on the name and the piece only.
+fn fill(name: &str, format: Format, norm: bool, bytes: &mut [u8]) {
+    // FNV-1a, so that tensors differ.
+    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+    });
+    let piece = format.block_bytes() * 1024;
+    bytes
+        .par_chunks_mut(piece)
+        .enumerate()
+        .for_each(|(i, bytes)| {
+            let mut stream = Stream::new(seed ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            stream.fill(bytes);
+            match format {
+                Format::Blocks(codec) => {
+                    for block in bytes.chunks_exact_mut(codec.block_bytes) {
+                        set_scales(codec, block, stream.next());
+                    }
+                }
+                Format::F32 if norm => {
+                    for b in bytes.as_chunks_mut::<4>().0 {
+                        let unit = f32::from(u16::from_le_bytes([b[0], b[1]])) / 65536.0;
+                        *b = (0.9 + 0.2 * unit).to_le_bytes();
+                    }
+                }
+                float => floats(float, bytes),
+            }
+        });
+}
+
+/// Keeps sign and mantissa bits and sets the exponent to 2^-6: magnitudes from 1/64 to 1/32.
+fn floats(format: Format, bytes: &mut [u8]) {
+    let (mantissa, exponent) = match format {
+        Format::F16 => (10, 9 << 10),
+        _ => (7, 121 << 7),
+    };
+    let kept = 1 << 15 | ((1 << mantissa) - 1);
+    // Of an f32 the upper half is patched; its lower half is all mantissa.
+    let (step, at) = if format == Format::F32 {
+        (4, 2)
+    } else {
+        (2, 0)
+    };
+    for b in bytes.chunks_exact_mut(step) {
+        let bits = u16::from_le_bytes([b[at], b[at + 1]]) & kept | exponent;
+        b[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+    }
+}
+
+/// Overwrites the scales of a block of random bits so that its values are around [`DEVIATION`].
+fn set_scales(codec: &Codec, block: &mut [u8], random: u64) {
+    let mut put = |at: usize, v: f32| {
+        block[at..at + 2].copy_from_slice(&f16::from_f32(v).to_le_bytes());
+    };
+    let levels = (1u32 << codec.code_bits()) as f32;
+    // Of codes that are spread evenly.
+    let deviation = ((levels * levels - 1.0) / 12.0).sqrt();
+    // Either sign, so that codes around a bias leave no mean behind.
+    let sign = if random & 1 == 0 { 1.0 } else { -1.0 };
+    let spread = 1.0 + (random >> 1 & 0xff) as f32 / 512.0;
+    let d = sign * spread * DEVIATION / deviation;
+    match codec.scales {
+        ScaleRule::Block { d: at } => put(at, d),
+        ScaleRule::PackedK { d: at, dmin, .. } => {
+            // 6-bit scales and minima are random too: the product's deviation is about 56 codes'.
+            put(at, d / 56.0);
+            put(dmin, d / 56.0 * (levels - 1.0) / 2.0);
+        }
+        ScaleRule::I8Groups {
+            d: at,
+            scales,
+            group,
+        } => {
+            put(at, d / 9.2);
+            for s in &mut block[scales..scales + codec.block_len / group] {
+                *s = (*s & 31).wrapping_sub(16);
+            }
+        }
+    }
+}
+
+/// xorshift64*, eight bytes at a time.
+struct Stream(u64);
+
+impl Stream {
+    fn new(seed: u64) -> Self {
+        // A few steps spread the bits of neighbouring seeds; zero would stay zero.
+        let mut stream = Self(seed | 1);
+        for _ in 0..4 {
+            stream.next();
+        }
+        stream
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
