@@ -144,8 +144,10 @@ def expected(model, tok, n=48):
         set_adapter(model, adapter)
         ids = tok.encode(render([("user", prompt)], generate=True), add_special_tokens=False).ids
         generated = greedy(model, [ids], n, STOP)[0]
+        logits = model.logits(model(torch.tensor([ids + generated])))[0, len(ids) - 1:len(ids) - 1 + min(n, len(generated) + 1)]
+        best = logits.topk(2, dim=-1).values
         out.append({"adapter": adapter, "prompt": prompt, "max_tokens": n, "prompt_ids": ids, "generated_ids": generated,
-                    "stopped": len(generated) < n, "text": tok.decode(generated)})
+                    "stopped": len(generated) < n, "least_margin": round((best[:, 0] - best[:, 1]).min().item(), 3), "text": tok.decode(generated)})
         print(adapter, "|", prompt, "|", out[-1]["text"])
     return out
 

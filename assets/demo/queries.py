@@ -18,7 +18,7 @@ TABLES = {
     "customers": ("customer", {"name": "person", "age": (1, 99), "city": "city", "points": (1, 5000)}),
     "students": ("student", {"name": "person", "age": (5, 40), "grade": (1, 100), "school": "word"}),
     "products": ("product", {"name": "word", "price": (1, 2000), "weight": (1, 500), "colour": "colour"}),
-    "orders": ("order", {"id": (1, 9999), "total": (1, 5000), "customer": "person", "quantity": (1, 100)}),
+    "orders": ("order", {"id": (1, 9999), "amount": (1, 5000), "customer": "person", "quantity": (1, 100)}),
     "books": ("book", {"title": "word", "author": "person", "price": (1, 200), "pages": (20, 1500), "year": "year"}),
     "movies": ("movie", {"title": "word", "director": "person", "rating": (1, 10), "year": "year"}),
     "songs": ("song", {"title": "word", "artist": "person", "length": (30, 900), "year": "year"}),
@@ -34,7 +34,9 @@ PEOPLE_TABLES = {"users", "employees", "customers", "students"}
 
 # (column, operator) -> phrases that only this column has
 SPECIAL = {
-    ("age", ">"): ["older than {v}"], ("age", "<"): ["younger than {v}"],
+    ("age", ">"): ["older than {v}", "older than {v}", "over {v}"],
+    ("age", "<"): ["younger than {v}", "younger than {v}", "under {v}"],
+    ("age", ">="): ["at least {v} years old"], ("age", "="): ["aged {v}", "who are {v} years old"],
     ("price", ">"): ["that cost more than {v}", "more expensive than {v}"],
     ("price", "<"): ["that cost less than {v}", "cheaper than {v}"],
     ("weight", ">"): ["heavier than {v}"], ("weight", "<"): ["lighter than {v}"],
@@ -42,7 +44,7 @@ SPECIAL = {
     ("salary", ">"): ["who earn more than {v}"], ("salary", "<"): ["who earn less than {v}"],
     ("year", ">"): ["after {v}", "newer than {v}"], ("year", "<"): ["before {v}"], ("year", "="): ["from {v}"],
     ("name", "="): ["named {v}", "called {v}"], ("title", "="): ["called {v}"],
-    ("city", "="): ["from {v}", "in {v}"], ("country", "="): ["from {v}"],
+    ("city", "="): ["from {v}", "in {v}", "who live in {v}"], ("country", "="): ["from {v}"],
     ("author", "="): ["by {v}", "written by {v}"], ("artist", "="): ["by {v}"], ("director", "="): ["by {v}"],
     ("owner", "="): ["owned by {v}"], ("customer", "="): ["from {v}"], ("colour", "="): ["in {v}"],
 }
@@ -143,7 +145,8 @@ def _phrase(rng, cond):
 
 def phrases(rng: random.Random, it: Intent) -> str:
     """The conditions in words, such as "older than 30 and from Paris"; empty without conditions."""
-    return " and ".join(_phrase(rng, w) for w in it.where)
+    joint = " " if rng.random() < 0.2 else " and "
+    return joint.join(_phrase(rng, w) for w in it.where)
 
 
 def english(rng: random.Random, it: Intent, conds: str) -> str:

@@ -40,7 +40,7 @@ def example(language):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("language", choices=list(queries.LANGUAGES))
-    ap.add_argument("--steps", type=int, default=130)
+    ap.add_argument("--steps", type=int, default=220)
     ap.add_argument("--eager", action="store_true")
     args = ap.parse_args()
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""Trains the base model: `python train_base.py [--steps N] [--eager]`. Restarts from build/base.pt.
+"""Trains the base model: `python train_base.py [--eager]`. Restarts from build/base.pt.
 
 Matrices by Muon (https://kellerjordan.github.io/posts/muon/), embeddings and norms by Adam. Each step draws its batch
 from its own seed, so a restarted run sees the same data as an uninterrupted one.
@@ -14,7 +14,8 @@ from chat import conversation
 from model import Config, Qwen3
 from text import BUILD, batch, compiled, tokenizer, weighted_loss
 
-LONG = (2, 3, 4, 6, 8, 10, 14)  # turns per conversation in the last tenth, at three times the length
+LONG = (2, 3, 4, 6, 8, 10, 14)  # turns per conversation in the last tenth of a cycle, at three times the length
+CYCLES = [(600, 1.0), (500, 0.5)]  # steps and peak of the learning rate; each cycle warms up, holds, and decays to zero
 
 
 class Muon(torch.optim.Optimizer):
@@ -48,11 +49,17 @@ def orthogonal(x, steps=5):
     return x.transpose(1, 2) if tall else x
 
 
+def schedule():
+    """(learning rate factor, whether the batch is of long conversations) of every step."""
+    for n, peak in CYCLES:
+        for i in range(n):
+            yield peak * min(1.0, (i + 1) / 40, (n - i) / (0.6 * n)), i >= 0.9 * n
+
+
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--steps", type=int, default=600)
     ap.add_argument("--eager", action="store_true")
-    args = ap.parse_args()
+    ap.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(2)
     tok = tokenizer()
@@ -78,23 +85,23 @@ def main():
         os.replace(path + ".new", path)
 
     t0 = time.time()
-    for step in range(start, args.steps):
-        long = step >= args.steps * 0.9
+    plan = list(schedule())
+    for step in range(start, len(plan)):
+        factor, long = plan[step]
         make = (lambda r: conversation(r, LONG)) if long else conversation
         data = batch(tok, make, 1_000_003 + step, 10 if long else 32, 768 if long else 256, 0.15)
         loss = loss_of(*data)
         for o in opts:
             o.zero_grad(set_to_none=True)
         loss.backward()
-        factor = min(1.0, (step + 1) / 40, (args.steps - step) / (0.6 * args.steps))
         for o, rate in zip(opts, rates):
             o.param_groups[0]["lr"] = rate * factor
             o.step()
         if step % 20 == 0:
             print(f"step {step} loss {loss.item():.4f} {time.time() - t0:.0f}s", flush=True)
-        if step % 200 == 199:
+        if step % 100 == 99:
             save(step + 1)
-    save(args.steps)
+    save(len(plan))
 
 
 if __name__ == "__main__":
