@@ -44,7 +44,7 @@ impl DeviceBuffer {
         })
     }
 
-    /// Its length in bytes, as asked for.
+    /// Its length in bytes, as asked for; the memory is rounded up to a multiple of 4.
     pub fn bytes(&self) -> u64 {
         self.0.bytes
     }
@@ -61,7 +61,11 @@ impl DeviceBuffer {
 
     /// All of it as a launch operand.
     pub fn whole(&self) -> BufferSlice {
-        self.slice(0, self.0.bytes)
+        self.slice(0, self.capacity())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.bytes.max(4).next_multiple_of(4)
     }
 
     /// `len` bytes from `offset` as a launch operand; checked when the launch is recorded.
@@ -85,16 +89,33 @@ impl DeviceBuffer {
     pub fn check(&self, offset: u64, len: u64) -> Result<()> {
         let inside = offset
             .checked_add(len)
-            .is_some_and(|end| end <= self.0.bytes);
+            .is_some_and(|end| end <= self.capacity());
         if inside {
             return Ok(());
         }
-        Err(Error::Range {
+        Err(self.range_error(offset, len))
+    }
+
+    /// Checks a range that is copied: `offset` is a multiple of 4, and so is `len` unless it ends the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Range`].
+    pub fn check_transfer(&self, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        let whole_words = len.is_multiple_of(4) || offset + len == self.0.bytes;
+        if offset.is_multiple_of(4) && whole_words {
+            return Ok(());
+        }
+        Err(self.range_error(offset, len))
+    }
+
+    fn range_error(&self, offset: u64, len: u64) -> Error {
+        Error::Range {
             buffer: self.0.label.clone(),
             bytes: self.0.bytes,
             offset,
             len,
-        })
+        }
     }
 }
 

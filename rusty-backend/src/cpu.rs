@@ -103,7 +103,7 @@ fn detect() -> Isa {
 }
 
 /// Memory of the machine, or of the control group that this process runs in where that is less.
-fn memory_bytes() -> u64 {
+pub(crate) fn memory_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| {
         let line = text

@@ -122,11 +122,23 @@ impl Device {
     /// # Errors
     /// [`Error::Absent`] with what was asked and what there is.
     pub fn open(choice: &DeviceChoice, threads: Option<usize>) -> Result<Device> {
+        Self::open_within(choice, threads, None)
+    }
+
+    /// Opens a device of which at most `memory_limit` bytes may be used (GPUs only; `None` means all).
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_within(
+        choice: &DeviceChoice,
+        threads: Option<usize>,
+        memory_limit: Option<u64>,
+    ) -> Result<Device> {
         let opened = match *choice {
-            DeviceChoice::Auto => return Ok(Self::open_best(threads)),
+            DeviceChoice::Auto => return Ok(Self::open_best(threads, memory_limit)),
             DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),
-            DeviceChoice::Wgpu(api) => crate::webgpu::open(api),
-            DeviceChoice::Cuda(ordinal) => crate::cuda::open(ordinal),
+            DeviceChoice::Wgpu(api) => crate::webgpu::open(api, memory_limit),
+            DeviceChoice::Cuda(ordinal) => crate::cuda::open(ordinal, memory_limit),
         };
         match opened {
             Err(Error::Absent { asked, reason, .. }) => Err(Error::Absent {
@@ -138,7 +150,7 @@ impl Device {
         }
     }
 
-    fn open_best(threads: Option<usize>) -> Device {
+    fn open_best(threads: Option<usize>, memory_limit: Option<u64>) -> Device {
         let present: Vec<_> = discover()
             .into_iter()
             .filter(|info| info.absent.is_none() && info.hardware)
@@ -150,7 +162,7 @@ impl Device {
             if !present.iter().any(|d| d.choice == choice.to_string()) {
                 continue;
             }
-            match Self::open(&choice, threads) {
+            match Self::open_within(&choice, threads, memory_limit) {
                 Ok(device) => return device,
                 Err(error) => tracing::warn!("{choice} is there but does not open: {error}"),
             }

@@ -65,23 +65,21 @@ pub enum Error {
         reason: String,
     },
     /// More than one buffer or binding may hold on this device.
-    #[error(
-        "{device}: {owner} asked for {asked} bytes in {what}, which holds at most {limit}; split it"
-    )]
+    #[error("{device}: {what} wants {asked} bytes, which may be {limit} at most; split it")]
     TooLarge {
         /// Device name.
         device: String,
-        /// Who asked.
-        owner: String,
-        /// `one buffer` or `one binding`.
-        what: &'static str,
+        /// The buffer, or the launch and its binding.
+        what: String,
         /// Bytes asked for.
         asked: u64,
         /// Bytes there may be.
         limit: u64,
     },
-    /// A range leaves its buffer.
-    #[error("buffer {buffer} has {bytes} bytes; {len} bytes from {offset} leave it")]
+    /// A range leaves its buffer, or is not made of 4-byte words.
+    #[error(
+        "buffer {buffer} has {bytes} bytes; {len} bytes from {offset} leave it or are no whole words"
+    )]
     Range {
         /// The buffer's label.
         buffer: String,

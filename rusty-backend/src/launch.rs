@@ -1,6 +1,6 @@
 //! Kernel text, pipelines, launches and recordings: what a compiler hands to a device.
 
-use crate::{BufferSlice, Error, Language, Result};
+use crate::{BufferSlice, Error, Language, Result, Target};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -106,11 +106,12 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Checks the launch against its pipeline and `align`, the alignment of binding offsets in bytes.
+    /// Checks the launch against its pipeline and the limits of `target`.
     ///
     /// # Errors
-    /// [`Error::Launch`] or [`Error::Range`], naming the launch or the buffer.
-    pub fn check(&self, align: u64) -> Result<()> {
+    /// [`Error::Launch`], [`Error::Range`] or [`Error::TooLarge`], naming the launch or the buffer.
+    pub fn check(&self, target: &Target) -> Result<()> {
+        let align = target.binding_align;
         let refuse = |reason: String| Error::Launch {
             label: self.label.clone(),
             entry: self.pipeline.entry().into(),
@@ -132,8 +133,27 @@ impl Launch {
                 }
             )));
         }
+        let groups = self.groups;
+        let fits = groups
+            .iter()
+            .zip(target.max_groups)
+            .all(|(g, max)| *g <= max);
+        if !fits {
+            return Err(refuse(format!(
+                "{groups:?} groups where {:?} is the most",
+                target.max_groups
+            )));
+        }
         for (index, slice) in self.buffers.iter().enumerate() {
             slice.buffer.check(slice.offset, slice.len)?;
+            if slice.len > target.max_binding_bytes {
+                return Err(Error::TooLarge {
+                    device: target.name.clone(),
+                    what: format!("binding {index} of launch {}", self.label),
+                    asked: slice.len,
+                    limit: target.max_binding_bytes,
+                });
+            }
             if !slice.offset.is_multiple_of(align) || !slice.len.is_multiple_of(4) || slice.len == 0
             {
                 return Err(refuse(format!(

@@ -1,0 +1,49 @@
+//! Facts of a CUDA device.
+
+use crate::target::{Family, Isa, Language, Target};
+use cudarc::driver::{CudaContext, DriverError, result, sys::CUdevice_attribute as A};
+
+/// Name and memory of a device, without opening a context on it.
+pub(super) fn identity(ordinal: usize) -> Result<(String, u64), DriverError> {
+    let device = result::device::get(ordinal as i32)?;
+    // SAFETY: `device` was just returned by the driver.
+    let memory = unsafe { result::device::total_mem(device) }?;
+    Ok((result::device::get_name(device)?, memory as u64))
+}
+
+/// What a compiler may know of the device behind `context`.
+pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
+    let attribute = |a| context.attribute(a).map(|v| v.max(0) as u32);
+    let (major, minor) = context.compute_capability()?;
+    let memory_bytes = context.total_mem()? as u64;
+    let plane = attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
+    let half = vec![(16, 16, 16), (32, 8, 16), (8, 32, 16)];
+    Ok(Target {
+        name: context.name()?,
+        family: Family::Cuda,
+        language: Language::CudaC,
+        isa: Isa::Scalar,
+        threads: 0,
+        plane_size: plane,
+        plane_size_max: plane,
+        plane_ops: true,
+        f16: true,
+        packed_dot: (major, minor) >= (6, 1),
+        matrix_tiles: if major >= 7 { half } else { vec![] },
+        max_binding_bytes: memory_bytes,
+        max_buffer_bytes: memory_bytes,
+        // What cudaMalloc guarantees, and what slices of an arena keep to, so that vector loads are aligned.
+        binding_align: 256,
+        max_bindings: 64,
+        max_groups: [
+            attribute(A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ],
+        max_units: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        memory_bytes,
+        unified_memory: attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
+        cuda_arch: (major * 10 + minor).max(0) as u32,
+    })
+}

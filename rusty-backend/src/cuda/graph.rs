@@ -1,0 +1,122 @@
+//! Kernels, their launches and graphs of them.
+
+use super::memory::DeviceMemory;
+use crate::{Launch, Result};
+use cudarc::driver::{CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A loaded kernel.
+#[derive(Debug)]
+pub(super) struct CudaKernel {
+    pub(super) function: CudaFunction,
+    pub(super) unit_dim: [u32; 3],
+    pub(super) shared_bytes: u32,
+}
+
+/// A launch with its arguments laid out: addresses of the buffers, then the info block.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    kernel: &'a CudaKernel,
+    addresses: Vec<sys::CUdeviceptr>,
+    info: &'a [u64],
+    groups: [u32; 3],
+}
+
+impl<'a> Prepared<'a> {
+    /// Lays out `launch`, which was checked.
+    pub(super) fn new(launch: &'a Launch) -> Result<Self> {
+        let addresses = launch.buffers.iter().map(|slice| {
+            let memory: &DeviceMemory = slice.buffer.raw()?;
+            Ok(memory.address() + slice.offset)
+        });
+        Ok(Self {
+            kernel: launch.pipeline.raw()?,
+            addresses: addresses.collect::<Result<_>>()?,
+            info: &launch.info,
+            groups: launch.groups,
+        })
+    }
+
+    /// Enqueues it on `stream`, or adds it to the graph that the stream captures.
+    pub(super) fn launch(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        if self.groups.contains(&0) {
+            return Ok(());
+        }
+        let mut arguments: Vec<*mut c_void> = self
+            .addresses
+            .iter()
+            .map(|address| std::ptr::from_ref(address).cast_mut().cast())
+            .collect();
+        if !self.info.is_empty() {
+            arguments.push(self.info.as_ptr().cast_mut().cast());
+        }
+        let [x, y, z] = self.groups;
+        let [ux, uy, uz] = self.kernel.unit_dim;
+        // SAFETY: the arguments are those that the text declares (its bindings in order, then its info block,
+        // which the driver copies before it returns); buffers are alive as long as the recording or the queue
+        // needs them, and the compiler's kernels keep to their lengths.
+        unsafe {
+            result::launch_kernel(
+                self.kernel.function.cu_function(),
+                (x, y, z),
+                (ux, uy, uz),
+                self.kernel.shared_bytes,
+                stream.cu_stream(),
+                &mut arguments,
+            )
+        }
+    }
+}
+
+/// A graph of launches, enqueued as one.
+pub(super) struct Graph {
+    graph: CudaGraph,
+    queue: Arc<CudaStream>,
+}
+
+// SAFETY: a graph is used only under the device's queue lock (see `CudaDevice::submit`), except for its
+// destruction, which needs sole ownership.
+unsafe impl Send for Graph {}
+// SAFETY: as above.
+unsafe impl Sync for Graph {}
+
+impl Graph {
+    /// Captures `launches` on `capture`, to be enqueued on `queue`; `None` where there is nothing to do.
+    pub(super) fn capture(
+        capture: &Arc<CudaStream>,
+        queue: &Arc<CudaStream>,
+        launches: &[Prepared<'_>],
+    ) -> Result<Option<Self>, DriverError> {
+        capture.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let launched = launches
+            .iter()
+            .try_for_each(|launch| launch.launch(capture));
+        // A capture is ended even where a launch was refused, or the stream would be of no more use.
+        let graph = capture.end_capture(sys::CUgraphInstantiate_flags(0));
+        launched?;
+        let Some(graph) = graph? else { return Ok(None) };
+        graph.upload()?;
+        capture.synchronize()?;
+        Ok(Some(Self {
+            graph,
+            queue: Arc::clone(queue),
+        }))
+    }
+
+    /// Enqueues it; the caller holds the queue lock.
+    pub(super) fn launch(&self) -> Result<(), DriverError> {
+        self.queue.context().bind_to_thread()?;
+        // SAFETY: graph and stream are alive, and the caller serialises launches of one graph.
+        unsafe { result::graph::launch(self.graph.cu_graph_exec(), self.queue.cu_stream()) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // A graph that is running must not be destroyed.
+        if let Err(error) = self.queue.synchronize() {
+            tracing::debug!("a graph is dropped on a stream that failed: {error}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Device and pinned host memory that free themselves.
+
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A range of device memory.
+#[derive(Debug)]
+pub(super) struct DeviceMemory {
+    context: Arc<CudaContext>,
+    address: sys::CUdeviceptr,
+}
+
+impl DeviceMemory {
+    /// `bytes` of device memory, not yet zeroed.
+    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, DriverError> {
+        context.bind_to_thread()?;
+        // SAFETY: the context is current; the address is freed once, in `drop`.
+        let address = unsafe { result::malloc_sync(bytes) }?;
+        Ok(Self {
+            context: Arc::clone(context),
+            address,
+        })
+    }
+
+    /// Its address on the device.
+    pub(super) fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // SAFETY: the address came from `malloc_sync` in this context and is not used again. cuMemFree waits for
+        // work that is under way.
+        let freed = self
+            .context
+            .bind_to_thread()
+            .and_then(|()| unsafe { result::free_sync(self.address) });
+        if let Err(error) = freed {
+            tracing::debug!("device memory is not freed: {error}");
+        }
+    }
+}
+
+/// Host memory that the device copies from directly.
+#[derive(Debug)]
+pub(super) struct PinnedMemory {
+    context: Arc<CudaContext>,
+    start: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to this value alone, and any thread may use host memory of CUDA.
+unsafe impl Send for PinnedMemory {}
+
+impl PinnedMemory {
+    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, DriverError> {
+        context.bind_to_thread()?;
+        // SAFETY: the context is current; the memory is freed once, in `drop`.
+        let start = unsafe { result::malloc_host(bytes, 0) }?;
+        // SAFETY: the driver returned `bytes` of writable memory.
+        unsafe { start.cast::<u8>().write_bytes(0, bytes) };
+        Ok(Self {
+            context: Arc::clone(context),
+            start,
+            bytes,
+        })
+    }
+
+    /// Its bytes; the caller sees to it that no copy from them is under way.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `start` is `bytes` long, was initialised in `new`, and is borrowed with `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.bytes) }
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from `malloc_host` in this context and is not used again; the ring waits for its
+        // copies before it is dropped.
+        let freed = self
+            .context
+            .bind_to_thread()
+            .and_then(|()| unsafe { result::free_host(self.start) });
+        if let Err(error) = freed {
+            tracing::debug!("pinned memory is not freed: {error}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Recordings: bind groups made once, encoded into one compute pass per submission.
+
+use super::faults::guarded;
+use super::pipelines::WgpuPipeline;
+use crate::{BufferSlice, Error, Launch, Result, Target};
+use std::num::NonZeroU64;
+
+/// Launches with their bind groups.
+#[derive(Debug)]
+pub(super) struct WgpuRecording {
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    pipeline: wgpu::ComputePipeline,
+    operands: wgpu::BindGroup,
+    groups: [u32; 3],
+}
+
+impl WgpuRecording {
+    /// Checks `launches` and builds their bind groups over their buffers and one buffer of info blocks.
+    pub(super) fn new(device: &wgpu::Device, target: &Target, launches: &[Launch]) -> Result<Self> {
+        for launch in launches {
+            check(target, launch)?;
+        }
+        let align = target.binding_align.max(8);
+        let (blocks, offsets) = pack_info(launches, align);
+        let info = (!blocks.is_empty()).then(|| info_buffer(device, &blocks));
+        let mut steps = Vec::with_capacity(launches.len());
+        for (launch, offset) in launches.iter().zip(offsets) {
+            let block = info.as_ref().map(|buffer| (buffer, offset));
+            let step = guarded(device, || Step::new(device, launch, block))
+                .map_err(|error| refusal(launch, error.to_string()))??;
+            steps.push(step);
+        }
+        let recording = Self { steps };
+        if let Err(error) = guarded(device, || recording.encode(device)) {
+            return Err(recording.blame(device, launches, &error));
+        }
+        Ok(recording)
+    }
+
+    /// One compute pass with every launch.
+    pub(super) fn encode(&self, device: &wgpu::Device) -> wgpu::CommandBuffer {
+        encode(device, &self.steps)
+    }
+
+    /// Finds the launch that wgpu refuses.
+    fn blame(&self, device: &wgpu::Device, launches: &[Launch], error: &wgpu::Error) -> Error {
+        for (step, launch) in self.steps.iter().zip(launches) {
+            let alone = guarded(device, || encode(device, std::slice::from_ref(step)));
+            if let Err(error) = alone {
+                return refusal(launch, error.to_string());
+            }
+        }
+        match launches.first() {
+            Some(first) => refusal(first, format!("(or a later launch) {error}")),
+            None => Error::Driver {
+                device: String::new(),
+                call: "record".into(),
+                reason: error.to_string(),
+            },
+        }
+    }
+}
+
+impl Step {
+    fn new(
+        device: &wgpu::Device,
+        launch: &Launch,
+        info: Option<(&wgpu::Buffer, u64)>,
+    ) -> Result<Self> {
+        let own = launch.pipeline.raw::<WgpuPipeline>()?;
+        let mut entries = Vec::with_capacity(launch.buffers.len() + 1);
+        for slice in &launch.buffers {
+            entries.push(entry(entries.len(), slice.buffer.raw()?, slice));
+        }
+        if let Some((buffer, offset)) = info.filter(|_| launch.pipeline.info()) {
+            entries.push(wgpu::BindGroupEntry {
+                binding: entries.len() as u32,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer,
+                    offset,
+                    size: NonZeroU64::new(launch.info.len() as u64 * 8),
+                }),
+            });
+        }
+        Ok(Self {
+            pipeline: own.pipeline.clone(),
+            operands: device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(&launch.label),
+                layout: &own.layout,
+                entries: &entries,
+            }),
+            groups: launch.groups,
+        })
+    }
+}
+
+fn entry<'a>(
+    index: usize,
+    buffer: &'a wgpu::Buffer,
+    slice: &BufferSlice,
+) -> wgpu::BindGroupEntry<'a> {
+    wgpu::BindGroupEntry {
+        binding: index as u32,
+        resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer,
+            offset: slice.offset,
+            size: NonZeroU64::new(slice.len),
+        }),
+    }
+}
+
+fn encode(device: &wgpu::Device, steps: &[Step]) -> wgpu::CommandBuffer {
+    let mut encoder = device.create_command_encoder(&Default::default());
+    {
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut current = None;
+        for step in steps {
+            if current != Some(&step.pipeline) {
+                pass.set_pipeline(&step.pipeline);
+                current = Some(&step.pipeline);
+            }
+            pass.set_bind_group(0, &step.operands, &[]);
+            let [x, y, z] = step.groups;
+            pass.dispatch_workgroups(x, y, z);
+        }
+    }
+    encoder.finish()
+}
+
+fn check(target: &Target, launch: &Launch) -> Result<()> {
+    launch.check(target)?;
+    launch.pipeline.raw::<WgpuPipeline>()?;
+    for slice in &launch.buffers {
+        slice.buffer.raw::<wgpu::Buffer>()?;
+    }
+    Ok(())
+}
+
+fn refusal(launch: &Launch, reason: String) -> Error {
+    Error::Launch {
+        label: launch.label.clone(),
+        entry: launch.pipeline.entry().into(),
+        reason,
+    }
+}
+
+/// All info blocks one after another at multiples of `align`, with their offsets in bytes.
+fn pack_info(launches: &[Launch], align: u64) -> (Vec<u64>, Vec<u64>) {
+    let step = align.div_ceil(8) as usize;
+    let mut blocks = Vec::new();
+    let mut offsets = Vec::with_capacity(launches.len());
+    for launch in launches {
+        blocks.resize(blocks.len().next_multiple_of(step), 0);
+        offsets.push(blocks.len() as u64 * 8);
+        blocks.extend_from_slice(&launch.info);
+    }
+    (blocks, offsets)
+}
+
+fn info_buffer(device: &wgpu::Device, blocks: &[u64]) -> wgpu::Buffer {
+    use wgpu::util::DeviceExt;
+    device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+        label: Some("info blocks"),
+        contents: bytemuck::cast_slice(blocks),
+        usage: wgpu::BufferUsages::STORAGE,
+    })
+}
