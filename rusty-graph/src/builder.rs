@@ -1,222 +1,251 @@
-//! Building graphs: typed methods that declare weights, check them against the file and infer shapes.
+//! Building a [`Graph`]: each method adds one node, infers its shape and returns its value.
+//!
+//! The builder keeps the graph valid at every step; [`GraphBuilder::finish`] verifies it as a whole.
 
+use rusty_loader::Format;
+
+use crate::shape::{default_symbols, infer};
 use crate::{
     AttentionSpec, BinaryOp, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId,
-    RopeSpec, Site, SiteId, SymId, Symbol, UnaryOp, Value, ValueId, WeightDecl, WeightId,
+    RopeSpec, Site, SiteId, UnaryOp, Value, ValueId, WeightDecl, WeightId,
 };
-use rusty_loader::ModelFile;
+use std::collections::HashMap;
 
-/// Rows of a step at most; longer prompts go in chunks.
-pub const MAX_ROWS: u32 = 512;
-
-/// Rows of a step that want an output at most.
-pub const MAX_OUTPUT_ROWS: u32 = 64;
-
-/// Builds one graph from a model file.
-pub struct GraphBuilder<'a> {
-    file: &'a dyn ModelFile,
+/// A graph under construction.
+#[derive(Debug)]
+pub struct GraphBuilder {
     graph: Graph,
+    weights: HashMap<String, ValueId>,
 }
 
-impl<'a> GraphBuilder<'a> {
-    /// An empty graph for a file.
-    pub fn new(file: &'a dyn ModelFile, context: u32, vocab: u32) -> Self {
-        let symbols = vec![
-            Symbol {
-                name: "T".into(),
-                max: MAX_ROWS,
+impl GraphBuilder {
+    /// An empty graph with the default symbols `T` and `L`.
+    pub fn new(arch: &str, context: u32, vocab: u32) -> Self {
+        Self {
+            graph: Graph {
+                arch: arch.into(),
+                symbols: default_symbols(),
+                nodes: vec![],
+                values: vec![],
+                weights: vec![],
+                sites: vec![],
+                ropes: vec![],
+                kv: vec![],
+                outputs: vec![],
+                context,
+                vocab,
             },
-            Symbol {
-                name: "L".into(),
-                max: MAX_OUTPUT_ROWS,
-            },
-        ];
-        let graph = Graph {
-            arch: file.arch().to_string(),
-            symbols,
-            nodes: vec![],
-            values: vec![],
-            weights: vec![],
-            sites: vec![],
-            ropes: vec![],
-            kv: vec![],
-            outputs: vec![],
-            context,
-            vocab,
-        };
-        Self { file, graph }
-    }
-
-    /// Whether the file has a tensor.
-    pub fn has(&self, tensor: &str) -> bool {
-        self.file.tensor(tensor).is_some()
-    }
-
-    /// Declares a weight of a given shape and gives its value; a weight named before is shared.
-    pub fn weight(&mut self, name: &str, shape: &[u32]) -> Result<ValueId> {
-        if let Some(at) = self.graph.weights.iter().position(|w| w.name == name) {
-            let is_it = |n: &Node| n.op == Op::Weight(WeightId(at as u32));
-            if let Some(node) = self.graph.nodes.iter().find(|n| is_it(n)) {
-                return Ok(node.output);
-            }
+            weights: HashMap::new(),
         }
-        let fail = |reason: String| Error::Tensor {
-            model: self.file.label().to_string(),
-            tensor: name.to_string(),
+    }
+
+    /// Innermost extent of a value, 0 where there is no such value.
+    pub fn width(&self, value: ValueId) -> u32 {
+        let value = self.graph.values.get(value.index());
+        value.map_or(0, |v| extent(&v.shape))
+    }
+
+    /// Adds any node. The typed methods below say the same with fewer words.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the operands do not fit the op.
+    pub fn node(&mut self, name: &str, op: Op, inputs: &[ValueId]) -> Result<ValueId> {
+        let shape = infer(&self.graph, &op, inputs).map_err(|reason| Error::Invalid {
+            node: name.into(),
             reason,
-        };
-        let view = self
-            .file
-            .tensor(name)
-            .ok_or_else(|| fail("is missing".into()))?;
-        if !view
-            .shape
-            .iter()
-            .map(|d| *d as u64)
-            .eq(shape.iter().map(|d| u64::from(*d)))
-        {
-            return Err(fail(format!(
-                "has shape {:?}, the architecture needs {shape:?}",
-                view.shape
-            )));
+        })?;
+        let value = ValueId(self.graph.values.len() as u32);
+        self.graph.values.push(Value {
+            name: name.into(),
+            shape,
+            def: NodeId(self.graph.nodes.len() as u32),
+        });
+        self.graph.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            output: value,
+        });
+        Ok(value)
+    }
+
+    /// The step's token ids, `[T]`.
+    ///
+    /// # Errors
+    /// None in practice: the op has no operands.
+    pub fn tokens(&mut self) -> Result<ValueId> {
+        self.node("tokens", Op::Input(Input::Tokens), &[])
+    }
+
+    /// A declared weight; asking again for the same name gives the same value.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the name was declared with another shape or format.
+    pub fn weight(&mut self, name: &str, shape: &[u32], format: Format) -> Result<ValueId> {
+        if let Some(&value) = self.weights.get(name) {
+            let known = self
+                .graph
+                .as_weight(value)
+                .map(|w| self.graph.weight(w).clone());
+            return match known {
+                Some(decl) if decl.shape == shape && decl.format == format => Ok(value),
+                _ => Err(Error::Invalid {
+                    node: name.into(),
+                    reason: format!("declared twice, the second time as {shape:?}"),
+                }),
+            };
         }
-        let declared = WeightDecl {
+        let id = WeightId(self.graph.weights.len() as u32);
+        self.graph.weights.push(WeightDecl {
             name: name.into(),
             shape: shape.to_vec(),
-            format: view.format,
-        };
-        self.graph.weights.push(declared);
-        let id = WeightId(self.graph.weights.len() as u32 - 1);
-        let dims = shape.iter().map(|d| Dim::Const(*d)).collect();
-        Ok(self.push(name, Op::Weight(id), vec![], dims))
+            format,
+        });
+        let value = self.node(name, Op::Weight(id), &[])?;
+        self.weights.insert(name.into(), value);
+        Ok(value)
     }
 
-    /// Adds a rotary specification.
+    /// Declares a rotary embedding; equal specifications share an id.
     pub fn rope_spec(&mut self, spec: RopeSpec) -> RopeId {
-        self.graph.ropes.push(spec);
-        RopeId(self.graph.ropes.len() as u32 - 1)
+        let known = self.graph.ropes.iter().position(|r| *r == spec);
+        let index = known.unwrap_or_else(|| {
+            self.graph.ropes.push(spec);
+            self.graph.ropes.len() - 1
+        });
+        RopeId(index as u32)
     }
 
-    /// Rows of the embedding table for the step's tokens, `[T, width]`.
-    pub fn embed(&mut self, name: &str, table: ValueId) -> ValueId {
-        let ids = self.push(
-            "tokens",
-            Op::Input(Input::Tokens),
-            vec![],
-            vec![Dim::Sym(SymId(0))],
-        );
-        let width = Dim::Const(self.graph.width(table));
-        self.push(
-            name,
-            Op::Gather,
-            vec![table, ids],
-            vec![Dim::Sym(SymId(0)), width],
-        )
+    /// `(table [N, D], ids [T]) -> [T, D]`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`]; so do the methods below.
+    pub fn gather(&mut self, name: &str, table: ValueId, ids: ValueId) -> Result<ValueId> {
+        self.node(name, Op::Gather, &[table, ids])
     }
 
-    /// The product with weight `name.weight [n, k]` at site `name`, plus `name.bias` where the file has one.
-    pub fn linear(&mut self, name: &str, x: ValueId, n: u32) -> Result<ValueId> {
-        let k = self.graph.width(x);
-        let weight = self.weight(&format!("{name}.weight"), &[n, k])?;
-        let y = self.matmul(name, x, weight, n);
-        let bias = format!("{name}.bias");
-        if !self.has(&bias) {
-            return Ok(y);
-        }
-        let bias_value = self.weight(&bias, &[n])?;
-        Ok(self.binary(&format!("{name}.biased"), BinaryOp::Add, y, bias_value))
-    }
-
-    /// The product with a declared matrix, at a site of its own.
-    pub fn matmul(&mut self, name: &str, x: ValueId, weight: ValueId, n: u32) -> ValueId {
-        let k = self.graph.width(x);
+    /// `x w^T (+ bias)` at an adapter site that is named as the value is.
+    pub fn matmul(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let rule = |reason| Error::Invalid {
+            node: name.into(),
+            reason,
+        };
+        let plain = Op::MatMul { site: None };
+        let shape = infer(&self.graph, &plain, &[x, weight]).map_err(rule)?;
+        let site = SiteId(self.graph.sites.len() as u32);
         self.graph.sites.push(Site {
             name: name.into(),
-            k,
-            n,
+            k: self.width(x),
+            n: extent(&shape),
         });
-        let site = Some(SiteId(self.graph.sites.len() as u32 - 1));
-        let rows = self.rows(x);
-        self.push(
-            name,
-            Op::MatMul { site },
-            vec![x, weight],
-            vec![rows, Dim::Const(n)],
-        )
+        let product = self.node(name, Op::MatMul { site: Some(site) }, &[x, weight])?;
+        match bias {
+            None => Ok(product),
+            Some(bias) => self.binary(&format!("{name}.biased"), BinaryOp::Add, product, bias),
+        }
     }
 
-    /// RMS norm over groups of `group` lanes with weight `name.weight`.
-    pub fn rms_norm(&mut self, name: &str, x: ValueId, group: u32, eps: f32) -> Result<ValueId> {
-        let weight = self.weight(&format!("{name}.weight"), &[group])?;
-        let shape = self.graph.value(x).shape.clone();
-        Ok(self.push(name, Op::RmsNorm { eps, group }, vec![x, weight], shape))
+    /// RMS norm over the whole row.
+    pub fn rms_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        eps: f32,
+    ) -> Result<ValueId> {
+        let group = self.width(x);
+        self.node(name, Op::RmsNorm { eps, group }, &[x, weight])
     }
 
-    /// Rotates heads by position.
-    pub fn rope(&mut self, name: &str, x: ValueId, rope: RopeId, head_dim: u32) -> ValueId {
-        let shape = self.graph.value(x).shape.clone();
-        self.push(name, Op::Rope { rope, head_dim }, vec![x], shape)
+    /// RMS norm over each head of `head_dim` lanes, all with the same weight `[head_dim]`.
+    pub fn head_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        eps: f32,
+        head_dim: u32,
+    ) -> Result<ValueId> {
+        let group = head_dim;
+        self.node(name, Op::RmsNorm { eps, group }, &[x, weight])
     }
 
-    /// Causal attention over the layer's cache; layers are added in order.
+    /// Rotates each head of `head_dim` lanes by its row's position.
+    pub fn rope(&mut self, name: &str, x: ValueId, rope: RopeId, head_dim: u32) -> Result<ValueId> {
+        self.node(name, Op::Rope { rope, head_dim }, &[x])
+    }
+
+    /// Attention of a new layer: declares its cache and sets `spec.layer` to it.
     pub fn attention(
         &mut self,
         name: &str,
-        q: ValueId,
-        k: ValueId,
-        v: ValueId,
+        [q, k, v]: [ValueId; 3],
         spec: AttentionSpec,
-    ) -> ValueId {
+    ) -> Result<ValueId> {
+        let layer = self.graph.kv.len() as u32;
+        let spec = AttentionSpec { layer, ..spec };
+        let attended = self.node(name, Op::Attention(spec), &[q, k, v])?;
         self.graph.kv.push(KvLayer {
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
         });
-        let shape = self.graph.value(q).shape.clone();
-        self.push(name, Op::Attention(spec), vec![q, k, v], shape)
+        Ok(attended)
     }
 
     /// An elementwise function.
-    pub fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> ValueId {
-        let shape = self.graph.value(x).shape.clone();
-        self.push(name, Op::Unary(op), vec![x], shape)
+    pub fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> Result<ValueId> {
+        self.node(name, Op::Unary(op), &[x])
     }
 
-    /// An elementwise function of two; `b` may be a vector.
-    pub fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
-        let shape = self.graph.value(a).shape.clone();
-        self.push(name, Op::Binary(op), vec![a, b], shape)
+    /// An elementwise function of two operands.
+    pub fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> Result<ValueId> {
+        self.node(name, Op::Binary(op), &[a, b])
     }
 
-    /// The rows that want an output.
-    pub fn select_rows(&mut self, name: &str, x: ValueId) -> ValueId {
-        let width = Dim::Const(self.graph.width(x));
-        self.push(
-            name,
-            Op::SelectRows,
-            vec![x],
-            vec![Dim::Sym(SymId(1)), width],
-        )
+    /// `x / (1 + exp(-x))`.
+    pub fn silu(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        self.unary(name, UnaryOp::Silu, x)
     }
 
-    /// Ends the graph with its two outputs.
-    pub fn finish(mut self, logits: ValueId, hidden: ValueId) -> Graph {
+    /// Product.
+    pub fn mul(&mut self, name: &str, a: ValueId, b: ValueId) -> Result<ValueId> {
+        self.binary(name, BinaryOp::Mul, a, b)
+    }
+
+    /// Sum.
+    pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> Result<ValueId> {
+        self.binary(name, BinaryOp::Add, a, b)
+    }
+
+    /// `c * x`.
+    pub fn scale(&mut self, name: &str, x: ValueId, c: f32) -> Result<ValueId> {
+        self.node(name, Op::Scale(c), &[x])
+    }
+
+    /// The rows that want logits, `[L, width]`.
+    pub fn select_rows(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        self.node(name, Op::SelectRows, &[x])
+    }
+
+    /// The finished graph: logits `[L, vocab]` and the normed rows `[L, width]` they come from.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where an invariant of [`crate::verify`] does not hold.
+    pub fn finish(mut self, logits: ValueId, hidden: ValueId) -> Result<Graph> {
         self.graph.outputs = vec![logits, hidden];
-        self.graph
+        crate::verify::verify(&self.graph)?;
+        Ok(self.graph)
     }
+}
 
-    fn rows(&self, x: ValueId) -> Dim {
-        self.graph.value(x).shape[0]
-    }
-
-    fn push(&mut self, name: &str, op: Op, inputs: Vec<ValueId>, shape: Vec<Dim>) -> ValueId {
-        let output = ValueId(self.graph.values.len() as u32);
-        let def = NodeId(self.graph.nodes.len() as u32);
-        self.graph.values.push(Value {
-            name: name.into(),
-            shape,
-            def,
-        });
-        self.graph.nodes.push(Node { op, inputs, output });
-        output
+fn extent(shape: &[Dim]) -> u32 {
+    match shape.last() {
+        Some(Dim::Const(n)) => *n,
+        _ => 0,
     }
 }

@@ -53,4 +53,12 @@ pub enum Error {
         /// What was expected.
         reason: String,
     },
+    /// What was given to the interpreter does not fit the graph.
+    #[error("{what}: {reason}")]
+    Input {
+        /// Operand.
+        what: String,
+        /// What is wrong.
+        reason: String,
+    },
 }

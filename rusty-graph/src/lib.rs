@@ -4,6 +4,8 @@
 //! symbolic rows ([`Dim`]). Weights are declared by name and read from a model file only when a plan is
 //! bound. Each linear product carries a [`SiteId`], the place where an adapter's delta is injected.
 //!
+//! [`arch::build`] makes the graph of a model file through a [`GraphBuilder`]; [`verify`] states and checks
+//! the invariants.
 
 pub mod arch;
 pub mod builder;
@@ -13,11 +15,15 @@ pub mod ids;
 pub mod ir;
 pub mod op;
 pub mod rope;
-mod rope_meta;
+pub mod shape;
+pub mod verify;
 
+pub use arch::Arch;
+pub use builder::GraphBuilder;
 pub use dim::{Dim, Symbol};
 pub use error::{Error, Result};
 pub use ids::{NodeId, RopeId, SiteId, SymId, ValueId, WeightId};
 pub use ir::{Graph, KvLayer, Node, Site, Value, WeightDecl};
 pub use op::{AttentionSpec, BinaryOp, Input, Op, OpClass, UnaryOp};
 pub use rope::{RopeLayout, RopeScaling, RopeSpec};
+pub use verify::verify;

@@ -1,34 +1,46 @@
-//! Architectures: one small file each, and a line in the registry.
+//! Architectures: each turns a model file's metadata and tensors into a [`Graph`].
+//!
+//! One architecture is one small file and one line of [`REGISTRY`]. What several share honestly, such as the
+//! dense decoder of the Llama family, is a description they fill in ([`dense`]).
 
-mod decoder;
+mod checkpoint;
+pub mod dense;
 mod llama;
 mod mistral;
 mod qwen2;
 mod qwen3;
 
-use crate::{Error, Graph, Result};
+pub use checkpoint::Checkpoint;
+
 use rusty_loader::ModelFile;
 
-/// A known architecture.
+use crate::{Error, Graph, Result};
+
+/// An architecture.
+#[derive(Clone, Copy, Debug)]
 pub struct Arch {
-    /// Canonical id, as [`ModelFile::arch`] gives it.
+    /// Canonical id, as [`ModelFile::arch`] states it.
     pub id: &'static str,
-    /// States the network of a file.
+    /// Builds the graph of a model of this architecture.
     pub build: fn(&dyn ModelFile) -> Result<Graph>,
 }
 
-/// All architectures.
+/// Every architecture.
 pub const REGISTRY: &[Arch] = &[llama::ARCH, mistral::ARCH, qwen2::ARCH, qwen3::ARCH];
 
-/// The graph of a model file.
+/// Builds the graph of a model file.
+///
+/// # Errors
+/// [`Error::UnknownArch`] where no architecture has the file's id, [`Error::Meta`] and [`Error::Tensor`]
+/// where the file lacks what the architecture needs.
 pub fn build(file: &dyn ModelFile) -> Result<Graph> {
-    let arch = REGISTRY
-        .iter()
-        .find(|a| a.id == file.arch())
-        .ok_or_else(|| Error::UnknownArch {
-            model: file.label().to_string(),
-            arch: file.arch().to_string(),
-            supported: REGISTRY.iter().map(|a| a.id).collect::<Vec<_>>().join(", "),
-        })?;
+    let Some(arch) = REGISTRY.iter().find(|a| a.id == file.arch()) else {
+        let known: Vec<_> = REGISTRY.iter().map(|a| a.id).collect();
+        return Err(Error::UnknownArch {
+            model: file.label().into(),
+            arch: file.arch().into(),
+            supported: known.join(", "),
+        });
+    };
     (arch.build)(file)
 }

@@ -1,9 +1,17 @@
-//! Qwen2 and Qwen2.5 (arXiv 2407.10671): biases on queries, keys and values, which the file carries.
+//! Qwen2 and Qwen2.5 (arXiv 2407.10671): a Llama with biases on queries, keys and values.
+
+use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::decoder::{Traits, build};
+use super::dense::{Biases, DenseDecoder};
+use crate::{Graph, Result};
 
-pub(super) const ARCH: Arch = Arch {
-    id: "qwen2",
-    build: |file| build(file, Traits::default()),
-};
+pub(super) const ARCH: Arch = Arch { id: "qwen2", build };
+
+fn build(file: &dyn ModelFile) -> Result<Graph> {
+    let decoder = DenseDecoder {
+        qkv_bias: Biases::Required,
+        ..DenseDecoder::read(file)?
+    };
+    decoder.refuse_window(file)?.build(file)
+}

@@ -1,0 +1,137 @@
+//! Frequencies and tables of a [`RopeSpec`], in double precision.
+//!
+//! Pair `i` of a head of `d` rotated dimensions turns by `position * f(i)` with
+//! `f(i) = base^(-2 i / d)` before scaling. Only [`RopeScaling::Dynamic`] looks at the length of the pass.
+
+use std::f64::consts::TAU;
+
+use super::{RopeScaling, RopeSpec};
+
+impl RopeSpec {
+    /// The `dims / 2` inverse frequencies (radians per position) and the factor on cos and sin, for a pass
+    /// whose last position is `length - 1`.
+    pub fn inv_freq(&self, length: u32) -> (Vec<f64>, f64) {
+        let plain = self.powers(self.base);
+        match &self.scaling {
+            RopeScaling::None => (plain, 1.0),
+            RopeScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
+            RopeScaling::Dynamic { factor, original } => (
+                self.powers(self.dynamic_base(*factor, *original, length)),
+                1.0,
+            ),
+            RopeScaling::Llama3 {
+                factor,
+                low_freq,
+                high_freq,
+                original,
+            } => {
+                let ramp = Llama3Ramp {
+                    factor: *factor,
+                    low: *low_freq,
+                    high: *high_freq,
+                    original: f64::from(*original),
+                };
+                (plain.iter().map(|&f| ramp.scaled(f)).collect(), 1.0)
+            }
+            RopeScaling::Yarn {
+                factor,
+                original,
+                beta_fast,
+                beta_slow,
+                attn_factor,
+                truncate,
+            } => {
+                let (mut low, mut high) = (
+                    self.correction_dim(*beta_fast, *original),
+                    self.correction_dim(*beta_slow, *original),
+                );
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                low = low.max(0.0);
+                high = high.min(f64::from(self.dims) - 1.0);
+                if low == high {
+                    high += 0.001;
+                }
+                let blend = |(i, &f): (usize, &f64)| {
+                    let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    f / factor * ramp + f * (1.0 - ramp)
+                };
+                (plain.iter().enumerate().map(blend).collect(), *attn_factor)
+            }
+            RopeScaling::Divisors(divisors) => {
+                let divide = |(f, d): (&f64, &f32)| f / f64::from(*d);
+                (plain.iter().zip(divisors).map(divide).collect(), 1.0)
+            }
+        }
+    }
+
+    /// Writes the `dims / 2` pairs `(cos, sin)` of one position, already times the attention factor:
+    /// `cos_0, sin_0, cos_1, sin_1, ..`.
+    ///
+    /// `length` is that of the whole pass, see [`RopeSpec::inv_freq`]. Lanes of `out` past `dims` are left
+    /// alone. For many rows of one pass, [`RopeSpec::table`] computes the frequencies only once.
+    pub fn table_row(&self, position: u32, length: u32, out: &mut [f32]) {
+        let (freq, factor) = self.inv_freq(length);
+        write_row(&freq, factor, position, out);
+    }
+
+    /// The table `[positions, dims]` of [`RopeSpec::table_row`]s for the given positions of one pass.
+    pub fn table(&self, positions: &[u32], length: u32) -> Vec<f32> {
+        let (freq, factor) = self.inv_freq(length);
+        let width = self.dims as usize;
+        let mut table = vec![0.0; positions.len() * width];
+        for (row, &position) in table.chunks_exact_mut(width).zip(positions) {
+            write_row(&freq, factor, position, row);
+        }
+        table
+    }
+
+    fn powers(&self, base: f64) -> Vec<f64> {
+        let dims = f64::from(self.dims);
+        (0..self.dims / 2)
+            .map(|i| base.powf(-2.0 * f64::from(i) / dims))
+            .collect()
+    }
+
+    fn dynamic_base(&self, factor: f64, original: u32, length: u32) -> f64 {
+        let (dims, original) = (f64::from(self.dims), f64::from(original));
+        let length = f64::from(length).max(original);
+        self.base * (factor * length / original - (factor - 1.0)).powf(dims / (dims - 2.0))
+    }
+
+    /// YaRN: the (fractional) pair index whose wave turns `rotations` times within the trained context.
+    fn correction_dim(&self, rotations: f64, original: u32) -> f64 {
+        f64::from(self.dims) * (f64::from(original) / (rotations * TAU)).ln()
+            / (2.0 * self.base.ln())
+    }
+}
+
+fn write_row(freq: &[f64], factor: f64, position: u32, out: &mut [f32]) {
+    for (f, pair) in freq.iter().zip(out.chunks_exact_mut(2)) {
+        let (sin, cos) = (f64::from(position) * f).sin_cos();
+        pair[0] = (cos * factor) as f32;
+        pair[1] = (sin * factor) as f32;
+    }
+}
+
+struct Llama3Ramp {
+    factor: f64,
+    low: f64,
+    high: f64,
+    original: f64,
+}
+
+impl Llama3Ramp {
+    fn scaled(&self, f: f64) -> f64 {
+        let wavelength = TAU / f;
+        if wavelength < self.original / self.high {
+            f
+        } else if wavelength > self.original / self.low {
+            f / self.factor
+        } else {
+            let smooth = (self.original / wavelength - self.low) / (self.high - self.low);
+            (1.0 - smooth) * f / self.factor + smooth * f
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Shape inference: the one place that knows what each op makes of its operands.
+//!
+//! Activations are `[rows, width]` with `rows` a symbol or a constant, token ids `[T]`, weights what their
+//! declaration says. The builder asks before it adds a node, the verifier asks again for every node.
+
+use crate::{AttentionSpec, Dim, Graph, Op, SymId, Symbol, ValueId};
+
+/// Rows of a step.
+pub const T: Dim = Dim::Sym(SymId(0));
+/// Rows that want logits.
+pub const L: Dim = Dim::Sym(SymId(1));
+
+/// Default bounds: 512 rows in a step, 64 of them with logits.
+pub fn default_symbols() -> Vec<Symbol> {
+    let symbol = |name: &str, max| Symbol {
+        name: name.into(),
+        max,
+    };
+    vec![symbol("T", 512), symbol("L", 64)]
+}
+
+/// Infers the shape of `op`'s result. `Err` states which rule the operands break.
+pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Dim>, String> {
+    arity(op, inputs)?;
+    if let Some(v) = inputs.iter().find(|v| v.index() >= graph.values.len()) {
+        return Err(format!("reads {v}, which is not defined"));
+    }
+    let operands = Operands { graph, inputs };
+    match op {
+        Op::Input(crate::Input::Tokens) => Ok(vec![T]),
+        Op::Weight(w) => match graph.weights.get(w.index()) {
+            Some(decl) => Ok(decl.shape.iter().map(|&d| Dim::Const(d)).collect()),
+            None => Err(format!("weight {w} is not declared")),
+        },
+        Op::Gather => operands.gather(),
+        Op::SelectRows => {
+            let (rows, width) = operands.activation(0)?;
+            (rows == T)
+                .then(|| vec![L, Dim::Const(width)])
+                .ok_or("selects from rows that are not T".into())
+        }
+        Op::MatMul { site } => {
+            let (rows, k) = operands.activation(0)?;
+            let (n, wk) = operands.matrix(1)?;
+            if k != wk {
+                return Err(format!("x has width {k}, but the weight is [{n}, {wk}]"));
+            }
+            if site.is_some_and(|s| s.index() >= graph.sites.len()) {
+                return Err("names a site that is not declared".into());
+            }
+            Ok(vec![rows, Dim::Const(n)])
+        }
+        Op::Unary(_) => operands.same(0),
+        Op::Scale(c) if c.is_finite() => operands.same(0),
+        Op::Scale(c) => Err(format!("scales by {c}")),
+        Op::Binary(_) => operands.binary(),
+        Op::RmsNorm { eps, group } => operands.rms_norm(*eps, *group),
+        Op::Rope { rope, head_dim } => operands.rope(rope.index(), *head_dim),
+        Op::Attention(spec) => operands.attention(spec),
+    }
+}
+
+fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
+    let wanted = match op {
+        Op::Input(_) | Op::Weight(_) => 0,
+        Op::SelectRows | Op::Unary(_) | Op::Scale(_) | Op::Rope { .. } => 1,
+        Op::Gather | Op::MatMul { .. } | Op::Binary(_) | Op::RmsNorm { .. } => 2,
+        Op::Attention(_) => 3,
+    };
+    if inputs.len() == wanted {
+        Ok(())
+    } else {
+        Err(format!("has {} operands; needed: {wanted}", inputs.len()))
+    }
+}
+
+struct Operands<'a> {
+    graph: &'a Graph,
+    inputs: &'a [ValueId],
+}
+
+impl Operands<'_> {
+    fn shape(&self, i: usize) -> &[Dim] {
+        &self.graph.value(self.inputs[i]).shape
+    }
+
+    fn is_weight(&self, i: usize) -> bool {
+        self.graph.as_weight(self.inputs[i]).is_some()
+    }
+
+    /// Rows and width of an activation.
+    fn activation(&self, i: usize) -> Result<(Dim, u32), String> {
+        match self.shape(i) {
+            [rows, Dim::Const(width)] if !self.is_weight(i) => Ok((*rows, *width)),
+            other => Err(format!(
+                "operand {i} is no activation (its shape is {other:?})"
+            )),
+        }
+    }
+
+    fn matrix(&self, i: usize) -> Result<(u32, u32), String> {
+        match self.shape(i) {
+            [Dim::Const(n), Dim::Const(k)] if self.is_weight(i) => Ok((*n, *k)),
+            other => Err(format!(
+                "operand {i} is no weight matrix (its shape is {other:?})"
+            )),
+        }
+    }
+
+    fn vector(&self, i: usize) -> Result<u32, String> {
+        match self.shape(i) {
+            [Dim::Const(n)] if self.is_weight(i) => Ok(*n),
+            other => Err(format!(
+                "operand {i} is no weight vector (its shape is {other:?})"
+            )),
+        }
+    }
+
+    fn same(&self, i: usize) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(i)?;
+        Ok(vec![rows, Dim::Const(width)])
+    }
+
+    fn gather(&self) -> Result<Vec<Dim>, String> {
+        let (_, width) = self.matrix(0)?;
+        match self.shape(1) {
+            [rows @ Dim::Sym(_)] => Ok(vec![*rows, Dim::Const(width)]),
+            other => Err(format!(
+                "operand 1 is no list of ids (its shape is {other:?})"
+            )),
+        }
+    }
+
+    fn binary(&self) -> Result<Vec<Dim>, String> {
+        let (a, b) = match (self.is_weight(0), self.is_weight(1)) {
+            (true, true) => return Err("both operands are weights".into()),
+            (false, true) => (self.activation(0)?, (None, self.vector(1)?)),
+            (true, false) => (self.activation(1)?, (None, self.vector(0)?)),
+            (false, false) => {
+                let (rows, width) = self.activation(1)?;
+                (self.activation(0)?, (Some(rows), width))
+            }
+        };
+        if b.0.is_some_and(|rows| rows != a.0) {
+            return Err(format!("operands have rows {:?} and {:?}", a.0, b.0));
+        }
+        match (a.1, b.1) {
+            (x, y) if x == y || y == 1 => Ok(vec![a.0, Dim::Const(x)]),
+            (1, y) => Ok(vec![a.0, Dim::Const(y)]),
+            (x, y) => Err(format!("operands have widths {x} and {y}")),
+        }
+    }
+
+    fn rms_norm(&self, eps: f32, group: u32) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(0)?;
+        let weight = self.vector(1)?;
+        if group == 0 || width % group != 0 {
+            return Err(format!(
+                "groups of {group} lanes do not divide the width {width}"
+            ));
+        }
+        if weight != group {
+            return Err(format!("the weight has {weight} lanes, a group {group}"));
+        }
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(format!("epsilon is {eps}"));
+        }
+        Ok(vec![rows, Dim::Const(width)])
+    }
+
+    fn rope(&self, rope: usize, head_dim: u32) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(0)?;
+        let Some(spec) = self.graph.ropes.get(rope) else {
+            return Err(format!("rope{rope} is not declared"));
+        };
+        if head_dim == 0 || width % head_dim != 0 {
+            return Err(format!(
+                "heads of {head_dim} lanes do not divide the width {width}"
+            ));
+        }
+        if spec.dims > head_dim {
+            return Err(format!(
+                "rotates {} lanes of heads of {head_dim}",
+                spec.dims
+            ));
+        }
+        if rows != T {
+            return Err("rotates rows that have no position (rows are not T)".into());
+        }
+        Ok(vec![rows, Dim::Const(width)])
+    }
+
+    fn attention(&self, spec: &AttentionSpec) -> Result<Vec<Dim>, String> {
+        let widths = [
+            self.activation(0)?,
+            self.activation(1)?,
+            self.activation(2)?,
+        ];
+        if spec.kv_heads == 0 || spec.heads == 0 || spec.heads % spec.kv_heads != 0 {
+            return Err(format!(
+                "{} query heads are no multiple of {} key heads",
+                spec.heads, spec.kv_heads
+            ));
+        }
+        let needed = [spec.heads, spec.kv_heads, spec.kv_heads];
+        for (name, ((rows, width), heads)) in ["q", "k", "v"].iter().zip(widths.iter().zip(needed))
+        {
+            if heads.checked_mul(spec.head_dim) != Some(*width) {
+                let head_dim = spec.head_dim;
+                return Err(format!(
+                    "{name} has width {width}, not {heads} heads of {head_dim}"
+                ));
+            }
+            if *rows != T {
+                return Err(format!("{name} has rows that are not T"));
+            }
+        }
+        if !spec.scale.is_finite() || spec.window == Some(0) {
+            return Err(format!("scale {} or window {:?}", spec.scale, spec.window));
+        }
+        if spec.softcap.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
+            return Err(format!("softcap {:?}", spec.softcap));
+        }
+        Ok(vec![T, Dim::Const(widths[0].1)])
+    }
+}
