@@ -33,14 +33,14 @@ pub(super) struct FloatRows {
     pub(super) k: usize,
 }
 
-trait Stored {
+pub(super) trait Stored {
     const BYTES: usize;
     unsafe fn load<V: Vector>(p: *const u8) -> V::F;
 }
 
-struct InF32;
-struct InF16;
-struct InBf16;
+pub(super) struct InF32;
+pub(super) struct InF16;
+pub(super) struct InBf16;
 
 impl Stored for InF32 {
     const BYTES: usize = 4;

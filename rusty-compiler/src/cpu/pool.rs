@@ -32,6 +32,8 @@ struct Shared {
     generation: Padded<AtomicUsize>,
     sleeping: AtomicUsize,
     stop: AtomicBool,
+    /// A job runs.
+    busy: AtomicBool,
     /// A thread panicked; the others must not wait for it.
     failed: AtomicBool,
     job: UnsafeCell<Option<Job<'static>>>,
@@ -61,6 +63,7 @@ impl Pool {
             generation: Padded(AtomicUsize::new(0)),
             sleeping: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             job: UnsafeCell::new(None),
         });
@@ -81,10 +84,10 @@ impl Pool {
         self.shared.threads
     }
 
-    /// Runs `job` once on every thread and returns when all are done.
-    pub(super) fn run(&mut self, job: Job<'_>) -> Result<(), JobFailed> {
+    /// Runs `job` once on every thread and returns when all are done. One job at a time: a second one fails.
+    pub(super) fn run(&self, job: Job<'_>) -> Result<(), JobFailed> {
         let s = &*self.shared;
-        if s.failed.load(Ordering::Acquire) {
+        if s.failed.load(Ordering::Acquire) || s.busy.swap(true, Ordering::Acquire) {
             return Err(JobFailed);
         }
         // SAFETY: the lifetime is extended only until all workers are done, which is awaited below, and no
@@ -97,6 +100,7 @@ impl Pool {
         }
         run_guarded(s, job, 0);
         spin_until(|| s.done.0.load(Ordering::Acquire) == s.threads - 1);
+        s.busy.store(false, Ordering::Release);
         if s.failed.load(Ordering::Acquire) {
             return Err(JobFailed);
         }
@@ -213,7 +217,7 @@ mod tests {
 
     #[test]
     fn threads_meet_at_barriers_and_jobs_repeat() {
-        let mut pool = Pool::new(4).expect("threads");
+        let pool = Pool::new(4).expect("threads");
         let shared = pool.shared.clone();
         for round in 0..200 {
             let count = AtomicUsize::new(0);
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_panic_ends_the_job_with_an_error() {
-        let mut pool = Pool::new(3).expect("threads");
+        let pool = Pool::new(3).expect("threads");
         let shared = pool.shared.clone();
         let result = pool.run(&|t| {
             assert!(t != 1, "thread 1 fails");
