@@ -144,6 +144,20 @@ impl Program {
         Some(Self { ops })
     }
 
+    /// A body that reads results only.
+    #[cfg(test)]
+    pub(super) fn sources_only(body: &Body) -> Option<Self> {
+        let ops = body.insts.iter().map(|inst| match *inst {
+            Inst::Result(i) => Some(Op::Result(i as usize)),
+            Inst::Unary(op, x) => Some(Op::Unary(op, x as usize)),
+            Inst::Binary(op, a, b) => Some(Op::Binary(op, a as usize, b as usize)),
+            _ => None,
+        });
+        Some(Self {
+            ops: ops.collect::<Option<Vec<_>>>()?,
+        })
+    }
+
     /// Number of instructions.
     pub(super) fn len(&self) -> usize {
         self.ops.len()

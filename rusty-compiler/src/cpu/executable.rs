@@ -15,7 +15,7 @@ use crate::plan::{Anchor, Kernel, Plan};
 use crate::slots::{SlotData, SlotId};
 use crate::step::{BindOptions, Executable, MemoryUse, RowResult, Step, StepOutput, Want};
 use crate::{Error, PAGE_TOKENS, Result};
-use rusty_backend::CpuDevice;
+use rusty_backend::{CpuDevice, Isa};
 use rusty_graph::{Dim, SymId};
 use rusty_loader::ModelFile;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,8 +70,8 @@ struct Needs {
 }
 
 impl CpuExecutable {
-    /// Binds a plan for a CPU target: reads vectors, repacks block-quantized matrices, reserves KV pages and
-    /// starts the device's threads.
+    /// Binds a plan to a CPU: reads vectors, repacks block-quantized matrices, reserves KV pages and starts
+    /// the device's threads.
     ///
     /// # Errors
     /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.
@@ -81,8 +81,20 @@ impl CpuExecutable {
         device: &CpuDevice,
         options: &BindOptions,
     ) -> Result<Self> {
+        Self::bind_isa(plan, file, device.target().isa, device, options)
+    }
+
+    /// As [`CpuExecutable::bind`], with the kernels of `isa`, so that all of them can be checked on one
+    /// machine; portable code where the machine does not run it.
+    pub fn bind_isa(
+        plan: Plan,
+        file: &dyn ModelFile,
+        isa: Isa,
+        device: &CpuDevice,
+        options: &BindOptions,
+    ) -> Result<Self> {
         let target = device.target();
-        let level = Level::for_isa(target.isa);
+        let level = Level::for_isa(isa);
         let threads = target.threads.max(1);
         let pool = Pool::new(threads).map_err(|e| Error::Target {
             target: target.name.clone(),
@@ -132,20 +144,26 @@ impl CpuExecutable {
     }
 
     /// Cosines and sines of the step's positions.
-    fn fill_ropes(&self, step: &Step<'_>) -> Vec<RopeRows> {
+    fn fill_ropes(&self, step: &Step<'_>, runs: &[Run]) -> Vec<RopeRows> {
         let specs = self.plan.ropes.iter().zip(&self.memory.ropes);
         specs
             .map(|(spec, buffer)| {
                 let half = spec.dims as usize / 2;
-                for row in 0..step.rows() {
-                    let sequence = &step.sequences[step.sequence_of[row] as usize];
-                    // SAFETY: the buffer holds the step's maximum of rows, and no job runs.
-                    let out = unsafe {
-                        let at = buffer.floats().add(row * 2 * half);
-                        std::slice::from_raw_parts_mut(at, 2 * half)
-                    };
-                    let (cos, sin) = out.split_at_mut(half);
-                    spec.table_row(step.positions[row], sequence.rope_length, cos, sin);
+                for run in runs {
+                    let (freqs, factor) = spec.inv_freq(step.sequences[run.sequence].rope_length);
+                    for row in run.first..run.first + run.rows {
+                        // SAFETY: the buffer holds the step's maximum of rows, and no job runs.
+                        let out = unsafe {
+                            let at = buffer.floats().add(row * 2 * half);
+                            std::slice::from_raw_parts_mut(at, 2 * half)
+                        };
+                        let (cos, sin) = out.split_at_mut(half);
+                        for ((c, s), freq) in cos.iter_mut().zip(sin).zip(&freqs) {
+                            let (sine, cosine) = (f64::from(step.positions[row]) * freq).sin_cos();
+                            *c = (cosine * factor) as f32;
+                            *s = (sine * factor) as f32;
+                        }
+                    }
                 }
                 RopeRows {
                     at: buffer.floats(),
@@ -156,8 +174,8 @@ impl CpuExecutable {
     }
 
     fn execute(&self, step: &Step<'_>, selected: &[u32]) -> Result<()> {
-        let ropes = self.fill_ropes(step);
         let runs = runs(step);
+        let ropes = self.fill_ropes(step, &runs);
         self.counters.iter().for_each(|c| c.store(0, Ordering::Relaxed));
         let m = &self.memory;
         let context = Context {
