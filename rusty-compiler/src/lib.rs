@@ -9,6 +9,7 @@
 //! [`Target`](rusty_backend::Target) facts. [`bind`] attaches weights and a device; the resulting
 //! [`Executable`] runs ragged [steps](Step) in which every row may name another adapter [slot](slots).
 
+pub mod cpu;
 pub mod error;
 pub mod explain;
 pub mod passes;

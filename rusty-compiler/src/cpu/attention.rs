@@ -1,0 +1,381 @@
+//! Attention over KV pages: one pass with an online softmax (FlashAttention, arXiv 2205.14135).
+//!
+//! A task is a block of query rows of one sequence with all query heads of one key/value head, so each page
+//! is loaded once for the whole group. Keys are walked in chunks of four pages; chunks are gathered in spans
+//! of 1024 tokens whose partial results are merged in order. Chunks and spans lie at fixed positions of the
+//! sequence, and every query accumulates on its own, so a row's result does not depend on its neighbours, on
+//! how tasks are cut, or on which thread runs them. Spans become tasks of their own where heads are few.
+
+use super::float::{InF16, InF32, Stored};
+use super::kv::LayerView;
+use super::simd::{LANES, Vector, math, per_isa};
+use crate::PAGE_TOKENS;
+use crate::step::KvFormat;
+use rusty_graph::AttentionSpec;
+
+/// Pages of a chunk.
+const CHUNK_PAGES: usize = 4;
+/// Tokens of a chunk.
+pub(super) const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
+/// Tokens of a span.
+pub(super) const SPAN: usize = 1024;
+/// Most queries (rows times heads of a group) of a task.
+pub(super) const MAX_QUERIES: usize = 32;
+
+/// Some query rows of one sequence, under one key/value head.
+#[derive(Clone, Copy)]
+pub(super) struct Block<'a> {
+    pub(super) spec: AttentionSpec,
+    pub(super) layer: LayerView,
+    pub(super) kv_head: usize,
+    /// Queries of the first row, `[rows, heads * head_dim]`.
+    pub(super) q: *const f32,
+    /// Rows.
+    pub(super) rows: usize,
+    /// Position of the first row.
+    pub(super) position: usize,
+    /// Pages of the sequence.
+    pub(super) pages: &'a [u32],
+}
+
+impl Block<'_> {
+    fn group(&self) -> usize {
+        (self.spec.heads / self.spec.kv_heads) as usize
+    }
+
+    /// Queries of the block.
+    pub(super) fn queries(&self) -> usize {
+        self.rows * self.group()
+    }
+
+    /// First key that a row sees.
+    fn first_key(&self, row: usize) -> usize {
+        let seen = self.spec.window.map_or(usize::MAX, |w| w as usize);
+        (self.position + row + 1).saturating_sub(seen)
+    }
+
+    /// Spans that some row sees.
+    pub(super) fn spans(&self) -> std::ops::Range<usize> {
+        self.first_key(0) / SPAN..(self.position + self.rows - 1) / SPAN + 1
+    }
+
+    /// Where query `i` lies: rows outer, heads of the group inner.
+    fn query(&self, i: usize) -> *const f32 {
+        let (row, head) = (i / self.group(), self.kv_head * self.group() + i % self.group());
+        let at = (row * self.spec.heads as usize + head) * self.spec.head_dim as usize;
+        self.q.wrapping_add(at)
+    }
+}
+
+/// Softmax state of some queries: maximum, sum of exponentials, and the weighted values `[queries, padded]`.
+#[derive(Clone, Copy)]
+pub(super) struct Partial {
+    pub(super) at: *mut f32,
+    pub(super) padded: usize,
+}
+
+impl Partial {
+    /// Values of one partial.
+    pub(super) fn words(padded: usize) -> usize {
+        MAX_QUERIES * (padded + 2)
+    }
+
+    fn max(&self, q: usize) -> *mut f32 {
+        self.at.wrapping_add(q)
+    }
+
+    fn sum(&self, q: usize) -> *mut f32 {
+        self.at.wrapping_add(MAX_QUERIES + q)
+    }
+
+    fn values(&self, q: usize) -> *mut f32 {
+        self.at.wrapping_add(2 * MAX_QUERIES + q * self.padded)
+    }
+
+    /// No key seen.
+    ///
+    /// # Safety
+    /// The memory is this thread's.
+    pub(super) unsafe fn clear(&self, queries: usize) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            for q in 0..queries {
+                *self.max(q) = f32::NEG_INFINITY;
+                *self.sum(q) = 0.0;
+                std::ptr::write_bytes(self.values(q), 0, self.padded);
+            }
+        }
+    }
+}
+
+/// Scratch of a thread: scores of a chunk.
+pub(super) const SCORE_WORDS: usize = MAX_QUERIES * CHUNK;
+
+per_isa! {
+    /// Attends over one span into `out`, which is overwritten.
+    ///
+    /// # Safety
+    /// The block's pages are written up to its last position; `out` and `scores` are this thread's.
+    pub(super) fn attend(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) = attend_with
+}
+
+#[inline(always)]
+unsafe fn attend_with<V: Vector>(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match block.layer.format {
+            KvFormat::F32 => span_of::<V, InF32>(&block, span, scores, out),
+            KvFormat::F16 => span_of::<V, InF16>(&block, span, scores, out),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn span_of<V: Vector, S: Stored>(
+    block: &Block<'_>,
+    span: usize,
+    scores: *mut f32,
+    out: Partial,
+) {
+    let queries = block.queries();
+    let last = block.position + block.rows - 1;
+    let from = (span * SPAN).max(block.first_key(0)) / CHUNK;
+    let to = ((span + 1) * SPAN).min(last + 1).div_ceil(CHUNK);
+    let shape = block.layer.shape;
+    // SAFETY: the caller's duty; page indices stay below the last position's page.
+    unsafe {
+        out.clear(queries);
+        for chunk in from..to {
+            let start = chunk * CHUNK;
+            // Pages past the end repeat the last one; their scores are masked.
+            let pages: [usize; CHUNK_PAGES] = std::array::from_fn(|p| {
+                let page = (start / PAGE_TOKENS + p).min(last / PAGE_TOKENS);
+                block.pages[page] as usize * shape.kv_heads + block.kv_head
+            });
+            let keys: [*const u8; CHUNK_PAGES] = std::array::from_fn(|p| {
+                block.layer.keys.add(pages[p] * shape.key_head() * S::BYTES)
+            });
+            let values: [*const u8; CHUNK_PAGES] = std::array::from_fn(|p| {
+                block.layer.values.add(pages[p] * shape.value_head() * S::BYTES)
+            });
+            let mut q = 0;
+            while V::ATTN_ROWS >= 4 && queries - q >= 4 {
+                chunk_of::<V, S, 4>(block, &keys, &values, start, q, scores, out);
+                q += 4;
+            }
+            while V::ATTN_ROWS >= 2 && queries - q >= 2 {
+                chunk_of::<V, S, 2>(block, &keys, &values, start, q, scores, out);
+                q += 2;
+            }
+            while q < queries {
+                chunk_of::<V, S, 1>(block, &keys, &values, start, q, scores, out);
+                q += 1;
+            }
+        }
+    }
+}
+
+/// One chunk for queries `q .. q + M`.
+#[inline(always)]
+unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
+    block: &Block<'_>,
+    keys: &[*const u8; CHUNK_PAGES],
+    values: &[*const u8; CHUNK_PAGES],
+    start: usize,
+    q: usize,
+    scores: *mut f32,
+    out: Partial,
+) {
+    let last = block.position + block.rows - 1;
+    let tokens = (last + 1 - start).min(CHUNK);
+    // SAFETY: the caller's duty.
+    unsafe {
+        dot_keys::<V, S, M>(block, keys, q, scores);
+        let mut scaled = [V::splat(1.0); M];
+        for (m, scaled) in scaled.iter_mut().enumerate() {
+            *scaled = softmax::<V>(block, start, q + m, scores.add(m * CHUNK), out);
+        }
+        let vectors = out.padded / LANES;
+        let mut d = 0;
+        while vectors - d >= 4 {
+            add_values::<V, S, M, 4>(values, tokens, d, &scaled, scores, q, out);
+            d += 4;
+        }
+        while d < vectors {
+            add_values::<V, S, M, 1>(values, tokens, d, &scaled, scores, q, out);
+            d += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
+    block: &Block<'_>,
+    keys: &[*const u8; CHUNK_PAGES],
+    q: usize,
+    scores: *mut f32,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
+        let mut sums = [[V::splat(0.0); CHUNK_PAGES]; M];
+        for d in 0..block.layer.shape.head_dim {
+            let k: [V::F; CHUNK_PAGES] =
+                std::array::from_fn(|p| S::load::<V>(keys[p].add(d * LANES * S::BYTES)));
+            for m in 0..M {
+                let x = V::splat(*qs[m].add(d));
+                for p in 0..CHUNK_PAGES {
+                    sums[m][p] = V::fma(k[p], x, sums[m][p]);
+                }
+            }
+        }
+        for m in 0..M {
+            for p in 0..CHUNK_PAGES {
+                V::store(scores.add(m * CHUNK + p * LANES), sums[m][p]);
+            }
+        }
+    }
+}
+
+/// Scores to exponentials, in place; updates maximum and sum and returns the factor on what was gathered.
+#[inline(always)]
+unsafe fn softmax<V: Vector>(
+    block: &Block<'_>,
+    start: usize,
+    q: usize,
+    scores: *mut f32,
+    out: Partial,
+) -> V::F {
+    let row = q / block.group();
+    let (from, to) = (block.first_key(row), block.position + row + 1);
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut s: [V::F; CHUNK_PAGES] = std::array::from_fn(|p| {
+            V::mul(V::load(scores.add(p * LANES)), V::splat(block.spec.scale))
+        });
+        if let Some(cap) = block.spec.softcap {
+            for s in &mut s {
+                *s = V::mul(
+                    V::splat(cap),
+                    math::tanh::<V>(V::mul(*s, V::splat(1.0 / cap))),
+                );
+            }
+        }
+        if start < from || start + CHUNK > to {
+            for (p, s) in s.iter_mut().enumerate() {
+                V::store(scores.add(p * LANES), *s);
+                for t in 0..LANES {
+                    let key = start + p * LANES + t;
+                    if key < from || key >= to {
+                        *scores.add(p * LANES + t) = f32::NEG_INFINITY;
+                    }
+                }
+                *s = V::load(scores.add(p * LANES));
+            }
+        }
+        let largest = V::largest(V::max(V::max(s[0], s[1]), V::max(s[2], s[3])));
+        let before = *out.max(q);
+        let now = before.max(largest);
+        if now == f32::NEG_INFINITY {
+            (0..CHUNK_PAGES).for_each(|p| V::store(scores.add(p * LANES), V::splat(0.0)));
+            return V::splat(1.0);
+        }
+        let mut sum = V::splat(0.0);
+        for (p, s) in s.iter().enumerate() {
+            let e = math::exp::<V>(V::sub(*s, V::splat(now)));
+            V::store(scores.add(p * LANES), e);
+            sum = V::add(sum, e);
+        }
+        // One lane's exponential, so that every level agrees with its own vectors.
+        let factor = math::exp::<V>(V::splat(before - now));
+        let mut lanes = [0f32; LANES];
+        V::store(lanes.as_mut_ptr(), factor);
+        *out.sum(q) = *out.sum(q) * lanes[0] + V::sum(sum);
+        *out.max(q) = now;
+        factor
+    }
+}
+
+/// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
+#[inline(always)]
+unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
+    values: &[*const u8; CHUNK_PAGES],
+    tokens: usize,
+    d: usize,
+    factors: &[V::F; M],
+    scores: *const f32,
+    q: usize,
+    out: Partial,
+) {
+    // SAFETY: the caller's duty; tokens past the last position are not read.
+    unsafe {
+        let mut sums = [[V::splat(0.0); D]; M];
+        for m in 0..M {
+            for j in 0..D {
+                let v = V::load(out.values(q + m).add((d + j) * LANES));
+                sums[m][j] = V::mul(v, factors[m]);
+            }
+        }
+        for (p, values) in values.iter().enumerate().take(tokens.div_ceil(LANES)) {
+            for t in 0..(tokens - p * LANES).min(LANES) {
+                let at = values.add((t * out.padded + d * LANES) * S::BYTES);
+                let v: [V::F; D] = std::array::from_fn(|j| S::load::<V>(at.add(j * LANES * S::BYTES)));
+                for m in 0..M {
+                    let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));
+                    for j in 0..D {
+                        sums[m][j] = V::fma(weight, v[j], sums[m][j]);
+                    }
+                }
+            }
+        }
+        for m in 0..M {
+            for j in 0..D {
+                V::store(out.values(q + m).add((d + j) * LANES), sums[m][j]);
+            }
+        }
+    }
+}
+
+/// Folds the partial of a later span into `into`.
+///
+/// # Safety
+/// Both are this thread's and hold `queries` queries.
+pub(super) unsafe fn merge(into: Partial, later: Partial, queries: usize) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        for q in 0..queries {
+            let (a, b) = (*into.max(q), *later.max(q));
+            if b == f32::NEG_INFINITY {
+                continue;
+            }
+            let now = a.max(b);
+            let (fa, fb) = ((a - now).exp(), (b - now).exp());
+            *into.max(q) = now;
+            *into.sum(q) = *into.sum(q) * fa + *later.sum(q) * fb;
+            let values = std::slice::from_raw_parts_mut(into.values(q), into.padded);
+            let others = std::slice::from_raw_parts(later.values(q), later.padded);
+            for (v, o) in values.iter_mut().zip(others) {
+                *v = *v * fa + o * fb;
+            }
+        }
+    }
+}
+
+/// Divides by the sums and writes `[rows, group * head_dim]`.
+///
+/// # Safety
+/// `out` holds the block's results.
+pub(super) unsafe fn finish(block: &Block<'_>, from: Partial, out: *mut f32) {
+    let head_dim = block.layer.shape.head_dim;
+    // SAFETY: the caller's duty.
+    unsafe {
+        for q in 0..block.queries() {
+            let by = 1.0 / *from.sum(q);
+            let values = std::slice::from_raw_parts(from.values(q), head_dim);
+            let out = std::slice::from_raw_parts_mut(out.add(q * head_dim), head_dim);
+            for (o, v) in out.iter_mut().zip(values) {
+                *o = v * by;
+            }
+        }
+    }
+}

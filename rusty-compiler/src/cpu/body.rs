@@ -1,0 +1,398 @@
+//! Bodies on the CPU: each instruction runs over the lanes of one row that a tile holds, in vector chunks.
+//!
+//! At bind time operands become addresses. A register is a pointer: sources point at the arena, the weight
+//! or the tile itself, computed registers at scratch that stays in the first-level cache.
+
+use super::simd::{LANES, Vector, math, per_isa};
+use super::weights::Weights;
+use crate::plan::{Body, Inst, Kernel, Operand, Plan};
+use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
+
+/// A body with resolved operands.
+pub(super) struct Program {
+    ops: Vec<Op>,
+}
+
+// SAFETY: the pointers lead to vectors of the bound weights, which are never written.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
+#[derive(Clone, Copy)]
+enum Op {
+    Result(usize),
+    /// Arena offset in bytes and row width.
+    Load(usize, usize),
+    Lane(*const f32),
+    Unary(UnaryOp, usize),
+    Binary(BinaryOp, usize, usize),
+    Scale(f32, usize),
+    Norm {
+        x: usize,
+        weight: *const f32,
+        eps: f32,
+        group: usize,
+    },
+    Rope {
+        x: usize,
+        table: usize,
+        head_dim: usize,
+        dims: usize,
+        layout: RopeLayout,
+    },
+}
+
+/// A step's rotary table: per row `dims / 2` cosines, then as many sines.
+#[derive(Clone, Copy)]
+pub(super) struct RopeRows {
+    pub(super) at: *const f32,
+    pub(super) half: usize,
+}
+
+/// Which lanes of which row, and where their sources are.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes<'a> {
+    pub(super) row: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
+    /// Lanes of the anchor's results, starting at `first`.
+    pub(super) results: &'a [*const f32],
+    pub(super) arena: *const u8,
+    pub(super) ropes: &'a [RopeRows],
+}
+
+/// Registers and the scratch behind them.
+pub(super) struct Registers {
+    regs: Vec<*const f32>,
+    scratch: super::memory::Buffer,
+    stride: usize,
+}
+
+impl Registers {
+    /// Room for bodies of `ops` instructions over `lanes` lanes.
+    pub(super) fn new(ops: usize, lanes: usize) -> Self {
+        let stride = lanes.next_multiple_of(LANES) + LANES;
+        Self {
+            regs: vec![std::ptr::null(); ops],
+            scratch: super::memory::Buffer::words(ops * stride),
+            stride,
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.scratch.bytes()
+    }
+}
+
+impl Program {
+    /// Resolves a body of `kernel`; `None` where a weight is not bound (the plan is broken).
+    pub(super) fn new(
+        plan: &Plan,
+        kernel: &Kernel,
+        body: &Body,
+        weights: &Weights,
+    ) -> Option<Self> {
+        let vector = |operand: u16| match kernel.operands.get(operand as usize)? {
+            Operand::Vector(w) => weights.vector_of(*w).map(<[f32]>::as_ptr),
+            _ => None,
+        };
+        let ops = body.insts.iter().map(|inst| {
+            Some(match *inst {
+                Inst::Result(i) => Op::Result(i as usize),
+                Inst::Load(o) => match kernel.operands.get(o as usize)? {
+                    Operand::Value(v) => {
+                        let value = plan.value(*v);
+                        Op::Load(value.offset as usize, value.width as usize)
+                    }
+                    _ => return None,
+                },
+                Inst::Lane(o) => Op::Lane(vector(o)?),
+                Inst::Unary(op, x) => Op::Unary(op, x as usize),
+                Inst::Binary(op, a, b) => Op::Binary(op, a as usize, b as usize),
+                Inst::Scale(c, x) => Op::Scale(c.get(), x as usize),
+                Inst::RmsNorm {
+                    x,
+                    weight,
+                    eps,
+                    group,
+                } => Op::Norm {
+                    x: x as usize,
+                    weight: vector(weight)?,
+                    eps: eps.get(),
+                    group: group as usize,
+                },
+                Inst::Rope {
+                    x,
+                    table,
+                    head_dim,
+                    dims,
+                    layout,
+                } => Op::Rope {
+                    x: x as usize,
+                    table: match kernel.operands.get(table as usize)? {
+                        Operand::Rope(id) => id.index(),
+                        _ => return None,
+                    },
+                    head_dim: head_dim as usize,
+                    dims: dims as usize,
+                    layout,
+                },
+            })
+        });
+        let ops = ops.collect::<Option<Vec<_>>>()?;
+        Some(Self { ops })
+    }
+
+    /// A body that reads results only.
+    #[cfg(test)]
+    pub(super) fn sources_only(body: &Body) -> Option<Self> {
+        let ops = body.insts.iter().map(|inst| match *inst {
+            Inst::Result(i) => Some(Op::Result(i as usize)),
+            Inst::Unary(op, x) => Some(Op::Unary(op, x as usize)),
+            Inst::Binary(op, a, b) => Some(Op::Binary(op, a as usize, b as usize)),
+            _ => None,
+        });
+        Some(Self {
+            ops: ops.collect::<Option<Vec<_>>>()?,
+        })
+    }
+
+    /// Number of instructions.
+    pub(super) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Lanes that must be computed together: 1, or a multiple of all groups and heads.
+    pub(super) fn unit(&self) -> usize {
+        self.ops.iter().fold(1, |unit, op| match *op {
+            Op::Norm { group, .. } => lcm(unit, group),
+            Op::Rope { head_dim, .. } => lcm(unit, head_dim),
+            _ => unit,
+        })
+    }
+}
+
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x.max(1) * b
+}
+
+per_isa! {
+    /// Runs a program and returns where its result's lanes lie (valid until the registers are used again).
+    ///
+    /// # Safety
+    /// `lanes` names lanes inside all sources, a multiple of [`Program::unit`]; nobody writes them meanwhile;
+    /// `regs` has room for the program and the lanes.
+    pub(super) fn run(program: &Program, lanes: Lanes<'_>, regs: &mut Registers) -> *const f32 = run_with
+}
+
+#[inline(always)]
+unsafe fn run_with<V: Vector>(
+    program: &Program,
+    at: Lanes<'_>,
+    regs: &mut Registers,
+) -> *const f32 {
+    let mut last = std::ptr::null();
+    // SAFETY: the caller's duty.
+    unsafe {
+        for (i, op) in program.ops.iter().enumerate() {
+            let out = regs.scratch.floats().add(i * regs.stride);
+            let reg = |r: usize| regs.regs[r];
+            last = match *op {
+                Op::Result(r) => at.results[r],
+                Op::Load(offset, width) => {
+                    let base: *const f32 = at.arena.add(offset).cast();
+                    base.add(at.row * width + at.first)
+                }
+                Op::Lane(vector) => vector.add(at.first),
+                Op::Unary(op, x) => {
+                    unary::<V>(op, reg(x), out, at.count);
+                    out
+                }
+                Op::Binary(op, a, b) => {
+                    binary::<V>(op, reg(a), reg(b), out, at.count);
+                    out
+                }
+                Op::Scale(c, x) => {
+                    let c = V::splat(c);
+                    map::<V>(at.count, out, |i, n| V::mul(c, take::<V>(reg(x), i, n)));
+                    out
+                }
+                Op::Norm {
+                    x,
+                    weight,
+                    eps,
+                    group,
+                } => {
+                    for g in (0..at.count).step_by(group) {
+                        norm::<V>(reg(x).add(g), weight, eps, group, out.add(g));
+                    }
+                    out
+                }
+                Op::Rope {
+                    x,
+                    table,
+                    head_dim,
+                    dims,
+                    layout,
+                } => {
+                    let table = at.ropes[table];
+                    let cos = table.at.add(at.row * 2 * table.half);
+                    for h in (0..at.count).step_by(head_dim) {
+                        let (x, out) = (reg(x).add(h), out.add(h));
+                        rotate::<V>(x, out, cos, dims, layout);
+                        std::ptr::copy_nonoverlapping(x.add(dims), out.add(dims), head_dim - dims);
+                    }
+                    out
+                }
+            };
+            regs.regs[i] = last;
+        }
+    }
+    last
+}
+
+/// Lanes `i ..` of `p`, `n` of them where fewer than a vector are left.
+#[inline(always)]
+unsafe fn take<V: Vector>(p: *const f32, i: usize, n: usize) -> V::F {
+    // SAFETY: the caller's duty.
+    unsafe {
+        if n == LANES {
+            V::load(p.add(i))
+        } else {
+            V::load_part(p.add(i), n)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn put<V: Vector>(p: *mut f32, i: usize, n: usize, v: V::F) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        if n == LANES {
+            V::store(p.add(i), v);
+        } else {
+            V::store_part(p.add(i), v, n);
+        }
+    }
+}
+
+/// `out[i] = f(i)` by vectors; `f` gets the first lane and the number of lanes.
+#[inline(always)]
+unsafe fn map<V: Vector>(count: usize, out: *mut f32, f: impl Fn(usize, usize) -> V::F) {
+    let whole = count / LANES * LANES;
+    let mut i = 0;
+    // SAFETY: the caller's duty.
+    unsafe {
+        while i < whole {
+            put::<V>(out, i, LANES, f(i, LANES));
+            i += LANES;
+        }
+        if i < count {
+            put::<V>(out, i, count - i, f(i, count - i));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn unary<V: Vector>(op: UnaryOp, x: *const f32, out: *mut f32, count: usize) {
+    // SAFETY: the caller's duty.
+    unsafe { map::<V>(count, out, |i, n| math::unary::<V>(op, take::<V>(x, i, n))) }
+}
+
+#[inline(always)]
+unsafe fn binary<V: Vector>(
+    op: BinaryOp,
+    a: *const f32,
+    b: *const f32,
+    out: *mut f32,
+    count: usize,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let two = |i, n| (take::<V>(a, i, n), take::<V>(b, i, n));
+        match op {
+            BinaryOp::Add => map::<V>(count, out, |i, n| {
+                let (a, b) = two(i, n);
+                V::add(a, b)
+            }),
+            BinaryOp::Sub => map::<V>(count, out, |i, n| {
+                let (a, b) = two(i, n);
+                V::sub(a, b)
+            }),
+            BinaryOp::Mul => map::<V>(count, out, |i, n| {
+                let (a, b) = two(i, n);
+                V::mul(a, b)
+            }),
+            BinaryOp::Div => map::<V>(count, out, |i, n| {
+                let (a, b) = two(i, n);
+                V::div(a, b)
+            }),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn norm<V: Vector>(
+    x: *const f32,
+    weight: *const f32,
+    eps: f32,
+    group: usize,
+    out: *mut f32,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut squares = V::splat(0.0);
+        let mut i = 0;
+        while i < group {
+            let n = (group - i).min(LANES);
+            let v = take::<V>(x, i, n);
+            squares = V::fma(v, v, squares);
+            i += LANES;
+        }
+        let by = V::splat(1.0 / (V::sum(squares) / group as f32 + eps).sqrt());
+        map::<V>(group, out, |i, n| {
+            V::mul(V::mul(take::<V>(x, i, n), by), take::<V>(weight, i, n))
+        });
+    }
+}
+
+#[inline(always)]
+unsafe fn rotate<V: Vector>(
+    x: *const f32,
+    out: *mut f32,
+    cos: *const f32,
+    dims: usize,
+    layout: RopeLayout,
+) {
+    let half = dims / 2;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let sin = cos.add(half);
+        match layout {
+            RopeLayout::Half => {
+                let mut i = 0;
+                while i < half {
+                    let n = (half - i).min(LANES);
+                    let (c, s) = (take::<V>(cos, i, n), take::<V>(sin, i, n));
+                    let (a, b) = (take::<V>(x, i, n), take::<V>(x, half + i, n));
+                    put::<V>(out, i, n, V::fnma(b, s, V::mul(a, c)));
+                    put::<V>(out, half + i, n, V::fma(a, s, V::mul(b, c)));
+                    i += LANES;
+                }
+            }
+            RopeLayout::Interleaved => {
+                for i in 0..half {
+                    let (c, s) = (*cos.add(i), *sin.add(i));
+                    let (a, b) = (*x.add(2 * i), *x.add(2 * i + 1));
+                    *out.add(2 * i) = a * c - b * s;
+                    *out.add(2 * i + 1) = b * c + a * s;
+                }
+            }
+        }
+    }
+}

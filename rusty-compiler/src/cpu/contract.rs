@@ -1,0 +1,455 @@
+//! Contractions: the prologue makes the input rows, tiles multiply them, tails consume each tile while hot.
+//!
+//! The output columns are cut into *strips*. Parts that one tail reads together (gate and up) share their
+//! strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
+//! decode step they stream neighbouring weights, which the memory system serves better than far ones.
+
+use super::context::{Context, RowSet, Scratch, TailCode, program};
+use super::float::{self, Extent, FloatRows};
+use super::quantize::{Forms, InputRows, fill_row};
+use super::simd::LANES;
+use super::tile::{self, Panel};
+use super::weights::{Matrix, Weights};
+use crate::plan::{Anchor, Inst, Kernel, Plan};
+use crate::slots::SlotId;
+use crate::{Error, Result};
+use rusty_graph::{SiteId, WeightId};
+
+/// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
+pub(super) const PRIVATE_ROWS: usize = 2;
+/// Rows of a block: their inputs stay in the second-level cache while weights stream by.
+pub(super) const BLOCK_ROWS: usize = 64;
+/// The same for single-precision inputs.
+const FLOAT_BLOCK_ROWS: usize = 24;
+/// Widest strip.
+pub(super) const STRIP: usize = 128;
+
+struct PartCode {
+    weight: WeightId,
+    n: usize,
+    site: Option<SiteId>,
+}
+
+/// Parts and tails that belong together.
+struct Bundle {
+    parts: Vec<usize>,
+    tails: Vec<TailCode>,
+    width: usize,
+    strips: usize,
+}
+
+/// A contraction, ready to run.
+pub(super) struct Contract {
+    rows: RowSet,
+    k: usize,
+    prologue: super::body::Program,
+    parts: Vec<PartCode>,
+    bundles: Vec<Bundle>,
+    strip: usize,
+    strips: usize,
+    forms: Forms,
+    counter: usize,
+}
+
+/// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
+struct Filled {
+    plain: InputRows,
+    gained: Vec<Option<InputRows>>,
+}
+
+impl Contract {
+    /// Resolves a kernel; its work is drawn from `counter`.
+    pub(super) fn new(
+        plan: &Plan,
+        kernel: &Kernel,
+        weights: &Weights,
+        threads: usize,
+        counter: usize,
+    ) -> Result<Self> {
+        let Anchor::Contract { k, parts } = &kernel.anchor else {
+            return Err(unbound(kernel));
+        };
+        let mut forms = Forms::default();
+        for part in parts {
+            let matrix = weights.matrix_of(part.weight).ok_or_else(|| unbound(kernel))?;
+            match matrix.kind() {
+                Some(kind) => forms.kinds[kind.index()] = true,
+                None => forms.floats = true,
+            }
+        }
+        let mut bundles = bundle(plan, kernel, weights)?;
+        let width: usize = bundles.iter().map(|b| b.width).sum();
+        let strip = (width / (threads * 16)).next_multiple_of(LANES).clamp(LANES, STRIP);
+        for b in &mut bundles {
+            b.strips = b.width.div_ceil(strip);
+        }
+        Ok(Self {
+            rows: RowSet::of(plan, kernel)?,
+            k: *k as usize,
+            prologue: program(plan, kernel, &kernel.prologue, weights)?,
+            parts: parts
+                .iter()
+                .map(|p| PartCode {
+                    weight: p.weight,
+                    n: p.n as usize,
+                    site: p.site,
+                })
+                .collect(),
+            strips: bundles.iter().map(|b| b.strips).sum(),
+            bundles,
+            strip,
+            forms,
+            counter,
+        })
+    }
+
+    /// Instructions of the longest body and lanes of the widest.
+    pub(super) fn register_need(&self) -> (usize, usize) {
+        let tails = self.bundles.iter().flat_map(|b| &b.tails);
+        let ops = tails.map(|t| t.program.len()).max().unwrap_or(0);
+        (ops.max(self.prologue.len()), self.k.max(STRIP))
+    }
+
+    /// Input width.
+    pub(super) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Number of parts.
+    pub(super) fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Runs this thread's share.
+    ///
+    /// # Safety
+    /// All threads of the pool call it with the same context; the plan is verified and bound.
+    pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch) {
+        let rows = ctx.rows(self.rows);
+        if rows == 0 {
+            return;
+        }
+        let adapted = ctx.adapted && self.adapted(ctx, rows);
+        // SAFETY: the caller's duty.
+        let filled = unsafe { self.fill(ctx, thread, scratch, rows, adapted) };
+        let block_rows = if self.forms.floats {
+            FLOAT_BLOCK_ROWS
+        } else {
+            BLOCK_ROWS
+        };
+        let blocks = rows.div_ceil(block_rows);
+        loop {
+            let piece = ctx.next(self.counter);
+            if piece >= blocks * self.strips {
+                break;
+            }
+            let first = piece / self.strips * block_rows;
+            let block = (first, block_rows.min(rows - first));
+            let (bundle, strip) = self.locate(piece % self.strips);
+            // SAFETY: each piece is drawn by one thread.
+            unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, adapted) };
+        }
+    }
+
+    fn locate(&self, mut strip: usize) -> (&Bundle, usize) {
+        for bundle in &self.bundles {
+            if strip < bundle.strips {
+                return (bundle, strip);
+            }
+            strip -= bundle.strips;
+        }
+        unreachable!("strips are counted over all bundles")
+    }
+
+    /// Whether a slot of some row acts at one of the sites.
+    fn adapted(&self, ctx: &Context<'_>, rows: usize) -> bool {
+        (0..rows).any(|r| {
+            let slot = ctx.slot(self.rows, r);
+            slot != SlotId::BASE && self.parts.iter().any(|p| ctx.slots.delta(slot, p.site).is_some())
+        })
+    }
+
+    unsafe fn fill(
+        &self,
+        ctx: &Context<'_>,
+        thread: usize,
+        scratch: &mut Scratch,
+        rows: usize,
+        adapted: bool,
+    ) -> Filled {
+        let mut filled = Filled {
+            plain: ctx.inputs.rows(self.k),
+            gained: vec![],
+        };
+        // SAFETY: every row is filled by one thread, or into this thread's own memory.
+        unsafe {
+            if !adapted && rows <= PRIVATE_ROWS {
+                filled.plain = scratch.inputs.rows(self.k);
+                for row in 0..rows {
+                    let x = self.input(ctx, scratch, row);
+                    fill_row(ctx.level, filled.plain, row, x, self.k, self.forms);
+                }
+                return filled;
+            }
+            let forms = Forms {
+                floats: self.forms.floats || adapted,
+                ..self.forms
+            };
+            if adapted {
+                filled.gained = self.gained(ctx, rows);
+            }
+            for row in rows * thread / ctx.threads..rows * (thread + 1) / ctx.threads {
+                let x = self.input(ctx, scratch, row);
+                fill_row(ctx.level, filled.plain, row, x, self.k, forms);
+                for (part, inputs) in filled.gained.iter().enumerate() {
+                    if let Some(inputs) = inputs {
+                        self.fill_gained(ctx, *inputs, part, row, x);
+                    }
+                }
+            }
+            ctx.barrier.wait();
+            if adapted {
+                self.reduce(ctx, thread, rows, filled.plain);
+                ctx.barrier.wait();
+            }
+        }
+        filled
+    }
+
+    unsafe fn input(&self, ctx: &Context<'_>, scratch: &mut Scratch, row: usize) -> *const f32 {
+        let lanes = super::body::Lanes {
+            row,
+            first: 0,
+            count: self.k,
+            results: &[],
+            arena: ctx.arena,
+            ropes: ctx.ropes,
+        };
+        // SAFETY: the prologue's lanes are `k`, by the verifier.
+        unsafe { super::body::run(ctx.level, &self.prologue, lanes, &mut scratch.regs) }
+    }
+
+    /// Own inputs for each part that some row's adapter scales.
+    fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
+        let gains = |part: &PartCode| {
+            (0..rows).any(|r| {
+                let delta = ctx.slots.delta(ctx.slot(self.rows, r), part.site);
+                delta.is_some_and(|d| d.gain_in.is_some())
+            })
+        };
+        let parts = self.parts.iter().zip(ctx.gained);
+        parts.map(|(part, inputs)| gains(part).then(|| inputs.rows(self.k))).collect()
+    }
+
+    unsafe fn fill_gained(
+        &self,
+        ctx: &Context<'_>,
+        inputs: InputRows,
+        part: usize,
+        row: usize,
+        x: *const f32,
+    ) {
+        let delta = ctx.slots.delta(ctx.slot(self.rows, row), self.parts[part].site);
+        // SAFETY: the row's float inputs serve as the scaled copy before they are filled for good.
+        unsafe {
+            let mut from = x;
+            if let Some(gain) = delta.and_then(|d| d.gain_in.as_ref()) {
+                let to = inputs.float_row(row);
+                for (i, g) in gain.iter().enumerate() {
+                    *to.add(i) = g * *x.add(i);
+                }
+                from = to;
+            }
+            let same = std::ptr::eq(from, inputs.float_row(row));
+            let forms = Forms {
+                floats: self.forms.floats && !same,
+                ..self.forms
+            };
+            if same {
+                let padding = self.k.next_multiple_of(LANES) - self.k;
+                std::ptr::write_bytes(inputs.float_row(row).add(self.k), 0, padding);
+            }
+            fill_row(ctx.level, inputs, row, from, self.k, forms);
+        }
+    }
+
+    /// `A x` of every adapted row and part, each thread for its share of the ranks.
+    unsafe fn reduce(&self, ctx: &Context<'_>, thread: usize, rows: usize, x: InputRows) {
+        let stride = ctx.slots.largest_rank();
+        for (p, part) in self.parts.iter().enumerate() {
+            let mut first = 0;
+            while first < rows {
+                let slot = ctx.slot(self.rows, first);
+                let same = (first..rows).take_while(|r| ctx.slot(self.rows, *r) == slot).count();
+                if let Some(delta) = ctx.slots.delta(slot, part.site) {
+                    let share = |t: usize| delta.rank * t / ctx.threads;
+                    let ranks = (share(thread), share(thread + 1));
+                    let u = ctx.lows.floats().wrapping_add((p * rows + first) * stride);
+                    // SAFETY: inputs are filled; ranks are disjoint between threads.
+                    unsafe { delta.reduce(ctx.level, x, (first, same), ranks, u, stride) };
+                }
+                first += same;
+            }
+        }
+    }
+
+    /// One strip of a bundle over a block of rows.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn strip(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        filled: &Filled,
+        bundle: &Bundle,
+        strip: usize,
+        (first, rows): (usize, usize),
+        adapted: bool,
+    ) {
+        let column = strip * self.strip;
+        let columns = self.strip.min(bundle.width - column);
+        let tile = scratch.tile.floats();
+        let part_tile = |i: usize| tile.wrapping_add(i * BLOCK_ROWS * STRIP);
+        // SAFETY: strips and rows are inside the matrices and the tile.
+        unsafe {
+            for (i, &p) in bundle.parts.iter().enumerate() {
+                let x = filled.gained.get(p).copied().flatten().unwrap_or(filled.plain);
+                let out = part_tile(i);
+                self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
+                if adapted {
+                    self.expand(ctx, p, (first, rows), (column, columns), out);
+                }
+            }
+            let mut results = std::mem::take(&mut scratch.results);
+            for row in 0..rows {
+                for (i, &p) in bundle.parts.iter().enumerate() {
+                    results[p] = part_tile(i).wrapping_add(row * self.strip);
+                }
+                for tail in &bundle.tails {
+                    ctx.tail(tail, first + row, column, columns, &results, &mut scratch.regs);
+                }
+            }
+            scratch.results = results;
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn product(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        part: usize,
+        x: InputRows,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        out: *mut f32,
+    ) {
+        let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
+            return;
+        };
+        debug_assert!(column + columns <= self.parts[part].n);
+        let panels = column / LANES..(column + columns).div_ceil(LANES);
+        // SAFETY: the caller's duty.
+        unsafe {
+            match matrix {
+                Matrix::Float { bytes, kind, k } => {
+                    let w = FloatRows {
+                        kind: *kind,
+                        at: bytes.as_ptr().add(column * k * kind.bytes()),
+                        k: *k,
+                    };
+                    let extent = Extent {
+                        first,
+                        rows,
+                        columns,
+                        out,
+                        stride: self.strip,
+                    };
+                    float::multiply(ctx.level, w, x, extent);
+                }
+                Matrix::Panels { layout, offset } => {
+                    for panel in panels {
+                        let at = ctx.weights.panels.ptr().add(offset + panel * layout.panel_bytes());
+                        let out = out.add(panel * LANES - column);
+                        let panel = Panel::new(layout, at);
+                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                    }
+                }
+                Matrix::Stored { bytes, layout } => {
+                    for panel in panels {
+                        let at = scratch.panel.ptr();
+                        let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
+                        layout.pack(bytes, panel, packed);
+                        let out = out.add(panel * LANES - column);
+                        let panel = Panel::new(layout, at);
+                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                    }
+                }
+            }
+        }
+    }
+
+    unsafe fn expand(
+        &self,
+        ctx: &Context<'_>,
+        part: usize,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        out: *mut f32,
+    ) {
+        let all = ctx.rows(self.rows);
+        let stride = ctx.slots.largest_rank();
+        for row in 0..rows {
+            let slot = ctx.slot(self.rows, first + row);
+            if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
+                let u = ctx.lows.floats().wrapping_add((part * all + first + row) * stride);
+                let y = out.wrapping_add(row * self.strip);
+                // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
+                unsafe { delta.expand(ctx.level, u, column, columns, y) };
+            }
+        }
+    }
+}
+
+fn unbound(kernel: &Kernel) -> Error {
+    Error::Invalid {
+        pass: "bind",
+        kernel: kernel.name.clone(),
+        reason: "is not a contraction over bound weights".into(),
+    }
+}
+
+/// Groups parts that some tail reads together, with the tails that read them.
+fn bundle(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Vec<Bundle>> {
+    let mut bundles: Vec<Bundle> = vec![];
+    for tail in &kernel.tails {
+        let mut parts: Vec<usize> = tail
+            .body
+            .insts
+            .iter()
+            .filter_map(|i| match i {
+                Inst::Result(p) => Some(*p as usize),
+                _ => None,
+            })
+            .collect();
+        let mut merged = Bundle {
+            parts: vec![],
+            tails: vec![],
+            width: tail.width as usize,
+            strips: 0,
+        };
+        let (shared, others): (Vec<_>, Vec<_>) = bundles
+            .into_iter()
+            .partition(|b| b.parts.iter().any(|p| parts.contains(p)));
+        bundles = others;
+        for b in shared {
+            parts.extend(b.parts);
+            merged.tails.extend(b.tails);
+        }
+        merged.tails.push(TailCode::new(plan, kernel, tail, weights)?);
+        parts.sort_unstable();
+        parts.dedup();
+        merged.parts = parts;
+        bundles.push(merged);
+    }
+    Ok(bundles)
+}

@@ -1,0 +1,402 @@
+//! A plan bound to the CPU.
+
+use super::adapters::SlotTable;
+use super::body::{Registers, RopeRows};
+use super::context::{Context, Run, Scratch, ValueAt, value_at};
+use super::contract::{BLOCK_ROWS, Contract, PRIVATE_ROWS, STRIP};
+use super::kv::KvPool;
+use super::memory::Buffer;
+use super::pool::{Barrier, Pool};
+use super::quantize::Inputs;
+use super::rows::{Attend, Largest, Rows, most_spans};
+use super::simd::{LANES, Level};
+use super::weights::{Matrix, Weights};
+use crate::plan::{Anchor, Kernel, Plan};
+use crate::slots::{SlotData, SlotId};
+use crate::step::{BindOptions, Executable, MemoryUse, RowResult, Step, StepOutput, Want};
+use crate::{Error, PAGE_TOKENS, Result};
+use rusty_backend::{CpuDevice, Isa};
+use rusty_graph::{Dim, SymId};
+use rusty_loader::ModelFile;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most memory for the partial results of attention spans.
+const PARTIAL_BYTES: usize = 16 << 20;
+
+enum Code {
+    Contract(Contract),
+    Rows(Rows),
+    Largest(Largest),
+    Attend(Attend),
+}
+
+/// What all threads share beside the weights.
+struct Memory {
+    arena: Buffer,
+    inputs: Inputs,
+    gained: Vec<Inputs>,
+    lows: Buffer,
+    partials: Buffer,
+    ropes: Vec<Buffer>,
+    scratch: Vec<Mutex<Scratch>>,
+}
+
+/// A plan bound to weights and the CPU's threads.
+pub struct CpuExecutable {
+    plan: Plan,
+    level: Level,
+    pool: Pool,
+    weights: Weights,
+    codes: Vec<Code>,
+    counters: Vec<AtomicUsize>,
+    memory: Memory,
+    kv: KvPool,
+    pages: u32,
+    slots: SlotTable,
+    slot_count: u32,
+}
+
+/// Sizes that depend on the widest kernel.
+#[derive(Default)]
+struct Needs {
+    k: usize,
+    parts: usize,
+    ops: usize,
+    lanes: usize,
+    row_words: usize,
+    attention: usize,
+    padded: usize,
+}
+
+impl CpuExecutable {
+    /// Binds a plan to a CPU: reads vectors, repacks block-quantized matrices, reserves KV pages and starts
+    /// the device's threads.
+    ///
+    /// # Errors
+    /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.
+    pub fn bind(
+        plan: Plan,
+        file: &dyn ModelFile,
+        device: &CpuDevice,
+        options: &BindOptions,
+    ) -> Result<Self> {
+        Self::bind_isa(plan, file, device.target().isa, device, options)
+    }
+
+    /// As [`CpuExecutable::bind`], with the kernels of `isa`, so that all of them can be checked on one
+    /// machine; portable code where the machine does not run it.
+    pub fn bind_isa(
+        plan: Plan,
+        file: &dyn ModelFile,
+        isa: Isa,
+        device: &CpuDevice,
+        options: &BindOptions,
+    ) -> Result<Self> {
+        let target = device.target();
+        let level = Level::for_isa(isa);
+        let threads = target.threads.max(1);
+        let pool = Pool::new(threads).map_err(|e| Error::Target {
+            target: target.name.clone(),
+            kernel: "all".into(),
+            reason: format!("{threads} threads cannot be started: {e}"),
+        })?;
+        let weights = Weights::bind(&plan, file, target.memory_bytes)?;
+        let mut codes = Vec::with_capacity(plan.kernels.len());
+        let mut needs = Needs::default();
+        for (i, kernel) in plan.kernels.iter().enumerate() {
+            let code = code(&plan, kernel, &weights, threads, 2 * i)?;
+            needs.add(&code, &plan, kernel);
+            codes.push(code);
+        }
+        let kv = KvPool::new(&plan.kv, options.pages, options.kv);
+        let memory = Memory::new(&plan, &needs, &weights, threads, options.pages);
+        let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
+        Ok(Self {
+            level,
+            pool,
+            weights,
+            codes,
+            counters,
+            memory,
+            kv,
+            pages: options.pages,
+            slots: SlotTable::new(options.slots),
+            slot_count: options.slots,
+            plan,
+        })
+    }
+
+    fn check(&self, step: &Step<'_>) -> Result<()> {
+        let rows = |s| self.plan.max_rows(Dim::Sym(SymId(s))) as usize;
+        step.check(rows(0), rows(1), self.plan.vocab, self.pages, self.slot_count)?;
+        for (row, &position) in step.positions.iter().enumerate() {
+            let pages = step.sequences[step.sequence_of[row] as usize].pages;
+            let used = &pages[..position as usize / PAGE_TOKENS];
+            if let Some(page) = used.iter().find(|p| **p >= self.pages) {
+                return Err(Error::Step(format!(
+                    "row {row}'s sequence names page {page}; there are {}",
+                    self.pages
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Cosines and sines of the step's positions.
+    fn fill_ropes(&self, step: &Step<'_>, runs: &[Run]) -> Vec<RopeRows> {
+        let specs = self.plan.ropes.iter().zip(&self.memory.ropes);
+        specs
+            .map(|(spec, buffer)| {
+                let half = spec.dims as usize / 2;
+                for run in runs {
+                    let (freqs, factor) = spec.inv_freq(step.sequences[run.sequence].rope_length);
+                    for row in run.first..run.first + run.rows {
+                        // SAFETY: the buffer holds the step's maximum of rows, and no job runs.
+                        let out = unsafe {
+                            let at = buffer.floats().add(row * 2 * half);
+                            std::slice::from_raw_parts_mut(at, 2 * half)
+                        };
+                        let (cos, sin) = out.split_at_mut(half);
+                        for ((c, s), freq) in cos.iter_mut().zip(sin).zip(&freqs) {
+                            let (sine, cosine) = (f64::from(step.positions[row]) * freq).sin_cos();
+                            *c = (cosine * factor) as f32;
+                            *s = (sine * factor) as f32;
+                        }
+                    }
+                }
+                RopeRows {
+                    at: buffer.floats(),
+                    half,
+                }
+            })
+            .collect()
+    }
+
+    fn execute(&self, step: &Step<'_>, selected: &[u32]) -> Result<()> {
+        let runs = runs(step);
+        let ropes = self.fill_ropes(step, &runs);
+        self.counters.iter().for_each(|c| c.store(0, Ordering::Relaxed));
+        let m = &self.memory;
+        let context = Context {
+            level: self.level,
+            threads: self.pool.threads(),
+            barrier: self.pool.barrier(),
+            arena: m.arena.ptr(),
+            weights: &self.weights,
+            kv: &self.kv,
+            slots: &self.slots,
+            adapted: self.slots.active(step.slots),
+            inputs: &m.inputs,
+            gained: &m.gained,
+            lows: &m.lows,
+            partials: &m.partials,
+            step,
+            selected,
+            runs: &runs,
+            ropes: &ropes,
+            counters: &self.counters,
+        };
+        let job = |thread: usize| {
+            let mut scratch = m.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            self.walk(&context, thread, &mut scratch, context.barrier);
+        };
+        self.pool.run(&job).map_err(|_| {
+            Error::Step("a thread of the CPU pool failed; the executable must be rebuilt".into())
+        })
+    }
+
+    fn walk(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch, barrier: Barrier<'_>) {
+        for code in &self.codes {
+            // SAFETY: the plan is verified, its operands are bound, and every thread walks it with this
+            // context; the barrier orders kernels.
+            unsafe {
+                match code {
+                    Code::Contract(c) => c.run(ctx, thread, scratch),
+                    Code::Rows(r) => r.run(ctx, thread, scratch),
+                    Code::Largest(l) => l.run(ctx, thread),
+                    Code::Attend(a) => a.run(ctx, scratch),
+                }
+            }
+            barrier.wait();
+        }
+    }
+
+    fn row<T: Copy>(&self, value: ValueAt, row: usize) -> &[T] {
+        debug_assert_eq!(size_of::<T>(), 4);
+        let at = self.memory.arena.ptr().wrapping_add(value.offset);
+        // SAFETY: the value lies in the arena, any bits are a valid `f32` or `u32`, and no job runs.
+        unsafe { std::slice::from_raw_parts(at.cast::<T>().add(row * value.width), value.width) }
+    }
+}
+
+impl Executable for CpuExecutable {
+    fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
+        self.check(step)?;
+        let selected = step.selected();
+        self.execute(step, &selected)?;
+        let logits = value_at(&self.plan, self.plan.logits);
+        let hidden = value_at(&self.plan, self.plan.hidden);
+        let argmax = value_at(&self.plan, self.plan.argmax);
+        let results = selected.iter().enumerate().filter_map(|(i, &row)| {
+            let result = match step.wants[row as usize] {
+                Want::Nothing => return None,
+                Want::ArgMax => RowResult::Token(self.row::<u32>(argmax, i)[0]),
+                Want::Logits => RowResult::Logits(self.row::<f32>(logits, i).to_vec()),
+                Want::Hidden => RowResult::Hidden(self.row::<f32>(hidden, i).to_vec()),
+            };
+            Some((row, result))
+        });
+        Ok(StepOutput {
+            results: results.collect(),
+        })
+    }
+
+    fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
+        self.slots.attach(slot, &data, &self.plan.sites)?;
+        let rows = self.plan.max_rows(Dim::Sym(SymId(0))) as usize;
+        let (parts, k) = self.codes.iter().fold((0, 0), |(parts, k), c| match c {
+            Code::Contract(c) => (parts.max(c.part_count()), k.max(c.k())),
+            _ => (parts, k),
+        });
+        let lows = parts * rows * self.slots.largest_rank();
+        if self.memory.lows.bytes() < lows * 4 {
+            self.memory.lows = Buffer::words(lows);
+        }
+        if self.slots.gains_inputs() && self.memory.gained.is_empty() {
+            self.memory.gained = (0..parts).map(|_| Inputs::new(rows, k)).collect();
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, slot: SlotId) -> Result<()> {
+        self.slots.detach(slot)
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        let copied = self.kv.copy_page(from, to);
+        copied.then_some(()).ok_or_else(|| {
+            Error::Step(format!("page {from} to {to}: there are {} pages", self.pages))
+        })
+    }
+
+    fn memory(&self) -> MemoryUse {
+        let (mapped, resident) = self.weights.bytes();
+        MemoryUse {
+            mapped_weights: mapped,
+            resident_weights: resident,
+            kv: self.kv.bytes() as u64,
+            adapters: self.slots.bytes() as u64,
+            arena: self.memory.bytes() as u64,
+        }
+    }
+}
+
+impl Memory {
+    fn new(plan: &Plan, needs: &Needs, weights: &Weights, threads: usize, pages: u32) -> Self {
+        let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
+        let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
+        let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
+            match weights.matrix_of(rusty_graph::WeightId(i as u32))? {
+                Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
+                _ => None,
+            }
+        });
+        let panel = panel.max().unwrap_or(0);
+        let scratch = || Scratch {
+            regs: Registers::new(needs.ops, needs.lanes),
+            tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
+            results: vec![std::ptr::null(); needs.parts],
+            inputs: Inputs::new(PRIVATE_ROWS, needs.k),
+            panel: Buffer::new(panel),
+            attention: Buffer::words(needs.attention),
+        };
+        let spans = most_spans(pages as usize * PAGE_TOKENS);
+        let partials = 4 * threads * Attend::partial_words(needs.padded, spans) * 4;
+        let largest = selected * threads * size_of::<(f32, u32)>();
+        let rope = |dims: u32| Buffer::words(rows * dims as usize);
+        Self {
+            arena: Buffer::new(plan.arena_bytes as usize),
+            inputs: Inputs::new(rows, needs.k),
+            gained: vec![],
+            lows: Buffer::new(0),
+            partials: Buffer::new(partials.min(PARTIAL_BYTES).max(largest)),
+            ropes: plan.ropes.iter().map(|r| rope(r.dims)).collect(),
+            scratch: (0..threads).map(|_| Mutex::new(scratch())).collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let scratch = |s: &Mutex<Scratch>| s.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        self.arena.bytes()
+            + self.inputs.bytes()
+            + self.gained.iter().map(Inputs::bytes).sum::<usize>()
+            + self.lows.bytes()
+            + self.partials.bytes()
+            + self.ropes.iter().map(Buffer::bytes).sum::<usize>()
+            + self.scratch.iter().map(scratch).sum::<usize>()
+    }
+}
+
+impl Needs {
+    fn add(&mut self, code: &Code, plan: &Plan, kernel: &Kernel) {
+        let (ops, lanes) = match code {
+            Code::Contract(c) => {
+                self.k = self.k.max(c.k());
+                self.parts = self.parts.max(c.part_count());
+                c.register_need()
+            }
+            Code::Rows(r) => {
+                self.row_words = self.row_words.max(r.row_words());
+                r.register_need()
+            }
+            Code::Attend(a) => {
+                if let Anchor::Attention { spec, .. } = &kernel.anchor {
+                    let layer = &plan.kv[spec.layer as usize];
+                    let padded = (layer.head_dim as usize).next_multiple_of(LANES);
+                    self.padded = self.padded.max(padded);
+                    self.attention = self.attention.max(a.scratch_words(padded));
+                }
+                a.register_need()
+            }
+            Code::Largest(_) => (0, 0),
+        };
+        self.ops = self.ops.max(ops);
+        self.lanes = self.lanes.max(lanes);
+    }
+}
+
+fn code(
+    plan: &Plan,
+    kernel: &Kernel,
+    weights: &Weights,
+    threads: usize,
+    counter: usize,
+) -> Result<Code> {
+    Ok(match kernel.anchor {
+        Anchor::Contract { .. } => {
+            Code::Contract(Contract::new(plan, kernel, weights, threads, counter)?)
+        }
+        Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => {
+            Code::Rows(Rows::new(plan, kernel, weights)?)
+        }
+        Anchor::ArgMax { .. } => Code::Largest(Largest::new(plan, kernel)?),
+        Anchor::Attention { .. } => Code::Attend(Attend::new(plan, kernel, weights, counter)?),
+    })
+}
+
+/// Consecutive rows of one sequence.
+fn runs(step: &Step<'_>) -> Vec<Run> {
+    let mut runs: Vec<Run> = vec![];
+    for (row, &sequence) in step.sequence_of.iter().enumerate() {
+        match runs.last_mut() {
+            Some(run) if run.sequence == sequence as usize => run.rows += 1,
+            _ => runs.push(Run {
+                first: row,
+                rows: 1,
+                sequence: sequence as usize,
+            }),
+        }
+    }
+    runs
+}

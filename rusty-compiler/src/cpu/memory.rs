@@ -1,0 +1,112 @@
+//! Aligned zeroed memory that threads share by pointer, and giving mapped pages back.
+
+use rusty_loader::SharedBytes;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Allocations from this size on are aligned for, and ask for, huge pages: weights are streamed, and with
+/// small pages the TLB walks show.
+const HUGE: usize = 2 << 20;
+
+/// Zeroed memory, aligned for vectors. Pages become resident when they are first written.
+///
+/// Kernels write disjoint parts of it from several threads, so access is by raw pointer.
+pub(super) struct Buffer {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain memory; who may touch which part when is decided by the kernels' barriers.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `bytes` zero bytes and a vector of slack behind them.
+    pub(super) fn new(bytes: usize) -> Self {
+        let align = if bytes >= HUGE { HUGE } else { 64 };
+        let size = (bytes + 64).next_multiple_of(64);
+        let Ok(layout) = Layout::from_size_align(size, align) else {
+            handle_alloc_error(Layout::new::<u8>());
+        };
+        // SAFETY: the size is not zero.
+        let raw = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(raw) else {
+            handle_alloc_error(layout)
+        };
+        if bytes >= HUGE {
+            advise::huge(raw, size);
+        }
+        Self { ptr, layout }
+    }
+
+    /// A buffer of `n` values of four bytes.
+    pub(super) fn words(n: usize) -> Self {
+        Self::new(n * 4)
+    }
+
+    /// First byte.
+    pub(super) fn ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// First value as single precision.
+    pub(super) fn floats(&self) -> *mut f32 {
+        self.ptr.as_ptr().cast()
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+    }
+}
+
+/// Tells the system that the pages of a mapped range are not needed: they leave this process and are read
+/// again from the file if somebody touches them. Does nothing to bytes on the heap.
+pub(super) fn release(bytes: &SharedBytes) {
+    if bytes.is_mapped() {
+        advise::release(bytes.as_ptr(), bytes.len());
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod advise {
+    use std::ffi::{c_int, c_void};
+
+    const DONTNEED: c_int = 4;
+    const HUGEPAGE: c_int = 14;
+    const PAGE: usize = 4096;
+
+    unsafe extern "C" {
+        fn madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+
+    pub(super) fn huge(ptr: *mut u8, len: usize) {
+        // SAFETY: advice on memory that the caller owns; a refusal changes nothing.
+        unsafe { madvise(ptr.cast(), len, HUGEPAGE) };
+    }
+
+    pub(super) fn release(ptr: *const u8, len: usize) {
+        // Whole pages inside the range only: its neighbours are other tensors.
+        let start = (ptr as usize).next_multiple_of(PAGE);
+        let end = (ptr as usize + len) / PAGE * PAGE;
+        if start < end {
+            // SAFETY: the range is a read-only file mapping that its owner keeps alive; dropped pages come
+            // back from the file.
+            unsafe { madvise(start as *mut c_void, end - start, DONTNEED) };
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod advise {
+    pub(super) fn huge(_: *mut u8, _: usize) {}
+    pub(super) fn release(_: *const u8, _: usize) {}
+}

@@ -1,0 +1,37 @@
+//! The CPU: native kernels that interpret a plan.
+//!
+//! A step is one job of a persistent [pool](pool): every thread walks the plan's kernels in order, takes its
+//! share of each, and waits at a spinning barrier between two kernels. Nothing is spawned or compiled in a
+//! step.
+//!
+//! * Kernels are written once over a [vector trait](simd) and compiled for AVX-512 (with VNNI), AVX2, NEON
+//!   and portable code; the device's instruction set picks one at run time.
+//! * Float weights are read from the mapping and multiplied in [single precision](float). Block formats are
+//!   repacked once into [panels](panel) and multiplied as [integers](tile) with [inputs](quantize) rounded
+//!   to bytes per group of 32.
+//! * A row's result never depends on the other rows of its step, bit for bit: every output accumulates in
+//!   one order whatever the tile it falls into.
+//!
+//! Limits: little-endian hosts; up to 32 query heads per key/value head.
+
+mod adapters;
+mod attention;
+mod body;
+mod context;
+mod contract;
+mod executable;
+mod float;
+mod kv;
+mod memory;
+mod panel;
+mod pool;
+mod quantize;
+mod rows;
+mod simd;
+mod tile;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+pub use executable::CpuExecutable;

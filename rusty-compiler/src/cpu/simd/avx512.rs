@@ -1,0 +1,193 @@
+//! AVX-512 (F, BW, DQ, VL) with VNNI.
+
+use super::Vector;
+use std::arch::x86_64::*;
+
+/// One 512-bit register per vector.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Avx512;
+
+#[inline(always)]
+fn mask(n: usize) -> __mmask16 {
+    ((1u32 << n) - 1) as __mmask16
+}
+
+// SAFETY (all functions): the trait's contract.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Vector for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type B = __m512i;
+
+    const WIDE_OFFSET: i32 = 128;
+    const QUANT_ROWS: usize = 8;
+    const FLOAT_TILE: (usize, usize) = (6, 4);
+    const ATTN_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(v: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(p: *const f32, n: usize) -> __m512 {
+        unsafe { _mm512_maskz_loadu_ps(mask(n), p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(p: *mut f32, v: __m512, n: usize) {
+        unsafe { _mm512_mask_storeu_ps(p, mask(n), v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m512) -> __m512 {
+        unsafe { _mm512_abs_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn copysign(a: __m512, b: __m512) -> __m512 {
+        unsafe {
+            let sign = _mm512_set1_ps(-0.0);
+            _mm512_or_ps(_mm512_andnot_ps(sign, a), _mm512_and_ps(sign, b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(a) }
+    }
+    #[inline(always)]
+    unsafe fn exp2i(n: __m512) -> __m512 {
+        unsafe {
+            let e = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(e))
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero_below(x: __m512, limit: __m512, v: __m512) -> __m512 {
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, limit), v) }
+    }
+    #[inline(always)]
+    unsafe fn sum(a: __m512) -> f32 {
+        unsafe { _mm512_reduce_add_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn largest(a: __m512) -> f32 {
+        unsafe { _mm512_reduce_max_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m512) {
+        unsafe {
+            _mm256_storeu_si256(
+                p.cast(),
+                _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, v: __m512) -> __m512i {
+        unsafe {
+            let i = _mm512_cvtps_epi32(v);
+            _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(i));
+            i
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_i(v: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(v) }
+    }
+    #[inline(always)]
+    unsafe fn sum_i(v: __m512i) -> i32 {
+        unsafe { _mm512_reduce_add_epi32(v) }
+    }
+    #[inline(always)]
+    unsafe fn to_f(v: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn low4(b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(b, _mm512_set1_epi8(15)) }
+    }
+    #[inline(always)]
+    unsafe fn high4(b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(b), _mm512_set1_epi8(15)) }
+    }
+    #[inline(always)]
+    unsafe fn with_pair<const SHIFT: i32>(low: __m512i, pairs: __m512i) -> __m512i {
+        unsafe {
+            let moved = match SHIFT {
+                0 => _mm512_slli_epi16::<4>(pairs),
+                2 => _mm512_slli_epi16::<2>(pairs),
+                4 => pairs,
+                _ => _mm512_srli_epi16::<2>(pairs),
+            };
+            _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot(acc: __m512i, codes: __m512i, x: i32) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    unsafe fn dot_wide(acc: __m512i, codes: __m512i, x: i32) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
+    }
+}

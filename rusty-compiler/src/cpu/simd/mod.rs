@@ -1,0 +1,182 @@
+//! One vector trait, sixteen lanes wide on every instruction set, and one thin file per set.
+//!
+//! Kernels are written once over [`Vector`] as `#[inline(always)]` functions. The [`per_isa!`] macro makes
+//! of such a function an entry that is compiled once per instruction set with its features enabled and
+//! picks one at run time by [`Level`]. A `Level` exists only for what the machine can run, which is what
+//! makes those calls sound.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod math;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+pub(super) mod scalar;
+
+use rusty_backend::{CpuDevice, Isa};
+
+/// Lanes of a [`Vector`].
+pub(super) const LANES: usize = 16;
+
+/// An instruction set that this machine was found to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// AVX-512 with VNNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// AVX2, FMA, F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Arm NEON.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// Portable code.
+    Scalar,
+}
+
+impl Level {
+    /// The kernels for `isa`; portable code where this machine does not run it.
+    pub(super) fn for_isa(isa: Isa) -> Self {
+        let runnable = CpuDevice::runnable();
+        let has = |f: fn(&Isa) -> bool| f(&isa) && runnable.iter().any(f);
+        #[cfg(target_arch = "x86_64")]
+        {
+            if has(|i| matches!(i, Isa::Avx512 { vnni: true, .. })) {
+                return Level::Avx512;
+            }
+            // AVX-512 machines without VNNI run the AVX2 kernels, which `detect` found to be there.
+            if has(|i| matches!(i, Isa::Avx512 { .. })) || has(|i| *i == Isa::Avx2) {
+                return Level::Avx2;
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if has(|i| matches!(i, Isa::Neon { .. })) {
+            return Level::Neon;
+        }
+        let _ = has;
+        Level::Scalar
+    }
+}
+
+/// Sixteen lanes of single precision and integers, and sixty-four bytes.
+///
+/// # Safety
+/// Every function needs the instruction set of its implementation; pointers must be valid for the lanes
+/// that are read or written and need no alignment.
+pub(super) trait Vector: Copy + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// Sixteen i32.
+    type I: Copy;
+    /// Sixty-four bytes.
+    type B: Copy;
+
+    /// What [`Vector::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
+    const WIDE_OFFSET: i32;
+    /// Rows of an integer tile that fit the register file.
+    const QUANT_ROWS: usize;
+    /// Rows and columns of a float tile that fit the register file.
+    const FLOAT_TILE: (usize, usize);
+    /// Query rows of an attention tile over four pages.
+    const ATTN_ROWS: usize;
+
+    unsafe fn splat(v: f32) -> Self::F;
+    unsafe fn load(p: *const f32) -> Self::F;
+    /// The first `n < 16` lanes; the others are zero.
+    unsafe fn load_part(p: *const f32, n: usize) -> Self::F;
+    unsafe fn store(p: *mut f32, v: Self::F);
+    /// The first `n < 16` lanes.
+    unsafe fn store_part(p: *mut f32, v: Self::F, n: usize);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `c - a * b`.
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    unsafe fn abs(a: Self::F) -> Self::F;
+    /// Magnitude of `a`, sign of `b`.
+    unsafe fn copysign(a: Self::F, b: Self::F) -> Self::F;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(a: Self::F) -> Self::F;
+    /// `2^n` for whole `n` in -126..=127.
+    unsafe fn exp2i(n: Self::F) -> Self::F;
+    /// `v` where `x >= limit`, else 0.
+    unsafe fn zero_below(x: Self::F, limit: Self::F, v: Self::F) -> Self::F;
+    unsafe fn sum(a: Self::F) -> f32;
+    unsafe fn largest(a: Self::F) -> f32;
+
+    unsafe fn load_f16(p: *const u16) -> Self::F;
+    unsafe fn load_bf16(p: *const u16) -> Self::F;
+    unsafe fn load_u8(p: *const u8) -> Self::F;
+    unsafe fn load_i8(p: *const i8) -> Self::F;
+    /// Nearest half precision, ties to even.
+    unsafe fn store_f16(p: *mut u16, v: Self::F);
+    /// Stores lanes that are whole numbers in -127..=127 as bytes and returns them as integers.
+    unsafe fn store_i8(p: *mut i8, v: Self::F) -> Self::I;
+
+    unsafe fn splat_i(v: i32) -> Self::I;
+    unsafe fn sum_i(v: Self::I) -> i32;
+    unsafe fn to_f(v: Self::I) -> Self::F;
+
+    unsafe fn load_bytes(p: *const u8) -> Self::B;
+    /// Low nibbles.
+    unsafe fn low4(b: Self::B) -> Self::B;
+    /// High nibbles.
+    unsafe fn high4(b: Self::B) -> Self::B;
+    /// `low | ((pairs >> SHIFT) & 3) << 4` per byte.
+    unsafe fn with_pair<const SHIFT: i32>(low: Self::B, pairs: Self::B) -> Self::B;
+    /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` (unsigned, below 128) with the four
+    /// signed bytes of `x`.
+    unsafe fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
+    /// The same for any unsigned byte, less `128 - WIDE_OFFSET`.
+    unsafe fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
+}
+
+/// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for
+/// the instruction set of `level`.
+macro_rules! per_isa {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis unsafe fn $name(level: $crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+            use $crate::cpu::simd::Level;
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the features are enabled here; the rest is the caller's duty.
+                unsafe { $body::<$crate::cpu::simd::avx512::Avx512>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::cpu::simd::avx2::Avx2>($($arg),*) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            unsafe fn neon($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::cpu::simd::neon::Neon>($($arg),*) }
+            }
+            // SAFETY: a level exists only for an instruction set that this machine runs; the rest is the
+            // caller's duty.
+            unsafe {
+                match level {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => avx512($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => avx2($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::Neon => neon($($arg),*),
+                    Level::Scalar => $body::<$crate::cpu::simd::scalar::Scalar>($($arg),*),
+                }
+            }
+        }
+    };
+}
+pub(super) use per_isa;

@@ -1,0 +1,254 @@
+//! The weights of a plan as the kernels read them.
+//!
+//! Float matrices are the mapping itself. Block-quantized matrices are repacked once, in parallel, into
+//! [panels](super::panel) (measured on Zen 5 with Q4_0: decode is bound by memory instead of by unpacking),
+//! and the mapped pages are given back, so a weight is never resident twice. A model whose panels would not
+//! fit the machine's memory stays in the mapping, and each use packs its panels on the fly: slow, but it runs.
+
+use super::float::FloatKind;
+use super::memory::{Buffer, release};
+use super::panel::{Kind, PanelLayout};
+use crate::plan::{Anchor, Operand, Plan};
+use crate::{Error, Result};
+use rayon::prelude::*;
+use rusty_graph::{WeightDecl, WeightId};
+use rusty_loader::{Format, ModelFile, SharedBytes, WeightView};
+use std::collections::BTreeMap;
+
+/// Share of the machine's memory that panels may take.
+const PANEL_SHARE: f64 = 0.7;
+
+/// A matrix of a contraction, `[n, k]`.
+pub(super) enum Matrix {
+    /// In place.
+    Float {
+        bytes: SharedBytes,
+        kind: FloatKind,
+        k: usize,
+    },
+    /// Panels at an offset of [`Weights::panels`].
+    Panels { layout: PanelLayout, offset: usize },
+    /// Blocks in place, packed at each use.
+    Stored {
+        bytes: SharedBytes,
+        layout: PanelLayout,
+    },
+}
+
+impl Matrix {
+    /// The kind of its panels; none for floats.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        match self {
+            Matrix::Float { .. } => None,
+            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => Some(layout.kind),
+        }
+    }
+}
+
+/// All weights of a plan.
+pub(super) struct Weights {
+    /// Repacked matrices.
+    pub(super) panels: Buffer,
+    matrices: BTreeMap<WeightId, Matrix>,
+    vectors: BTreeMap<WeightId, Vec<f32>>,
+    tables: BTreeMap<WeightId, WeightView>,
+    mapped: u64,
+    resident: u64,
+}
+
+impl Weights {
+    /// Finds, checks and repacks what `plan` reads of `file`.
+    pub(super) fn bind(plan: &Plan, file: &dyn ModelFile, memory: u64) -> Result<Self> {
+        let mut weights = Weights {
+            panels: Buffer::new(0),
+            matrices: BTreeMap::new(),
+            vectors: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            mapped: 0,
+            resident: 0,
+        };
+        for kernel in &plan.kernels {
+            match &kernel.anchor {
+                Anchor::Contract { parts, .. } => {
+                    for part in parts {
+                        weights.matrix(plan, file, part.weight)?;
+                    }
+                }
+                Anchor::Gather { table, .. } => {
+                    let view = find(file, &plan.weights[table.index()])?;
+                    weights.tables.insert(*table, view);
+                }
+                _ => {}
+            }
+            for operand in &kernel.operands {
+                if let Operand::Vector(id) = operand {
+                    weights.vector(plan, file, *id)?;
+                }
+            }
+        }
+        weights.repack(memory);
+        weights.account();
+        Ok(weights)
+    }
+
+    /// A matrix of a contraction. Bound by [`Weights::bind`] for every part.
+    pub(super) fn matrix_of(&self, id: WeightId) -> Option<&Matrix> {
+        self.matrices.get(&id)
+    }
+
+    /// A vector operand.
+    pub(super) fn vector_of(&self, id: WeightId) -> Option<&[f32]> {
+        self.vectors.get(&id).map(Vec::as_slice)
+    }
+
+    /// A gathered table.
+    pub(super) fn table_of(&self, id: WeightId) -> Option<&WeightView> {
+        self.tables.get(&id)
+    }
+
+    /// Bytes in the mapping and bytes of our own.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.mapped, self.resident)
+    }
+
+    fn matrix(&mut self, plan: &Plan, file: &dyn ModelFile, id: WeightId) -> Result<()> {
+        if self.matrices.contains_key(&id) {
+            return Ok(());
+        }
+        let decl = &plan.weights[id.index()];
+        let view = find(file, decl)?;
+        let (n, k) = (view.rows(), view.row_len());
+        let bytes = view.bytes;
+        let float = |kind| Matrix::Float {
+            bytes: bytes.clone(),
+            kind,
+            k,
+        };
+        let matrix = match view.format {
+            Format::F32 => float(FloatKind::F32),
+            Format::F16 => float(FloatKind::F16),
+            Format::Bf16 => float(FloatKind::Bf16),
+            Format::Blocks(codec) => {
+                let kind = Kind::of(codec).ok_or_else(|| {
+                    let name = codec.name;
+                    failure(file, decl, format!("is {name}, for which the CPU has no kernel"))
+                })?;
+                let layout = PanelLayout { codec, kind, k, n };
+                Matrix::Stored { bytes, layout }
+            }
+        };
+        self.matrices.insert(id, matrix);
+        Ok(())
+    }
+
+    fn vector(&mut self, plan: &Plan, file: &dyn ModelFile, id: WeightId) -> Result<()> {
+        if self.vectors.contains_key(&id) {
+            return Ok(());
+        }
+        let view = find(file, &plan.weights[id.index()])?;
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        self.vectors.insert(id, values);
+        Ok(())
+    }
+
+    fn repack(&mut self, memory: u64) {
+        let stored = |m: &Matrix| match m {
+            Matrix::Stored { layout, .. } => layout.bytes(),
+            _ => 0,
+        };
+        let total: usize = self.matrices.values().map(stored).sum();
+        if total as f64 > memory as f64 * PANEL_SHARE {
+            tracing::warn!(
+                "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
+            );
+            return;
+        }
+        self.panels = Buffer::new(total);
+        let mut offset = 0;
+        for matrix in self.matrices.values_mut() {
+            let Matrix::Stored { bytes, layout } = matrix else {
+                continue;
+            };
+            let (size, layout) = (layout.bytes(), *layout);
+            // SAFETY: the range is inside the buffer, which nobody else uses yet.
+            let out = unsafe { std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), size) };
+            let stored: &[u8] = bytes;
+            out.par_chunks_mut(layout.panel_bytes())
+                .enumerate()
+                .with_min_len(4)
+                .for_each(|(i, panel)| layout.pack(stored, i, panel));
+            release(bytes);
+            *matrix = Matrix::Panels { layout, offset };
+            offset += size;
+        }
+    }
+
+    fn account(&mut self) {
+        for matrix in self.matrices.values() {
+            match matrix {
+                Matrix::Float { bytes, .. } | Matrix::Stored { bytes, .. } => {
+                    if bytes.is_mapped() {
+                        self.mapped += bytes.len() as u64;
+                    } else {
+                        self.resident += bytes.len() as u64;
+                    }
+                }
+                Matrix::Panels { layout, .. } => self.resident += layout.bytes() as u64,
+            }
+        }
+        let tables = self.tables.iter().filter(|(id, _)| {
+            !matches!(
+                self.matrices.get(id),
+                Some(Matrix::Float { .. } | Matrix::Stored { .. })
+            )
+        });
+        for (_, table) in tables {
+            if table.bytes.is_mapped() {
+                self.mapped += table.bytes.len() as u64;
+            } else {
+                self.resident += table.bytes.len() as u64;
+            }
+        }
+        let vectors: usize = self.vectors.values().map(|v| v.len() * 4).sum();
+        self.resident += vectors as u64;
+    }
+}
+
+fn failure(file: &dyn ModelFile, decl: &WeightDecl, reason: String) -> Error {
+    Error::Weight {
+        model: file.label().into(),
+        tensor: decl.name.clone(),
+        reason,
+    }
+}
+
+/// The tensor of a declaration, checked against it.
+fn find(file: &dyn ModelFile, decl: &WeightDecl) -> Result<WeightView> {
+    let fail = |reason: String| Err(failure(file, decl, reason));
+    let Some(view) = file.tensor(&decl.name) else {
+        return fail("is missing".into());
+    };
+    let same = view.shape.len() == decl.shape.len()
+        && view.shape.iter().zip(&decl.shape).all(|(a, b)| *a == *b as usize);
+    if !same {
+        return fail(format!("has shape {:?}, not {:?}", view.shape, decl.shape));
+    }
+    if view.format != decl.format {
+        let (have, want) = (view.format.name(), decl.format.name());
+        return fail(format!("is {have}, not {want} as planned"));
+    }
+    if !view.row_len().is_multiple_of(view.format.block_len()) {
+        return fail(format!(
+            "has rows of {}, not a multiple of {}'s {}",
+            view.row_len(),
+            view.format.name(),
+            view.format.block_len()
+        ));
+    }
+    if view.bytes.len() != view.rows() * view.row_bytes() {
+        let (have, want) = (view.bytes.len(), view.rows() * view.row_bytes());
+        return fail(format!("has {have} bytes, not {want}"));
+    }
+    Ok(view)
+}
