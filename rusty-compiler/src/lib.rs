@@ -11,6 +11,7 @@
 
 pub mod error;
 pub mod explain;
+pub mod gpu;
 pub mod passes;
 pub mod plan;
 pub mod slots;

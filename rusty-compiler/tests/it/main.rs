@@ -1,4 +1,5 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+mod gpu_text;
 mod plans;
 mod shape_only;

@@ -1,0 +1,4 @@
+//! The GPU executor.
+
+pub mod kernels;
+pub mod text;
