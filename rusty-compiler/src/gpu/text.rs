@@ -80,7 +80,8 @@ impl KernelSpec {
         let mut low = Fnv(0xcbf2_9ce4_8422_2325);
         let mut high = Fnv(0x6c62_272e_07bb_0142);
         for hasher in [&mut low, &mut high] {
-            (env!("CARGO_PKG_VERSION"), self, target).hash(hasher);
+            let facts = (target.language, target.plane_size, target.plane_ops, target.shared_bytes);
+            (env!("CARGO_PKG_VERSION"), self, facts).hash(hasher);
         }
         format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
     }

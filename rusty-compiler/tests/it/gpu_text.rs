@@ -53,7 +53,6 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                     }],
                 }],
                 adapters: a,
-                batch: 2,
                 lanes: 2,
             };
             out.push(KernelSpec { kind: Kind::Gemv(c.clone()), scalars: 14 });

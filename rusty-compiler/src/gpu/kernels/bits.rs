@@ -47,15 +47,3 @@ pub fn byte_at(words: &[u32], address: u32) -> u32 {
 pub fn half_at(words: &[u32], address: u32) -> u32 {
     (words[(address >> 2) as usize] >> ((address & 2) * 8)) & 0xffff
 }
-
-/// The 32-bit word at any byte address.
-#[cube]
-pub fn word_at(words: &[u32], address: u32) -> u32 {
-    let index = (address >> 2) as usize;
-    let shift = (address & 3) * 8;
-    let mut word = words[index] >> shift;
-    if shift > 0 {
-        word |= words[index + 1] << (32 - shift);
-    }
-    word
-}

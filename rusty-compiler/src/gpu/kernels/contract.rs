@@ -51,9 +51,7 @@ pub struct ContractConfig {
     pub units: Vec<UnitConfig>,
     /// Present in the adapter variant.
     pub adapters: Option<Adapters>,
-    /// Rows of the step that a cube takes.
-    pub batch: u32,
-    /// Lanes that a team (matrix-vector) or a cube (tiles) takes.
+    /// Lanes that a team of the matrix-vector kernel takes.
     pub lanes: u32,
 }
 

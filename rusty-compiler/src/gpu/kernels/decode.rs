@@ -2,15 +2,19 @@
 //!
 //! The unit is a *run* of [`RUN`] elements of a row: in every block format the bits of a run lie in
 //! consecutive bytes at one shift per field, and its elements share a scale. A run therefore costs a few
-//! word reads, one scale and straight-line arithmetic.
+//! word reads, one scale and straight-line arithmetic. The reads may touch the word behind a block, so buffers
+//! of weights end with [`PADDING`] spare bytes.
 
-use super::bits::{byte_at, f16_value, half_at, word_at};
+use super::bits::{byte_at, f16_value, half_at};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 use rusty_loader::formats::{BitField, Codec, ScaleRule};
 
 /// Elements decoded together.
 pub const RUN: usize = 16;
+
+/// Bytes that follow the last row in a buffer of weights.
+pub const PADDING: usize = 16;
 
 /// Whether rows of this format can be decoded by runs: the bits of a run are consecutive bytes at one shift,
 /// under one scale.
@@ -95,7 +99,9 @@ fn decode_blocks(
     let mut codes = Array::<u32>::new(RUN);
     #[unroll]
     for f in 0..comptime!(codec.fields.len()) {
-        gather_bits(words, block, within, &mut codes, comptime!(codec.fields[f]));
+        gather_bits(
+            words, block, within, &mut codes, comptime!(codec.fields[f]), comptime!(codec.block_bytes),
+        );
     }
     let scale = scale_of(words, block, within, codec);
     let minimum = minimum_of(words, block, within, codec);
@@ -114,6 +120,7 @@ fn gather_bits(
     within: u32,
     codes: &mut Array<u32>,
     #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
 ) {
     let first = within * RUN as u32;
     let lanes = comptime!(field.lanes as u32);
@@ -121,9 +128,20 @@ fn gather_bits(
     let rest = first % per;
     let start = block + comptime!(field.offset as u32) + (first / per) * lanes + rest % lanes;
     let shift = (rest / lanes) * comptime!(field.bits);
+    let index = (start >> 2) as usize;
+    let offset = (start & 3) * 8;
+    let aligned = comptime!(block_bytes % 4 == 0 && field.offset % 4 == 0);
+    let mut next = words[index];
     #[unroll]
     for w in 0..comptime!(RUN / 4) {
-        let word = word_at(words, start + comptime!(w as u32 * 4));
+        let mut word = next;
+        if comptime!(!aligned) {
+            next = words[comptime!(w + 1) + index];
+            // In two shifts, because one by 32 is undefined.
+            word = (word >> offset) | ((next << 1) << (31 - offset));
+        } else if comptime!(w + 1 < RUN / 4) {
+            next = words[comptime!(w + 1) + index];
+        }
         #[unroll]
         for j in 0..4usize {
             let bits = (word >> (shift + comptime!(j as u32 * 8))) & comptime!((1u32 << field.bits) - 1);

@@ -23,6 +23,19 @@ const ACROSS: u32 = LANES / SIDE as u32;
 /// Distance of input columns in shared memory: odd, so that columns fall into different banks.
 const STRIDE: u32 = ROWS + 1;
 
+impl ContractConfig {
+    /// Floats of the weight tile: one part's weights, or all parts' products.
+    fn tile_floats(&self) -> usize {
+        let parts = self.units.iter().map(|u| u.parts.len()).max().unwrap_or(1);
+        ((DEPTH * LANES) as usize).max(parts * (ROWS * LANES) as usize)
+    }
+
+    /// Bytes of shared memory of the tiled kernel.
+    pub fn tile_bytes(&self) -> u32 {
+        4 * (DEPTH * STRIDE + UNITS) + 4 * self.tile_floats() as u32
+    }
+}
+
 /// Cubes: `(x * y >= tiles, z = rows / ROWS)`.
 #[cube(launch_unchecked)]
 pub fn gemm(
@@ -40,7 +53,8 @@ pub fn gemm(
     let tile = tile_number();
     let row = CUBE_POS_Z * ROWS;
     let x_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * STRIDE) as usize));
-    let w_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * LANES) as usize));
+    // Holds the products before they are stored, too.
+    let w_tile = Shared::<[f32]>::new_slice(comptime!(config.tile_floats()));
     let norms = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     if row < count {
         if comptime!(!config.prologue.reductions().is_empty()) {
@@ -136,7 +150,7 @@ fn unit_tile(
         }
         depth += DEPTH;
     }
-    finish(buffers, &sums, count, row, first, end, config, unit);
+    finish(buffers, w_tile, &sums, count, row, first, end, config, unit);
 }
 
 /// Input tile, `[depth][row]`; zero past the row's end.
@@ -153,9 +167,8 @@ fn load_inputs(
 ) {
     let none = Sequence::<f32>::new();
     let last = comptime!(config.prologue.insts.len() - 1);
-    #[unroll]
     for i in 0..comptime!(ROWS * DEPTH / UNITS) {
-        let element = UNIT_POS + comptime!(i * UNITS);
+        let element = UNIT_POS + i * UNITS;
         let k = element % DEPTH;
         let m = element / DEPTH;
         let lane = depth + k;
@@ -238,9 +251,11 @@ fn multiply(
     }
 }
 
+/// Products go through shared memory, so that units take pairs of lanes in turn.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
+    tile: &Shared<[f32]>,
     sums: &Array<f32>,
     count: u32,
     row: u32,
@@ -250,27 +265,35 @@ fn finish(
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
-    let lane = first + (UNIT_POS % ACROSS) * SIDE as u32;
-    let from = row + (UNIT_POS / ACROSS) * SIDE as u32;
+    let own_lane = (UNIT_POS % ACROSS) * SIDE as u32;
+    let own_row = (UNIT_POS / ACROSS) * SIDE as u32;
     #[unroll]
-    for m in 0..SIDE {
-        #[unroll]
-        for pair in 0..comptime!(SIDE / 2) {
-            if from + (m as u32) < count && lane + comptime!(pair as u32 * 2) < end {
-                let mut products = Array::<f32>::new(comptime!(parts * 2));
+    for i in 0..comptime!(parts * SIDE * SIDE) {
+        let p = comptime!((i / (SIDE * SIDE)) as u32);
+        let m = own_row + comptime!((i / SIDE % SIDE) as u32);
+        let l = own_lane + comptime!((i % SIDE) as u32);
+        put(tile, (p * ROWS + m) * LANES + l, sums[i]);
+    }
+    sync_cube();
+    let mut task = UNIT_POS;
+    while task < comptime!(ROWS * LANES / 2) {
+        let m = task / comptime!(LANES / 2);
+        let local = (task % comptime!(LANES / 2)) * 2;
+        if row + m < count && first + local < end {
+            let mut products = Array::<f32>::new(comptime!(parts * 2));
+            #[unroll]
+            for p in 0..parts {
                 #[unroll]
-                for p in 0..parts {
-                    #[unroll]
-                    for side in 0..2usize {
-                        products[comptime!(p * 2 + side)] =
-                            sums[comptime!((p * SIDE + m) * SIDE + pair * 2 + side)];
-                    }
+                for side in 0..2usize {
+                    let at = (comptime!(p as u32 * ROWS) + m) * LANES + local + side as u32;
+                    products[comptime!(p * 2 + side)] = tile[at as usize];
                 }
-                finish_pair(
-                    buffers, &products, from + m as u32, lane + comptime!(pair as u32 * 2), end,
-                    comptime!(unit.clone()), comptime!(config.parts.len()), comptime!(config.adapters),
-                );
             }
+            finish_pair(
+                buffers, &products, row + m, first + local, end, comptime!(unit.clone()),
+                comptime!(config.parts.len()), comptime!(config.adapters),
+            );
         }
+        task += UNITS;
     }
 }

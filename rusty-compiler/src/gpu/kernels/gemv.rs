@@ -1,10 +1,11 @@
 //! Contraction for few rows: a team of units (a plane, where the target has them) makes a few lanes of a unit
-//! for a few rows, striding over the weight rows by runs.
+//! for one row, striding over the weight rows by runs. Further rows of a small batch are further cubes, which
+//! find the weights in the cache.
 
 use super::body::evaluate;
 use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
 use super::decode::{RUN, decode_run};
-use super::delta::{entry_of, gain_in};
+use super::delta::entry_of;
 use super::env::{Buffers, bound};
 use super::rows::norm_factors;
 use cubecl::prelude::*;
@@ -32,7 +33,7 @@ impl ContractConfig {
     }
 }
 
-/// Cubes: `(x * y >= tiles, z = rows / batch)`.
+/// Cubes: `(x * y >= tiles, z = rows)`.
 #[cube(launch_unchecked)]
 pub fn gemv(
     weights: &[u32],
@@ -44,20 +45,22 @@ pub fn gemv(
     args: Sequence<u32>,
     #[comptime] config: ContractConfig,
 ) {
-    let count = step[comptime!(config.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let row = CUBE_POS_Z;
     let tile = tile_number();
-    #[unroll]
-    for u in 0..comptime!(config.units.len()) {
-        let arg = comptime!(config.units[u].arg);
-        let before = if comptime!(u == 0) {
-            0u32.runtime()
-        } else {
-            buffers.args[comptime!(config.units[u - 1].arg + 2)]
-        };
-        if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
-            let first = buffers.args[arg] + (tile - before) * comptime!(config.cube_lanes());
-            unit_tile(&buffers, count, first, comptime!(config.clone()), comptime!(config.units[u].clone()));
+    if row < buffers.step[comptime!(config.rows)] {
+        #[unroll]
+        for u in 0..comptime!(config.units.len()) {
+            let arg = comptime!(config.units[u].arg);
+            let before = if comptime!(u == 0) {
+                0u32.runtime()
+            } else {
+                buffers.args[comptime!(config.units[u - 1].arg + 2)]
+            };
+            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
+                let first = buffers.args[arg] + (tile - before) * comptime!(config.cube_lanes());
+                unit_tile(&buffers, row, first, comptime!(config.clone()), comptime!(config.units[u].clone()));
+            }
         }
     }
 }
@@ -65,64 +68,51 @@ pub fn gemv(
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
-    count: u32,
+    row: u32,
     first: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let lanes = comptime!(config.lanes as usize);
-    let batch = comptime!(config.batch as usize);
-    let parts = comptime!(unit.parts.len());
+    let count = comptime!(config.lanes as usize * unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
-    let row = CUBE_POS_Z * config.batch;
-    let mut sums = Array::<f32>::new(comptime!(lanes * batch * parts));
-    accumulate(
-        buffers, &mut sums, count, first, row, end, comptime!(config.clone()), comptime!(unit.clone()),
-    );
-    let totals = share(&sums, comptime!(config.clone()), comptime!(lanes * batch * parts));
-    finish(buffers, totals, count, first, row, end, config, unit);
+    let mut sums = Array::<f32>::new(count);
+    accumulate(buffers, &mut sums, row, first, end, comptime!(config.clone()), comptime!(unit.clone()));
+    let totals = share(&sums, comptime!(config.clone()), count);
+    finish(buffers, totals, row, first, end, config, unit);
 }
 
-/// Each unit's part of the products `sums[(lane * parts + part) * batch + row]`.
+/// Each unit's part of the products `sums[lane * parts + part]`.
 #[cube]
 fn accumulate(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
-    count: u32,
-    first: u32,
     row: u32,
+    first: u32,
     end: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let batch = comptime!(config.batch as usize);
     let results = Sequence::<f32>::new();
-    let mut factors = Sequence::<Sequence<f32>>::new();
-    #[unroll]
-    for m in 0..batch {
-        let at = min(row + m as u32, count - 1);
-        factors.push(norm_factors(
-            buffers, 0u32, at, 0u32, comptime!(config.prologue.clone()), comptime!(config.team),
-        ));
-    }
+    let factors = norm_factors(
+        buffers, 0u32, row, 0u32, comptime!(config.prologue.clone()), comptime!(config.team),
+    );
     let team = comptime!(config.team_units());
     let start = first + (UNIT_POS / team) * config.lanes;
     let runs = comptime!(config.k.div_ceil(RUN as u32));
-    let mut x = Array::<f32>::new(comptime!(RUN * batch));
+    let mut x = Array::<f32>::new(RUN);
     let mut run = UNIT_POS % team;
     while run < runs {
         #[unroll]
-        for m in 0..batch {
-            let at = min(row + m as u32, count - 1);
-            #[unroll]
-            for i in 0..RUN {
-                let lane = run * RUN as u32 + i as u32;
-                x[comptime!(m * RUN + i)] = input(
-                    buffers, &results, factors.index(m), at, lane, comptime!(config.clone()),
-                );
-            }
+        for i in 0..RUN {
+            let lane = run * RUN as u32 + i as u32;
+            x[i] = input(buffers, &results, &factors, row, lane, comptime!(config.clone()));
         }
-        run_products(buffers, sums, &x, count, row, start, end, run, comptime!(config.clone()), comptime!(unit.clone()));
+        #[unroll]
+        for p in 0..comptime!(unit.parts.len()) {
+            part_products(
+                buffers, sums, &x, row, start, end, run, comptime!(config.clone()), comptime!(unit.clone()), p,
+            );
+        }
         run += team;
     }
 }
@@ -149,61 +139,54 @@ fn input(
     }
 }
 
+/// Adds a run's products with one part's weights.
 #[cube]
-fn run_products(
+fn part_products(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &Array<f32>,
-    count: u32,
     row: u32,
     start: u32,
     end: u32,
     run: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
+    #[comptime] p: usize,
 ) {
-    let batch = comptime!(config.batch as usize);
     let parts = comptime!(unit.parts.len());
+    let part = comptime!(config.parts[unit.parts[p]]);
     let first = buffers.args[comptime!(unit.arg)];
-    let mut w = Array::<f32>::new(RUN);
+    let mut gained = Array::<f32>::new(RUN);
     #[unroll]
-    for p in 0..parts {
-        let part = comptime!(config.parts[unit.parts[p]]);
-        let mut gained = Array::<f32>::new(comptime!(RUN * batch));
-        #[unroll]
-        for m in 0..batch {
-            #[unroll]
-            for i in 0..RUN {
-                gained[comptime!(m * RUN + i)] = x[comptime!(m * RUN + i)];
-            }
-            match comptime!(config.adapters) {
-                Some(adapters) => {
-                    let at = min(row + m as u32, count - 1);
-                    let entry = entry_of(buffers, at, comptime!(unit.parts[p] as u32).runtime(), adapters);
-                    #[unroll]
-                    for i in 0..RUN {
-                        let lane = min(run * RUN as u32 + i as u32, comptime!(config.k - 1).runtime());
-                        gained[comptime!(m * RUN + i)] *= gain_in(buffers, entry, lane);
-                    }
-                }
-                None => {}
-            }
-        }
-        #[unroll]
-        for l in 0..comptime!(config.lanes as usize) {
-            let lane = min(start + l as u32, end - 1);
-            let address = buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
-            decode_run(buffers.weights, address, run, &mut w, comptime!(part.format), comptime!(config.k));
-            #[unroll]
-            for m in 0..batch {
-                let mut sum = 0.0f32;
+    for i in 0..RUN {
+        gained[i] = x[i];
+    }
+    match comptime!(config.adapters) {
+        Some(adapters) => {
+            let entry = entry_of(buffers, row, comptime!(unit.parts[p] as u32).runtime(), adapters);
+            let gain = buffers.pool[(entry + 4) as usize];
+            if gain > 0 {
                 #[unroll]
                 for i in 0..RUN {
-                    sum += w[i] * gained[comptime!(m * RUN + i)];
+                    let lane = min(run * RUN as u32 + i as u32, comptime!(config.k - 1).runtime());
+                    gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
                 }
-                sums[comptime!((l * parts + p) * batch + m)] += sum;
             }
         }
+        None => {}
+    }
+    let mut w = Array::<f32>::new(RUN);
+    #[unroll]
+    for l in 0..comptime!(config.lanes as usize) {
+        let lane = min(start + l as u32, end - 1);
+        let address = buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
+        decode_run(buffers.weights, address, run, &mut w, comptime!(part.format), comptime!(config.k));
+        let mut sum = 0.0f32;
+        #[unroll]
+        for i in 0..RUN {
+            sum += w[i] * gained[i];
+        }
+        sums[comptime!(l * parts + p)] += sum;
     }
 }
 
@@ -248,39 +231,32 @@ fn share(sums: &Array<f32>, #[comptime] config: ContractConfig, #[comptime] coun
     totals
 }
 
-/// Tails, one pair of lanes of one row per unit.
+/// Tails, one pair of lanes per unit.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
     totals: Shared<[f32]>,
-    count: u32,
-    first: u32,
     row: u32,
+    first: u32,
     end: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
-    let pairs = comptime!(config.cube_lanes() / 2);
-    let mut task = UNIT_POS;
-    while task < comptime!(config.cube_lanes() / 2 * config.batch) {
-        let m = task / pairs;
-        let local = (task % pairs) * 2;
-        if row + m < count && first + local < end {
-            let mut products = Array::<f32>::new(comptime!(parts * 2));
+    let local = UNIT_POS * 2;
+    if local < comptime!(config.cube_lanes()) && first + local < end {
+        let mut products = Array::<f32>::new(comptime!(parts * 2));
+        #[unroll]
+        for p in 0..parts {
             #[unroll]
-            for p in 0..parts {
-                #[unroll]
-                for side in 0..2usize {
-                    let at = ((local + side as u32) * comptime!(parts as u32) + p as u32) * config.batch + m;
-                    products[comptime!(p * 2 + side)] = totals[at as usize];
-                }
+            for side in 0..2usize {
+                let at = (local + side as u32) * comptime!(parts as u32) + p as u32;
+                products[comptime!(p * 2 + side)] = totals[at as usize];
             }
-            finish_pair(
-                buffers, &products, row + m, first + local, end, comptime!(unit.clone()),
-                comptime!(config.parts.len()), comptime!(config.adapters),
-            );
         }
-        task += comptime!(config.team.units);
+        finish_pair(
+            buffers, &products, row, first + local, end, comptime!(unit.clone()),
+            comptime!(config.parts.len()), comptime!(config.adapters),
+        );
     }
 }
