@@ -12,6 +12,7 @@
 pub mod cpu;
 pub mod error;
 pub mod explain;
+pub mod gpu;
 pub mod passes;
 pub mod plan;
 pub mod slots;

@@ -1,0 +1,224 @@
+//! Adapter pools: one per contraction with sites, its slot table in front and the attached tables behind.
+//!
+//! Attaching writes an adapter's tables into free room and its table entries last; detaching clears the
+//! entries. Both are ordered on the device before the next step, and recordings stay valid. Only when a pool
+//! has no room is it made anew, larger.
+
+use super::kernels::delta::ENTRY;
+use crate::plan::{Anchor, Kernel, Plan};
+use crate::slots::{DeltaTable, SiteDelta, SlotData};
+use crate::{Error, Result, SlotId};
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
+use std::sync::Arc;
+
+/// One contraction's tables.
+pub(super) struct Pool {
+    parts: Vec<Option<rusty_graph::SiteId>>,
+    slots: u32,
+    buffer: DeviceBuffer,
+    /// Words taken by each slot's data, ascending.
+    taken: Vec<(SlotId, u32, u32)>,
+}
+
+impl Pool {
+    /// An empty pool for `slots` slots beside BASE.
+    pub fn new(kernel: &Kernel, slots: u32, device: &dyn GpuDevice) -> Result<Self> {
+        let parts = match &kernel.anchor {
+            Anchor::Contract { parts, .. } => parts.iter().map(|p| p.site).collect(),
+            _ => Vec::new(),
+        };
+        let words = (slots + 1) * parts.len() as u32 * ENTRY;
+        let bytes = (u64::from(words) * 4).next_multiple_of(256);
+        Ok(Self {
+            parts,
+            slots,
+            buffer: device.alloc(bytes, Owner::Adapters, &kernel.name)?,
+            taken: Vec::new(),
+        })
+    }
+
+    /// The buffer to bind.
+    pub fn buffer(&self) -> &DeviceBuffer {
+        &self.buffer
+    }
+
+    fn table_words(&self) -> u32 {
+        (self.slots + 1) * self.parts.len() as u32 * ENTRY
+    }
+
+    fn capacity(&self) -> u32 {
+        (self.buffer.bytes() / 4) as u32
+    }
+
+    /// Writes an adapter's tables for a slot. `false`: there is no room for its words; see [`Pool::grown`].
+    pub fn attach(&mut self, slot: SlotId, data: &SlotData, device: &dyn GpuDevice) -> Result<bool> {
+        self.detach(slot, device)?;
+        let (mut entries, tables) = self.packed(data);
+        if tables.is_empty() {
+            return Ok(true);
+        }
+        let Some(at) = self.room(tables.len() as u32) else {
+            return Ok(false);
+        };
+        for entry in entries.chunks_exact_mut(ENTRY as usize) {
+            for offset in &mut entry[1..7] {
+                // Zero is "absent"; packed offsets count from one.
+                *offset = if *offset > 0 { *offset - 1 + at } else { 0 };
+            }
+        }
+        device.write(&self.buffer, u64::from(at) * 4, bytemuck::cast_slice(&tables))?;
+        device.write(&self.buffer, self.entry_byte(slot), bytemuck::cast_slice(&entries))?;
+        self.taken.push((slot, at, tables.len() as u32));
+        self.taken.sort_by_key(|(_, at, _)| *at);
+        Ok(true)
+    }
+
+    /// Clears a slot.
+    pub fn detach(&mut self, slot: SlotId, device: &dyn GpuDevice) -> Result<()> {
+        let before = self.taken.len();
+        self.taken.retain(|(s, _, _)| *s != slot);
+        if self.taken.len() < before {
+            let entries = vec![0u32; self.parts.len() * ENTRY as usize];
+            device.write(&self.buffer, self.entry_byte(slot), bytemuck::cast_slice(&entries))?;
+        }
+        Ok(())
+    }
+
+    /// A larger pool with everything attached and room for `data`.
+    pub fn grown(
+        &self,
+        kernel: &Kernel,
+        attached: &[(SlotId, Arc<SlotData>)],
+        data: &SlotData,
+        device: &dyn GpuDevice,
+    ) -> Result<Self> {
+        let wanted = attached.iter().map(|(_, d)| self.words(d)).sum::<u64>() + self.words(data);
+        let bytes = (u64::from(self.table_words()) * 4 + wanted * 5).next_multiple_of(256);
+        let limit = device.target().max_binding_bytes.min(u64::from(u32::MAX));
+        if bytes > limit {
+            return Err(rusty_backend::Error::TooLarge {
+                device: device.target().name.clone(),
+                owner: format!("adapters of {}", kernel.name),
+                what: "one binding",
+                asked: bytes,
+                limit,
+            }
+            .into());
+        }
+        let mut grown = Self {
+            parts: self.parts.clone(),
+            slots: self.slots,
+            buffer: device.alloc(bytes, Owner::Adapters, &kernel.name)?,
+            taken: Vec::new(),
+        };
+        for (slot, data) in attached {
+            grown.attach(*slot, data, device)?;
+        }
+        Ok(grown)
+    }
+
+    fn entry_byte(&self, slot: SlotId) -> u64 {
+        u64::from(slot.0) * self.parts.len() as u64 * u64::from(ENTRY) * 4
+    }
+
+    fn words(&self, data: &SlotData) -> u64 {
+        self.packed(data).1.len() as u64
+    }
+
+    /// First word of a free range.
+    fn room(&self, words: u32) -> Option<u32> {
+        let mut at = self.table_words();
+        for (_, start, len) in &self.taken {
+            if start - at >= words {
+                return Some(at);
+            }
+            at = start + len;
+        }
+        (self.capacity() - at >= words).then_some(at)
+    }
+
+    /// Entries of a slot, with offsets into the tables counted from one, and the tables.
+    fn packed(&self, data: &SlotData) -> (Vec<u32>, Vec<u32>) {
+        let mut entries = vec![0; self.parts.len() * ENTRY as usize];
+        let mut tables = Vec::new();
+        for (part, entry) in self.parts.iter().zip(entries.chunks_exact_mut(ENTRY as usize)) {
+            let Some(delta) = part.and_then(|site| data.site(site)) else {
+                continue;
+            };
+            entry[0] = delta.rank;
+            if delta.rank > 0 {
+                entry[1] = push_table(&mut tables, &delta.a);
+                entry[2] = push_table(&mut tables, &delta.b);
+                entry[3] = push_floats(&mut tables, &delta.scale);
+            }
+            for (at, vector) in [(4, &delta.gain_in), (5, &delta.gain_out), (6, &delta.bias)] {
+                entry[at] = vector.as_ref().map_or(0, |v| push_floats(&mut tables, v));
+            }
+            entry[7] = u32::from(is_half(&delta.a)) | (u32::from(is_half(&delta.b)) << 1);
+        }
+        (entries, tables)
+    }
+}
+
+fn is_half(table: &DeltaTable) -> bool {
+    matches!(table, DeltaTable::F16(_))
+}
+
+fn push_floats(tables: &mut Vec<u32>, values: &[f32]) -> u32 {
+    let at = tables.len() as u32 + 1;
+    tables.extend(values.iter().map(|v| v.to_bits()));
+    at
+}
+
+fn push_table(tables: &mut Vec<u32>, table: &DeltaTable) -> u32 {
+    match table {
+        DeltaTable::F32(values) => push_floats(tables, values),
+        DeltaTable::F16(values) => {
+            let at = tables.len() as u32 + 1;
+            let pair = |p: &[half::f16]| {
+                let high = p.get(1).map_or(0, |h| h.to_bits());
+                u32::from(p[0].to_bits()) | (u32::from(high) << 16)
+            };
+            tables.extend(values.chunks(2).map(pair));
+            at
+        }
+    }
+}
+
+/// Checks that every delta fits its site.
+pub(super) fn check(plan: &Plan, data: &SlotData) -> Result<()> {
+    for (id, delta) in &data.sites {
+        let Some(site) = plan.sites.get(id.index()) else {
+            return Err(Error::Slot {
+                adapter: data.name.clone(),
+                site: id.to_string(),
+                reason: "the model has no such site".into(),
+            });
+        };
+        if let Some(reason) = misfit(delta, site.k as usize, site.n as usize) {
+            return Err(Error::Slot {
+                adapter: data.name.clone(),
+                site: site.name.clone(),
+                reason,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn misfit(delta: &SiteDelta, k: usize, n: usize) -> Option<String> {
+    let rank = delta.rank as usize;
+    let vector = |v: &Option<Arc<[f32]>>, default: usize| v.as_ref().map_or(default, |v| v.len());
+    let sizes = [
+        ("A", delta.a.len(), rank * k),
+        ("B", delta.b.len(), n * rank),
+        ("scale", delta.scale.len(), rank),
+        ("gain_in", vector(&delta.gain_in, k), k),
+        ("gain_out", vector(&delta.gain_out, n), n),
+        ("bias", vector(&delta.bias, n), n),
+    ];
+    sizes
+        .into_iter()
+        .find(|(_, has, wants)| has != wants)
+        .map(|(name, has, wants)| format!("{name} has {has} values; the site takes {wants}"))
+}

@@ -1,0 +1,188 @@
+//! Contractions: units, tiles, and the launches for each chunk of the weights.
+
+use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
+use super::kernels::delta::Adapters;
+use super::kernels::body::Source;
+use super::kernels::gemm;
+use super::kernels::reduce::Team;
+use super::lower::{Grid, Lowering, Scalars, Template, template};
+use super::text::Kind;
+use super::weights::{Span, WeightStore, row_bytes};
+use crate::Result;
+use crate::plan::{Anchor, Inst, Kernel, Part, Tail};
+use rusty_backend::DeviceBuffer;
+use rusty_graph::WeightId;
+
+/// Units of a cube of the matrix-vector kernel.
+const GEMV_UNITS: u32 = 128;
+
+/// Parts and tails that belong together, by their numbers.
+struct Unit {
+    parts: Vec<usize>,
+    tails: Vec<usize>,
+}
+
+impl Lowering<'_> {
+    /// The launches of a contraction; with adapters, `adapters` is the header word of the row count.
+    pub fn contract(
+        &self,
+        kernel: &Kernel,
+        plane: u32,
+        tiled: bool,
+        adapters: Option<usize>,
+        store: &mut WeightStore<'_>,
+    ) -> Result<Vec<Template>> {
+        let Anchor::Contract { k, parts } = &kernel.anchor else {
+            return Err(self.refuse(kernel, "is no contraction"));
+        };
+        let units = units(parts, &kernel.tails);
+        if let Some(unit) = units.iter().find(|u| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n)) {
+            return Err(self.refuse(kernel, format!("a tail reads parts {:?} of different widths", unit.parts)));
+        }
+        let groups: Vec<Vec<WeightId>> = units
+            .iter()
+            .map(|u| u.parts.iter().map(|p| parts[*p].weight).collect())
+            .collect();
+        let mut launches = Vec::new();
+        if adapters.is_some() {
+            launches.push(self.shrink(kernel, *k, parts.len() as u32, plane));
+        }
+        for spans in store.cut(&groups) {
+            let present: Vec<Span> = spans.iter().flatten().cloned().collect();
+            let chunk = store.chunk(&present)?;
+            let mut offsets = chunk.offsets.into_iter();
+            let ranges: Vec<Option<Range>> = spans
+                .iter()
+                .map(|s| {
+                    s.as_ref().map(|span| Range {
+                        first: span.first,
+                        end: span.end,
+                        offsets: offsets.next().unwrap_or_default(),
+                    })
+                })
+                .collect();
+            launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.buffer, plane, tiled, adapters)?);
+        }
+        Ok(launches)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn chunk_launch(
+        &self,
+        kernel: &Kernel,
+        units: &[Unit],
+        ranges: &[Option<Range>],
+        buffer: DeviceBuffer,
+        plane: u32,
+        tiled: bool,
+        adapters: Option<usize>,
+    ) -> Result<Template> {
+        let Anchor::Contract { k, parts } = &kernel.anchor else {
+            return Err(self.refuse(kernel, "is no contraction"));
+        };
+        let mut scalars = Scalars::default();
+        let places = self.places(kernel, &mut scalars);
+        let mut config = ContractConfig {
+            team: Team {
+                units: GEMV_UNITS.min(self.target.max_units),
+                plane,
+            },
+            rows: self.rows_word(kernel),
+            k: *k,
+            prologue: self.program(&kernel.prologue, &places, Source::None, *k),
+            parts: parts.iter().map(|p| self.part(p, &mut scalars)).collect(),
+            units: Vec::new(),
+            adapters: None,
+            lanes: lanes(parts),
+        };
+        let tile = if tiled { gemm::LANES } else { config.cube_lanes() };
+        let mut tiles = 0;
+        for (unit, range) in units.iter().zip(ranges) {
+            let (first, end) = range.as_ref().map_or((0, 0), |r| (r.first, r.end));
+            tiles += (end - first).div_ceil(tile);
+            let arg = scalars.push(first);
+            scalars.push(end);
+            scalars.push(tiles);
+            for (at, p) in unit.parts.iter().enumerate() {
+                scalars.0[config.parts[*p].arg] = range.as_ref().map_or(0, |r| r.offsets[at]);
+            }
+            let tails = unit
+                .tails
+                .iter()
+                .map(|t| self.store(&kernel.tails[*t], &places, Source::Given, &mut scalars))
+                .collect();
+            config.units.push(UnitConfig { parts: unit.parts.clone(), tails, arg });
+        }
+        let mut shrunk = None;
+        if let Some(rows) = adapters {
+            let arg = scalars.push(0);
+            scalars.push(0);
+            config.adapters = Some(Adapters { parts: parts.len() as u32, arg, rows });
+            shrunk = Some(arg);
+        }
+        if tiled && config.tile_bytes() > self.target.shared_bytes {
+            let (needs, has) = (config.tile_bytes(), self.target.shared_bytes);
+            return Err(self.refuse(kernel, format!("needs {needs} bytes of shared memory; there are {has}")));
+        }
+        let rows = if tiled { gemm::ROWS } else { 1 };
+        let kind = if tiled { Kind::Gemm(config) } else { Kind::Gemv(config) };
+        let mut made = template(kernel, kind, Grid::Tiles { tiles, rows }, scalars, Some(buffer));
+        made.shrunk = shrunk;
+        Ok(made)
+    }
+
+    fn part(&self, part: &Part, scalars: &mut Scalars) -> PartConfig {
+        let decl = &self.plan.weights[part.weight.index()];
+        PartConfig {
+            format: decl.format,
+            row_bytes: row_bytes(decl) as u32,
+            arg: scalars.push(0),
+        }
+    }
+}
+
+/// Lanes of a unit in a chunk, and the bytes at which its parts' rows start.
+struct Range {
+    first: u32,
+    end: u32,
+    offsets: Vec<u32>,
+}
+
+/// Lanes of a team: more where there are cubes enough for any device.
+fn lanes(parts: &[Part]) -> u32 {
+    let total: u32 = parts.iter().map(|p| p.n).sum();
+    if total >= 8192 { 4 } else { 2 }
+}
+
+/// Parts connected by tails that read them together.
+fn units(parts: &[Part], tails: &[Tail]) -> Vec<Unit> {
+    let mut of_part: Vec<usize> = (0..parts.len()).collect();
+    let reads: Vec<Vec<usize>> = tails.iter().map(results).collect();
+    for read in &reads {
+        let Some(first) = read.first() else { continue };
+        let target = of_part[*first];
+        for other in read {
+            let old = of_part[*other];
+            of_part.iter_mut().filter(|u| **u == old).for_each(|u| *u = target);
+        }
+    }
+    let mut names = of_part.clone();
+    names.sort_unstable();
+    names.dedup();
+    let unit = |name: usize| Unit {
+        parts: (0..parts.len()).filter(|p| of_part[*p] == name).collect(),
+        tails: (0..tails.len())
+            .filter(|t| reads[*t].first().is_some_and(|p| of_part[*p] == name))
+            .collect(),
+    };
+    names.into_iter().map(unit).collect()
+}
+
+/// Results that a tail reads.
+fn results(tail: &Tail) -> Vec<usize> {
+    let read = |i: &Inst| match i {
+        Inst::Result(r) => Some(*r as usize),
+        _ => None,
+    };
+    tail.body.insts.iter().filter_map(read).collect()
+}

@@ -1,0 +1,414 @@
+//! A plan bound to a GPU.
+
+use super::adapters::{self, Pool};
+use super::kernels::env::BINDINGS;
+use super::lower::{Grid, Lowering, Stage, Template, When, has_sites};
+use super::operands::{Shape, encode};
+use super::text::{KernelSpec, info};
+use super::weights::WeightStore;
+use super::kernels::delta::SHRINK_CUBES;
+use super::kernels::sink::token_words;
+use crate::plan::{Operand, Plan, PlanValueId};
+use crate::slots::SlotData;
+use crate::{
+    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step, StepOutput, Want,
+};
+use rayon::prelude::*;
+use rusty_backend::{DeviceBuffer, GpuDevice, Launch, Owner, Pipeline, Recording};
+use rusty_graph::WeightId;
+use rusty_loader::ModelFile;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Recordings kept; beyond, all are made anew as they are needed.
+const RECORDINGS: usize = 64;
+/// Ranks for which room is made at first.
+const FIRST_RANKS: u32 = 64;
+/// Words of the step buffer at first.
+const FIRST_STEP_WORDS: u64 = 16 << 10;
+
+/// A plan with its weights on a device and every kernel compiled.
+pub struct GpuExecutable {
+    plan: Plan,
+    options: BindOptions,
+    device: Arc<dyn GpuDevice>,
+    stages: Vec<Stage>,
+    pipelines: HashMap<KernelSpec, Pipeline>,
+    vectors: DeviceBuffer,
+    arena: DeviceBuffer,
+    step: DeviceBuffer,
+    picks: DeviceBuffer,
+    dummies: [DeviceBuffer; 3],
+    kv: Vec<DeviceBuffer>,
+    /// By stage; empty where adapters cannot act.
+    pools: Vec<Option<Pool>>,
+    attached: Vec<(SlotId, Arc<SlotData>)>,
+    /// Ranks for which the arena has room.
+    ranks: u32,
+    recordings: HashMap<Shape, Recording>,
+    weight_bytes: u64,
+}
+
+impl GpuExecutable {
+    /// Uploads the weights, makes the caches and compiles every kernel variant.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] where the file does not match the plan, [`Error::Target`] where the device cannot run
+    /// a kernel, [`Error::Device`] where it runs out of memory or refuses a kernel's text.
+    pub fn bind(
+        plan: Plan,
+        file: &dyn ModelFile,
+        device: Arc<dyn GpuDevice>,
+        options: BindOptions,
+    ) -> Result<Self> {
+        let mut store = WeightStore::new(&plan, file, &*device);
+        let (vectors, places) = store.vectors(&vector_weights(&plan))?;
+        let lowering = Lowering {
+            plan: &plan,
+            target: device.target(),
+            kv: options.kv,
+            adapters: options.slots > 0,
+            vectors: &places,
+        };
+        let stages = plan
+            .kernels
+            .iter()
+            .map(|k| lowering.stage(k, &mut store))
+            .collect::<Result<Vec<_>>>()?;
+        let weight_bytes = store.bytes();
+        let pipelines = compile(&stages, &*device)?;
+        let pools = plan
+            .kernels
+            .iter()
+            .map(|k| {
+                let needed = options.slots > 0 && has_sites(k);
+                needed.then(|| Pool::new(k, options.slots, &*device)).transpose()
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(1)));
+        let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
+        let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
+        Ok(Self {
+            vectors,
+            arena: device.alloc(arena_bytes(&plan, ranks), Owner::Arena, "arena")?,
+            step: other(FIRST_STEP_WORDS * 4, "step operands")?,
+            picks: other(u64::from(rows) * 4, "chosen tokens")?,
+            dummies: [other(256, "no weights")?, other(256, "no pages")?, other(256, "no adapters")?],
+            kv: caches(&plan, &*device, &options)?,
+            stages,
+            pipelines,
+            pools,
+            attached: Vec::new(),
+            ranks,
+            recordings: HashMap::new(),
+            weight_bytes,
+            plan,
+            options,
+            device,
+        })
+    }
+
+    /// The plan that runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn upload(&mut self, words: &[u32]) -> Result<()> {
+        let bytes = words.len() as u64 * 4;
+        if bytes > self.step.bytes() {
+            self.recordings.clear();
+            self.step = self.device.alloc(bytes.next_power_of_two(), Owner::Other, "step operands")?;
+        }
+        Ok(self.device.write(&self.step, 0, bytemuck::cast_slice(words))?)
+    }
+
+    fn recording(&mut self, shape: Shape) -> Result<Recording> {
+        if let Some(recording) = self.recordings.get(&shape) {
+            return Ok(recording.clone());
+        }
+        let mut launches = Vec::new();
+        for at in 0..self.stages.len() {
+            self.stage_launches(at, shape, &mut launches)?;
+        }
+        let recording = self.device.record(&launches)?;
+        if self.recordings.len() >= RECORDINGS {
+            self.recordings.clear();
+        }
+        self.recordings.insert(shape, recording.clone());
+        Ok(recording)
+    }
+
+    fn stage_launches(&self, at: usize, shape: Shape, launches: &mut Vec<Launch>) -> Result<()> {
+        let stage = &self.stages[at];
+        let rows = if stage.selected { shape.selected } else { shape.rows };
+        if rows == 0 {
+            return Ok(());
+        }
+        let adapted = shape.adapted && !stage.adapted.is_empty();
+        let variants = if adapted { &stage.adapted } else { &stage.plain };
+        // The last variant reaches to the symbol's maximum, beyond which only rounded counts can lie.
+        let last = variants.last().map_or(0, |(range, _, _)| range.1);
+        for (range, when, templates) in variants {
+            let now = match when {
+                When::Always => true,
+                When::Decode(decode) => *decode == shape.decode,
+                When::ArgMax => shape.argmax,
+            };
+            if now && (range.0..=range.1).contains(&rows.min(last)) {
+                for template in templates {
+                    launches.push(self.launch(template, at, rows, shape)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&self, template: &Template, at: usize, rows: u32, shape: Shape) -> Result<Launch> {
+        let stage = &self.stages[at];
+        let mut scalars = template.scalars.clone();
+        if let Some(first) = template.shrunk {
+            scalars[first] = (self.plan.arena_bytes.next_multiple_of(256) / 4) as u32;
+            scalars[first + 1] = self.ranks;
+        }
+        let words = match (stage.layer, &template.spec.kind) {
+            (_, super::text::Kind::Choose(_)) => &self.picks,
+            (Some(layer), _) => &self.kv[layer as usize],
+            (None, _) => &self.dummies[1],
+        };
+        let pool = match (&self.pools[at], template.shrunk) {
+            (Some(pool), Some(_)) => pool.buffer(),
+            _ => &self.dummies[2],
+        };
+        let buffers = [
+            template.weights.as_ref().unwrap_or(&self.dummies[0]),
+            &self.arena,
+            &self.vectors,
+            &self.step,
+            words,
+            pool,
+        ];
+        let lengths: [u64; BINDINGS] = buffers.map(|b| b.bytes() / 4);
+        let pipeline = self.pipelines.get(&template.spec).ok_or_else(|| Error::Invalid {
+            pass: "bind",
+            kernel: template.label.clone(),
+            reason: "was not compiled".into(),
+        })?;
+        Ok(Launch {
+            pipeline: pipeline.clone(),
+            buffers: buffers.iter().map(|b| b.whole()).collect(),
+            info: info(&scalars, lengths),
+            groups: groups(template.grid, rows, shape, self.device.target().max_groups),
+            label: template.label.clone(),
+        })
+    }
+
+    /// Reads back what the rows want.
+    fn results(&self, step: &Step<'_>) -> Result<StepOutput> {
+        let selected = step.selected();
+        let wants: Vec<Want> = selected.iter().map(|r| step.wants[*r as usize]).collect();
+        let picks: Vec<u32> = match wants.contains(&Want::ArgMax) {
+            true => {
+                let bytes = self.device.read(&self.picks, 0, selected.len() as u64 * 4)?;
+                bytemuck::pod_collect_to_vec(&bytes)
+            }
+            false => Vec::new(),
+        };
+        let logits = self.value_rows(self.plan.logits, &wants, Want::Logits)?;
+        let hidden = self.value_rows(self.plan.hidden, &wants, Want::Hidden)?;
+        let row = |(data, width): &(Vec<f32>, usize), i: usize| data[i * width..(i + 1) * width].to_vec();
+        let result = |i: usize, want: Want| match want {
+            Want::Logits => RowResult::Logits(row(&logits, i)),
+            Want::Hidden => RowResult::Hidden(row(&hidden, i)),
+            Want::ArgMax | Want::Nothing => RowResult::Token(picks[i]),
+        };
+        let results = wants.iter().enumerate().map(|(i, w)| (selected[i], result(i, *w)));
+        Ok(StepOutput { results: results.collect() })
+    }
+
+    /// Rows of a value from the first, up to the last that is wanted.
+    fn value_rows(&self, id: PlanValueId, wants: &[Want], want: Want) -> Result<(Vec<f32>, usize)> {
+        let value = self.plan.value(id);
+        let width = value.width as usize;
+        let rows = wants.iter().rposition(|w| *w == want).map_or(0, |last| last + 1);
+        if rows == 0 {
+            return Ok((Vec::new(), width));
+        }
+        let mut data = vec![0.0f32; rows * width];
+        self.device.read_into(&self.arena, value.offset, bytemuck::cast_slice_mut(&mut data))?;
+        Ok((data, width))
+    }
+
+    /// Makes room for adapters of `rank`.
+    fn reserve_ranks(&mut self, data: &SlotData) -> Result<()> {
+        let rank = data.sites.iter().map(|(_, d)| d.rank).max().unwrap_or(0);
+        if rank > self.ranks {
+            self.recordings.clear();
+            let ranks = rank.next_power_of_two();
+            self.arena = self.device.alloc(arena_bytes(&self.plan, ranks), Owner::Arena, "arena")?;
+            self.ranks = ranks;
+        }
+        Ok(())
+    }
+
+    fn check_slot(&self, slot: SlotId, name: &str) -> Result<()> {
+        if slot == SlotId::BASE || slot.0 > self.options.slots {
+            return Err(Error::Slot {
+                adapter: name.into(),
+                site: "all".into(),
+                reason: format!("slot {} is not one of 1 to {}", slot.0, self.options.slots),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Executable for GpuExecutable {
+    fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
+        let max = |symbol| self.plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(symbol))) as usize;
+        step.check(max(0), max(1), self.plan.vocab, self.options.pages, self.options.slots)?;
+        let encoded = encode(step, &self.plan.ropes);
+        self.upload(&encoded.words)?;
+        let recording = self.recording(encoded.shape)?;
+        self.device.submit(&recording)?;
+        self.results(step)
+    }
+
+    fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
+        self.check_slot(slot, &data.name)?;
+        adapters::check(&self.plan, &data)?;
+        self.reserve_ranks(&data)?;
+        self.attached.retain(|(s, _)| *s != slot);
+        for (at, kernel) in self.plan.kernels.iter().enumerate() {
+            let Some(pool) = &mut self.pools[at] else {
+                continue;
+            };
+            if !pool.attach(slot, &data, &*self.device)? {
+                let mut grown = pool.grown(kernel, &self.attached, &data, &*self.device)?;
+                grown.attach(slot, &data, &*self.device)?;
+                *pool = grown;
+                self.recordings.clear();
+            }
+        }
+        self.attached.push((slot, data));
+        Ok(())
+    }
+
+    fn detach(&mut self, slot: SlotId) -> Result<()> {
+        self.check_slot(slot, "none")?;
+        self.attached.retain(|(s, _)| *s != slot);
+        for pool in self.pools.iter_mut().flatten() {
+            pool.detach(slot, &*self.device)?;
+        }
+        Ok(())
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
+        let pages = self.options.pages;
+        if from >= pages || to >= pages {
+            return Err(Error::Step(format!("page copy from {from} to {to}; there are {pages} pages")));
+        }
+        for (layer, buffer) in self.kv.iter().enumerate() {
+            let bytes = page_bytes(&self.plan, layer, &self.options);
+            let at = |page: u32| u64::from(page) * bytes;
+            if from != to {
+                self.device.copy(buffer, at(from), buffer, at(to), bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryUse {
+        MemoryUse {
+            mapped_weights: 0,
+            resident_weights: self.weight_bytes,
+            kv: self.kv.iter().map(DeviceBuffer::bytes).sum(),
+            adapters: self.pools.iter().flatten().map(|p| p.buffer().bytes()).sum(),
+            arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),
+        }
+    }
+}
+
+/// Groups of a launch.
+fn groups(grid: Grid, rows: u32, shape: Shape, max: [u32; 3]) -> [u32; 3] {
+    match grid {
+        Grid::Rows { y } => [rows, y, 1],
+        Grid::Tiles { tiles, rows: batch } => {
+            let x = tiles.min(max[0].min(1 << 15));
+            [x, tiles.div_ceil(x), rows.div_ceil(batch)]
+        }
+        Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
+        Grid::Attention { kv_heads } => [shape.tiles, kv_heads, 1],
+    }
+}
+
+/// Weights that bodies read as vectors.
+fn vector_weights(plan: &Plan) -> Vec<WeightId> {
+    let operands = plan.kernels.iter().flat_map(|k| &k.operands);
+    let vectors = operands.filter_map(|o| match o {
+        Operand::Vector(w) => Some(*w),
+        _ => None,
+    });
+    vectors.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Compiles every kernel, in parallel.
+fn compile(stages: &[Stage], device: &dyn GpuDevice) -> Result<HashMap<KernelSpec, Pipeline>> {
+    let mut specs: Vec<&KernelSpec> = Vec::new();
+    for stage in stages {
+        for (_, _, templates) in stage.plain.iter().chain(&stage.adapted) {
+            specs.extend(templates.iter().map(|t| &t.spec));
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    specs.retain(|s| seen.insert(*s));
+    let made = specs
+        .par_iter()
+        .map(|spec| {
+            let text = spec.text(device.target())?;
+            Ok(((*spec).clone(), device.pipeline(&text)?))
+        })
+        .collect::<Result<HashMap<_, _>>>()?;
+    device.keep_pipelines();
+    tracing::debug!(kernels = made.len(), "compiled");
+    Ok(made)
+}
+
+/// Bytes of the plan's arena and, behind it, of adapters' intermediate: `ranks` per row and part.
+fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
+    let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
+    let parts = plan.kernels.iter().map(|k| match &k.anchor {
+        crate::plan::Anchor::Contract { parts, .. } => parts.len() as u64,
+        _ => 0,
+    });
+    let shrunk = u64::from(rows) * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
+    (plan.arena_bytes.next_multiple_of(256) + shrunk).max(256)
+}
+
+/// Bytes of a page of a layer.
+fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u64 {
+    let kv = plan.kv[layer];
+    let words = token_words(kv.kv_heads * kv.head_dim, options.kv);
+    2 * PAGE_TOKENS as u64 * u64::from(words) * 4
+}
+
+/// One buffer of pages per layer.
+fn caches(plan: &Plan, device: &dyn GpuDevice, options: &BindOptions) -> Result<Vec<DeviceBuffer>> {
+    let target = device.target();
+    let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
+    (0..plan.kv.len())
+        .map(|layer| {
+            let bytes = page_bytes(plan, layer, options) * u64::from(options.pages.max(1));
+            if bytes > limit {
+                return Err(Error::Target {
+                    target: target.name.clone(),
+                    kernel: format!("keys and values of layer {layer}"),
+                    reason: format!(
+                        "{} pages are {bytes} bytes; {limit} fit a binding: use a shorter context",
+                        options.pages
+                    ),
+                });
+            }
+            Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
+        })
+        .collect()
+}

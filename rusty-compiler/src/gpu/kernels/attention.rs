@@ -1,0 +1,334 @@
+//! Flash attention over KV pages: online softmax (arXiv 2205.14135) with grouped queries (arXiv 2305.13245).
+//!
+//! A cube takes one key/value head for a tile of rows of one sequence, so that every key and value it reads
+//! serves all of the group's query heads and all rows of the tile. A decode row is a tile of one.
+
+use super::bits::f16_value;
+use super::body::safe_tanh;
+use super::contract::{UnitConfig, finish_pair};
+use super::env::{Buffers, bound, header, put};
+use super::sink::{token_base, token_words};
+use crate::KvFormat;
+use crate::plan::F32;
+use cubecl::prelude::*;
+
+/// Keys of a step of the softmax.
+pub const KEYS: u32 = 32;
+/// Below every score, and finite: WGSL has no infinities to rely on.
+const LOWEST: f32 = -1.0e30;
+
+/// What an attention kernel is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionConfig {
+    /// Units of a cube.
+    pub units: u32,
+    /// Query rows of a tile.
+    pub rows: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a head, even.
+    pub head_dim: u32,
+    /// Factor on the scores.
+    pub scale: F32,
+    /// Keys that a row sees, itself included.
+    pub window: Option<u32>,
+    /// `cap * tanh(score / cap)`.
+    pub softcap: Option<F32>,
+    /// Storage.
+    pub kv: KvFormat,
+    /// Scalar: arena word of the queries.
+    pub arg: usize,
+    /// Tails, over the one result.
+    pub unit: UnitConfig,
+}
+
+impl AttentionConfig {
+    fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// Queries of a cube: rows by heads of the group.
+    pub fn queries(&self) -> u32 {
+        self.rows * self.group()
+    }
+
+    /// Pairs of output lanes of a unit.
+    fn pairs(&self) -> u32 {
+        (self.queries() * self.head_dim / 2).div_ceil(self.units)
+    }
+
+    fn words(&self) -> u32 {
+        token_words(self.kv_heads * self.head_dim, self.kv)
+    }
+
+    /// Bytes of shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        4 * (self.queries() * (self.head_dim + KEYS + 3) + 2 * KEYS)
+    }
+}
+
+/// Cubes: `(tiles, key/value heads)`.
+#[cube(launch_unchecked)]
+pub fn attention(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: AttentionConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let tile = buffers.step[header::TILES] + CUBE_POS_X * 2;
+    let first = buffers.step[tile as usize];
+    let rows = buffers.step[(tile + 1) as usize];
+    if rows > 0 {
+        attend(&buffers, first, rows, config);
+    }
+}
+
+/// Position of a row.
+#[cube]
+fn position_of(buffers: &Buffers<'_>, row: u32) -> u32 {
+    buffers.step[(buffers.step[header::POSITIONS] + row) as usize]
+}
+
+#[cube]
+fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: AttentionConfig) {
+    let queries = comptime!(config.queries());
+    let dim = comptime!(config.head_dim);
+    let q = Shared::<[f32]>::new_slice(comptime!((queries * dim) as usize));
+    let scores = Shared::<[f32]>::new_slice(comptime!((queries * KEYS) as usize));
+    // Running maximum, running sum and the factor on what was summed before, per query.
+    let state = Shared::<[f32]>::new_slice(comptime!((queries * 3) as usize));
+    // Where each key and each value of the step starts.
+    let places = Shared::<[u32]>::new_slice(comptime!((KEYS * 2) as usize));
+    load_queries(buffers, &q, &state, first, rows, comptime!(config.clone()));
+    let mut sums = Array::<f32>::new(comptime!((config.pairs() * 2) as usize));
+    let lowest = position_of(buffers, first);
+    let end = position_of(buffers, first + rows - 1) + 1;
+    let mut key = match comptime!(config.window) {
+        Some(window) => {
+            let start = lowest + 1 - min(window.runtime(), lowest + 1);
+            start - start % KEYS
+        }
+        None => 0u32.runtime(),
+    };
+    let pages = buffers.step[(buffers.step[header::PAGES] + first) as usize];
+    while key < end {
+        locate(buffers, &places, pages, key, end, comptime!(config.clone()));
+        sync_cube();
+        score(buffers, &q, &scores, &places, lowest, rows, key, comptime!(config.clone()));
+        sync_cube();
+        soften(&scores, &state, comptime!(config.clone()));
+        sync_cube();
+        gather(buffers, &mut sums, &scores, &state, &places, key, end, comptime!(config.clone()));
+        sync_cube();
+        key += KEYS;
+    }
+    store(buffers, &sums, &state, first, rows, config);
+}
+
+/// Scaled queries into shared memory, `[query][lane]`; query `m * group + h` is head `h` of row `m`.
+#[cube]
+fn load_queries(
+    buffers: &Buffers<'_>,
+    q: &Shared<[f32]>,
+    state: &Shared<[f32]>,
+    first: u32,
+    rows: u32,
+    #[comptime] config: AttentionConfig,
+) {
+    let dim = comptime!(config.head_dim);
+    let group = comptime!(config.group());
+    let mut at = UNIT_POS;
+    while at < comptime!(config.queries() * config.head_dim) {
+        let query = at / dim;
+        let m = query / group;
+        let head = CUBE_POS_Y * group + query % group;
+        let row = first + min(m, rows - 1);
+        let from = buffers.args[comptime!(config.arg)]
+            + row * comptime!(config.heads * config.head_dim)
+            + head * dim
+            + at % dim;
+        put(q, at, buffers.arena[from as usize] * comptime!(config.scale.get()));
+        at += config.units;
+    }
+    let mut query = UNIT_POS;
+    while query < comptime!(config.queries()) {
+        put(state, query * 3, LOWEST.runtime());
+        put(state, query * 3 + 1, 0.0f32.runtime());
+        query += config.units;
+    }
+}
+
+/// Where the step's keys and values start for this head.
+#[cube]
+fn locate(
+    buffers: &Buffers<'_>,
+    places: &Shared<[u32]>,
+    pages: u32,
+    key: u32,
+    end: u32,
+    #[comptime] config: AttentionConfig,
+) {
+    let words = comptime!(config.words());
+    let head = CUBE_POS_Y * comptime!(token_words(config.head_dim, config.kv));
+    let mut i = UNIT_POS;
+    while i < KEYS {
+        let position = min(key + i, end - 1);
+        put(places, i * 2, token_base(buffers.step, pages, position, 0u32.runtime(), words) + head);
+        put(places, i * 2 + 1, token_base(buffers.step, pages, position, 1u32.runtime(), words) + head);
+        i += config.units;
+    }
+}
+
+/// A pair of lanes of a key or value that starts at word `at`.
+#[cube]
+fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: KvFormat) -> (f32, f32) {
+    match kv {
+        KvFormat::F32 => {
+            let low = words[(at + pair * 2) as usize];
+            let high = words[(at + pair * 2 + 1) as usize];
+            (f32::reinterpret(low), f32::reinterpret(high))
+        }
+        KvFormat::F16 => {
+            let word = words[(at + pair) as usize];
+            (f16_value(word & 0xffff), f16_value(word >> 16))
+        }
+    }
+}
+
+/// `scores[query][key]`; what a query may not see is [`LOWEST`].
+#[cube]
+fn score(
+    buffers: &Buffers<'_>,
+    q: &Shared<[f32]>,
+    scores: &Shared<[f32]>,
+    places: &Shared<[u32]>,
+    lowest: u32,
+    rows: u32,
+    key: u32,
+    #[comptime] config: AttentionConfig,
+) {
+    let dim = comptime!(config.head_dim);
+    let mut task = UNIT_POS;
+    while task < comptime!(config.queries() * KEYS) {
+        let query = task / KEYS;
+        let own = lowest + min(query / comptime!(config.group()), rows - 1);
+        let at = key + task % KEYS;
+        let visible = match comptime!(config.window) {
+            Some(window) => at <= own && own - at < window,
+            None => at <= own,
+        };
+        let mut value = LOWEST.runtime();
+        if visible {
+            let place = places[((task % KEYS) * 2) as usize];
+            let mut sum = 0.0f32;
+            for pair in 0..comptime!(dim / 2) {
+                let (low, high) = lanes_of(buffers.words, place, pair, comptime!(config.kv));
+                let lane = query * dim + pair * 2;
+                sum += low * q[lane as usize] + high * q[(lane + 1) as usize];
+            }
+            value = match comptime!(config.softcap) {
+                Some(cap) => comptime!(cap.get()) * safe_tanh(sum / comptime!(cap.get())),
+                None => sum,
+            };
+        }
+        put(scores, task, value);
+        task += config.units;
+    }
+}
+
+/// Scores become weights relative to the running maximum.
+#[cube]
+fn soften(scores: &Shared<[f32]>, state: &Shared<[f32]>, #[comptime] config: AttentionConfig) {
+    let mut query = UNIT_POS;
+    while query < comptime!(config.queries()) {
+        let before = state[(query * 3) as usize];
+        let mut highest = before;
+        for i in 0..KEYS {
+            highest = max(highest, scores[(query * KEYS + i) as usize]);
+        }
+        let factor = (before - highest).exp();
+        let mut sum = state[(query * 3 + 1) as usize] * factor;
+        for i in 0..KEYS {
+            let at = query * KEYS + i;
+            let value = scores[at as usize];
+            let weight = select(value > LOWEST * 0.5, (value - highest).exp(), 0.0f32);
+            put(scores, at, weight);
+            sum += weight;
+        }
+        put(state, query * 3, highest);
+        put(state, query * 3 + 1, sum);
+        put(state, query * 3 + 2, factor);
+        query += config.units;
+    }
+}
+
+/// Adds the weighted values; unit `u` holds the pairs `u`, `u + units`, ... of `[query][lane / 2]`.
+#[cube]
+fn gather(
+    buffers: &Buffers<'_>,
+    sums: &mut Array<f32>,
+    scores: &Shared<[f32]>,
+    state: &Shared<[f32]>,
+    places: &Shared<[u32]>,
+    key: u32,
+    end: u32,
+    #[comptime] config: AttentionConfig,
+) {
+    let half = comptime!(config.head_dim / 2);
+    let keys = min(end - key, KEYS.runtime());
+    #[unroll]
+    for i in 0..comptime!(config.pairs()) {
+        let task = UNIT_POS + comptime!(i * config.units);
+        let query = min(task / half, comptime!(config.queries() - 1).runtime());
+        let factor = state[(query * 3 + 2) as usize];
+        let mut low = sums[comptime!(i as usize * 2)] * factor;
+        let mut high = sums[comptime!(i as usize * 2 + 1)] * factor;
+        for j in 0..keys {
+            let weight = scores[(query * KEYS + j) as usize];
+            let place = places[(j * 2 + 1) as usize];
+            let (a, b) = lanes_of(buffers.words, place, task % half, comptime!(config.kv));
+            low += weight * a;
+            high += weight * b;
+        }
+        sums[comptime!(i as usize * 2)] = low;
+        sums[comptime!(i as usize * 2 + 1)] = high;
+    }
+}
+
+#[cube]
+fn store(
+    buffers: &Buffers<'_>,
+    sums: &Array<f32>,
+    state: &Shared<[f32]>,
+    first: u32,
+    rows: u32,
+    #[comptime] config: AttentionConfig,
+) {
+    let half = comptime!(config.head_dim / 2);
+    let group = comptime!(config.group());
+    let end = comptime!(config.heads * config.head_dim).runtime();
+    #[unroll]
+    for i in 0..comptime!(config.pairs()) {
+        let task = UNIT_POS + comptime!(i * config.units);
+        let query = task / half;
+        if task < comptime!(config.queries()) * half && query / group < rows {
+            let sum = state[(query * 3 + 1) as usize];
+            let mut products = Array::<f32>::new(2usize);
+            products[0] = sums[comptime!(i as usize * 2)] / sum;
+            products[1] = sums[comptime!(i as usize * 2 + 1)] / sum;
+            let head = CUBE_POS_Y * group + query % group;
+            let lane = head * config.head_dim + (task % half) * 2;
+            finish_pair(
+                buffers, &products, first + query / group, lane, end, comptime!(config.unit.clone()),
+                1usize, comptime!(None),
+            );
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Bit-level reads from word buffers: bytes at any address, half floats without a half type.
+//!
+//! Weights and caches are bound as 32-bit words because WGSL has no smaller storage types and blocks of 18,
+//! 34 or 210 bytes start anywhere.
+
+use cubecl::prelude::*;
+
+/// The value of IEEE half-precision bits; exact, subnormals included where the device keeps them.
+#[cube]
+pub fn f16_value(bits: u32) -> f32 {
+    let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192296858534828e33f32;
+    f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))
+}
+
+/// Half-precision bits of a value, rounded to nearest even; values beyond the range become infinite.
+#[cube]
+pub fn f16_bits(value: f32) -> u32 {
+    let bits = u32::reinterpret(value);
+    let sign = (bits >> 16) & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    // Normal results: rebias the exponent by -112 and round the 13 dropped bits to nearest even.
+    let rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
+    let normal = (rounded - 0x3800_0000) >> 13;
+    // Subnormal results: adding 0.5 aligns the mantissa so that the hardware rounds it.
+    let aligned = f32::reinterpret(magnitude) + 0.5f32;
+    let subnormal = u32::reinterpret(aligned) - 0x3f00_0000;
+    let small = magnitude < 0x3880_0000;
+    let huge = magnitude >= 0x477f_f000;
+    let finite = select(small, subnormal, normal);
+    sign | select(huge, 0x7c00u32, finite)
+}
+
+/// Two halves in one word, the first in the low bits.
+#[cube]
+pub fn f16_pair(low: f32, high: f32) -> u32 {
+    f16_bits(low) | (f16_bits(high) << 16)
+}
+
+/// The byte at a byte address.
+#[cube]
+pub fn byte_at(words: &[u32], address: u32) -> u32 {
+    (words[(address >> 2) as usize] >> ((address & 3) * 8)) & 0xff
+}
+
+/// The 16-bit word at an even byte address.
+#[cube]
+pub fn half_at(words: &[u32], address: u32) -> u32 {
+    (words[(address >> 2) as usize] >> ((address & 2) * 8)) & 0xffff
+}

@@ -1,0 +1,278 @@
+//! Bodies become source: each instruction of a [`Body`](crate::plan::Body) is expanded for one lane of one row.
+//!
+//! Evaluation is lazy in lanes: a rotation evaluates its operand again at the partner lane, so no lane waits
+//! for another. Only a norm over a whole segment is a reduction; its factors are made beforehand by the
+//! cube that owns the segment.
+
+use super::decode::decode_one;
+use super::env::Buffers;
+use crate::plan::{F32, Inst};
+use cubecl::prelude::*;
+use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
+use rusty_loader::Format;
+
+/// Where an operand of a body lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the arena at the word that scalar `arg` states, rows of `width`.
+    Arena {
+        /// Scalar of the launch.
+        arg: usize,
+        /// Elements per row.
+        width: u32,
+    },
+    /// In the vectors at the word that scalar `arg` states.
+    Vectors {
+        /// Scalar of the launch.
+        arg: usize,
+    },
+    /// In the step buffer, where header word `word` says.
+    Rope {
+        /// Header word.
+        word: usize,
+    },
+}
+
+/// What `Inst::Result` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Nothing.
+    None,
+    /// The lane's values, made beforehand.
+    Given,
+    /// Element `lane` of the weight row that starts at byte `base`.
+    Weight {
+        /// Stored format.
+        format: Format,
+    },
+    /// Element `lane` of the arena row that starts at word `base`.
+    Arena,
+}
+
+/// A body with its operands resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Instructions; the last one is the result.
+    pub insts: Vec<Inst>,
+    /// Where operands lie, by operand number.
+    pub places: Vec<Place>,
+    /// What results are.
+    pub source: Source,
+    /// Lanes over which norms were reduced beforehand.
+    pub segment: u32,
+}
+
+impl Program {
+    /// Positions of norms that need a reduction over the segment.
+    pub fn reductions(&self) -> Vec<usize> {
+        (0..self.insts.len())
+            .filter(|&i| matches!(self.insts[i], Inst::RmsNorm { group, .. } if group == self.segment))
+            .collect()
+    }
+
+    fn operand(&self, number: u16) -> Place {
+        self.places[number as usize]
+    }
+
+    /// Operand and epsilon of a norm.
+    pub fn norm(&self, at: usize) -> (usize, f32) {
+        match self.insts[at] {
+            Inst::RmsNorm { x, eps, .. } => (x as usize, eps.get()),
+            _ => (0, 0.0),
+        }
+    }
+
+    fn factor_index(&self, at: usize) -> Option<usize> {
+        self.reductions().iter().position(|&i| i == at)
+    }
+}
+
+/// Value of instruction `upto` at `lane` of `row`.
+#[cube]
+pub fn evaluate(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] upto: usize,
+) -> f32 {
+    let mut regs = Sequence::<f32>::new();
+    #[unroll]
+    for at in 0..comptime!(upto + 1) {
+        let value = instruction(
+            buffers,
+            results,
+            factors,
+            &regs,
+            base,
+            row,
+            lane,
+            comptime!(program.clone()),
+            at,
+        );
+        regs.push(value);
+    }
+    regs[upto]
+}
+
+#[cube]
+fn instruction(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    regs: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] at: usize,
+) -> f32 {
+    match comptime!(program.insts[at]) {
+        Inst::Result(i) => match comptime!(program.source) {
+            Source::Given => results[comptime!(i as usize)],
+            Source::Weight { format } => decode_one(buffers.weights, base, lane, format),
+            Source::Arena => buffers.arena[(base + lane) as usize],
+            Source::None => 0.0f32.runtime(),
+        },
+        Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
+        Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
+        Inst::Unary(op, x) => unary(regs[comptime!(x as usize)], op),
+        Inst::Binary(op, a, b) => binary(regs[comptime!(a as usize)], regs[comptime!(b as usize)], op),
+        Inst::Scale(c, x) => regs[comptime!(x as usize)] * comptime!(c.get()),
+        Inst::RmsNorm { x, weight, eps, group } => {
+            let factor = norm_factor(
+                buffers, results, factors, base, row, lane, comptime!(program.clone()), at, eps, group,
+            );
+            let gain = load(buffers, row, lane % group, comptime!(program.operand(weight)));
+            regs[comptime!(x as usize)] * factor * gain
+        }
+        Inst::Rope { x, table, head_dim, dims, layout } => rotate(
+            buffers, results, factors, regs[comptime!(x as usize)], base, row, lane,
+            comptime!(program.clone()), comptime!(x as usize), comptime!(program.operand(table)),
+            head_dim, dims, layout,
+        ),
+    }
+}
+
+/// Reads an operand.
+#[cube]
+fn load(buffers: &Buffers<'_>, row: u32, lane: u32, #[comptime] place: Place) -> f32 {
+    match place {
+        Place::Arena { arg, width } => {
+            buffers.arena[(buffers.args[arg] + row * width + lane) as usize]
+        }
+        Place::Vectors { arg } => buffers.vectors[(buffers.args[arg] + lane) as usize],
+        Place::Rope { .. } => 0.0f32.runtime(),
+    }
+}
+
+/// `1 / sqrt(mean(x^2) + eps)` of the lane's group: made beforehand where the group is the segment, else
+/// summed by each lane for itself.
+#[cube]
+fn norm_factor(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] at: usize,
+    #[comptime] eps: F32,
+    #[comptime] group: u32,
+) -> f32 {
+    let made = comptime!(program.factor_index(at));
+    match made {
+        Some(index) => factors[index],
+        None => {
+            let first = lane - lane % group;
+            let mut sum = 0.0f32;
+            for i in 0..group {
+                let value = evaluate(
+                    buffers, results, factors, base, row, first + i,
+                    comptime!(program.clone()), comptime!(program.norm(at).0),
+                );
+                sum += value * value;
+            }
+            (sum / comptime!(group as f32) + comptime!(eps.get())).inverse_sqrt()
+        }
+    }
+}
+
+/// Rotary embedding of one lane (arXiv 2104.09864); lanes past `dims` of a head pass through.
+#[cube]
+fn rotate(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    own: f32,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] x: usize,
+    #[comptime] table: Place,
+    #[comptime] head_dim: u32,
+    #[comptime] dims: u32,
+    #[comptime] layout: RopeLayout,
+) -> f32 {
+    let half = comptime!(dims / 2);
+    let inner = lane % head_dim;
+    let mut out = own;
+    if inner < dims {
+        let (pair, second) = match layout {
+            RopeLayout::Half => (inner % half, inner >= half),
+            RopeLayout::Interleaved => (inner / 2, inner % 2 == 1),
+        };
+        let distance = match layout {
+            RopeLayout::Half => half,
+            RopeLayout::Interleaved => 1u32,
+        };
+        let partner = select(second, lane - distance, lane + distance);
+        let other = evaluate(buffers, results, factors, base, row, partner, comptime!(program.clone()), x);
+        let at = match table {
+            Place::Rope { word } => buffers.step[word] + (row * half + pair) * 2,
+            _ => 0u32.runtime(),
+        };
+        let cos = f32::reinterpret(buffers.step[at as usize]);
+        let sin = f32::reinterpret(buffers.step[(at + 1) as usize]);
+        out = own * cos + select(second, other, -other) * sin;
+    }
+    out
+}
+
+/// Elementwise functions of one operand.
+#[cube]
+pub fn unary(x: f32, #[comptime] op: UnaryOp) -> f32 {
+    match op {
+        UnaryOp::Silu => x / (1.0 + (-x).exp()),
+        UnaryOp::Gelu => 0.5 * x * (1.0 + (x * 0.70710678118f32).erf()),
+        UnaryOp::GeluTanh => {
+            let inner = 0.7978845608f32 * (x + 0.044715f32 * x * x * x);
+            0.5 * x * (1.0 + safe_tanh(inner))
+        }
+        UnaryOp::Tanh => safe_tanh(x),
+        UnaryOp::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        UnaryOp::Relu => max(x, 0.0f32),
+        UnaryOp::Neg => -x,
+    }
+}
+
+/// `tanh` that does not overflow where a device computes it by `exp`.
+#[cube]
+pub fn safe_tanh(x: f32) -> f32 {
+    1.0 - 2.0 / ((2.0 * x).exp() + 1.0)
+}
+
+#[cube]
+fn binary(a: f32, b: f32, #[comptime] op: BinaryOp) -> f32 {
+    match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div => a / b,
+    }
+}

@@ -1,0 +1,71 @@
+//! The most likely token: the index of the largest lane, the lowest among equals.
+
+use super::env::{bound, put};
+use cubecl::prelude::*;
+
+/// What an argmax kernel is specialised for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChooseConfig {
+    /// Units of a cube, a power of two.
+    pub units: u32,
+    /// Header word of the row count.
+    pub rows: usize,
+    /// Lanes.
+    pub width: u32,
+    /// Scalar: arena word of the activation.
+    pub arg: usize,
+}
+
+/// Cubes: `(rows)`. Stores word `row` of the word buffer.
+#[cube(launch_unchecked)]
+pub fn choose(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: ChooseConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let row = CUBE_POS_X;
+    let values = Shared::<[f32]>::new_slice(comptime!(config.units as usize));
+    let places = Shared::<[u32]>::new_slice(comptime!(config.units as usize));
+    if row < buffers.step[comptime!(config.rows)] {
+        let start = buffers.args[comptime!(config.arg)] + row * config.width;
+        // Units without lanes of their own repeat the last one.
+        let mut best = min(UNIT_POS, comptime!(config.width - 1).runtime());
+        let mut highest = buffers.arena[(start + best) as usize];
+        let mut lane = UNIT_POS + config.units;
+        while lane < config.width {
+            let value = buffers.arena[(start + lane) as usize];
+            if value > highest {
+                highest = value;
+                best = lane;
+            }
+            lane += config.units;
+        }
+        put(&values, UNIT_POS, highest);
+        put(&places, UNIT_POS, best);
+        sync_cube();
+        #[unroll]
+        for level in 0..comptime!(config.units.ilog2()) {
+            let half = comptime!(config.units >> (level + 1));
+            if UNIT_POS < half {
+                let other = values[(UNIT_POS + half) as usize];
+                let place = places[(UNIT_POS + half) as usize];
+                let own = values[UNIT_POS as usize];
+                let tie = other == own && place < places[UNIT_POS as usize];
+                if other > own || tie {
+                    put(&values, UNIT_POS, other);
+                    put(&places, UNIT_POS, place);
+                }
+            }
+            sync_cube();
+        }
+        if UNIT_POS == 0 {
+            put(buffers.words, row, places[0]);
+        }
+    }
+}

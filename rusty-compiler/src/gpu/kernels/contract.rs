@@ -1,0 +1,110 @@
+//! What the two contraction kernels share: how a contraction's parts and tails are cut into units.
+//!
+//! A *unit* is a set of parts of equal width that some tail reads together (gate and up), with the tails that
+//! read them; parts that no tail combines (queries, keys, values) are units of their own. A launch covers a
+//! range of lanes of each unit; a cube works inside one unit.
+
+use super::body::Program;
+use super::delta::{Adapters, adapted};
+use super::env::Buffers;
+use super::reduce::Team;
+use super::sink::{Store, store_pair};
+use cubecl::prelude::*;
+use rusty_loader::Format;
+
+/// A product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartConfig {
+    /// Stored format.
+    pub format: Format,
+    /// Stored bytes of a row.
+    pub row_bytes: u32,
+    /// Scalar: byte of the row of the launch's first lane.
+    pub arg: usize,
+}
+
+/// Parts and tails that belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UnitConfig {
+    /// Numbers of its parts.
+    pub parts: Vec<usize>,
+    /// Tails that read them; their results are numbered like the contraction's parts.
+    pub tails: Vec<Store>,
+    /// First of three scalars: first lane, end lane, number of the first tile after this unit.
+    pub arg: usize,
+}
+
+/// What a contraction kernel is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ContractConfig {
+    /// How units work together.
+    pub team: Team,
+    /// Header word of the row count.
+    pub rows: usize,
+    /// Input width.
+    pub k: u32,
+    /// Makes the input row.
+    pub prologue: Program,
+    /// Products.
+    pub parts: Vec<PartConfig>,
+    /// How they are stored.
+    pub units: Vec<UnitConfig>,
+    /// Present in the adapter variant.
+    pub adapters: Option<Adapters>,
+    /// Lanes that a team of the matrix-vector kernel takes.
+    pub lanes: u32,
+}
+
+/// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.
+#[cube]
+pub fn tile_number() -> u32 {
+    CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X
+}
+
+/// Stores a pair of lanes of a unit from its products, `products[p][lane]` at `2 p + lane`.
+#[cube]
+pub fn finish_pair(
+    buffers: &Buffers<'_>,
+    products: &Array<f32>,
+    row: u32,
+    lane: u32,
+    end: u32,
+    #[comptime] unit: UnitConfig,
+    #[comptime] parts: usize,
+    #[comptime] adapters: Option<Adapters>,
+) {
+    let mut first = Sequence::<f32>::new();
+    let mut second = Sequence::<f32>::new();
+    #[unroll]
+    for part in 0..parts {
+        let place = comptime!(unit.parts.iter().position(|p| *p == part));
+        match place {
+            Some(p) => {
+                let low = products[comptime!(p * 2)];
+                let high = products[comptime!(p * 2 + 1)];
+                match adapters {
+                    Some(a) => {
+                        first.push(adapted(buffers, low, row, lane, comptime!(part as u32), a));
+                        let next = min(lane + 1, end - 1);
+                        second.push(adapted(buffers, high, row, next, comptime!(part as u32), a));
+                    }
+                    None => {
+                        first.push(low);
+                        second.push(high);
+                    }
+                }
+            }
+            None => {
+                first.push(0.0f32.runtime());
+                second.push(0.0f32.runtime());
+            }
+        }
+    }
+    let factors = Sequence::<f32>::new();
+    #[unroll]
+    for t in 0..comptime!(unit.tails.len()) {
+        store_pair(
+            buffers, &first, &second, &factors, 0u32, row, lane, end, comptime!(unit.tails[t].clone()),
+        );
+    }
+}

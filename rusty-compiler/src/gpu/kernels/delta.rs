@@ -1,0 +1,188 @@
+//! Adapters inside fused kernels.
+//!
+//! For row `i` with slot `s` a site computes `gain_out (W (gain_in x) + B (scale (A (gain_in x)))) + bias`.
+//! [`shrink`] makes `u = scale (A (gain_in x))` for every row and part of a contraction in one launch; the
+//! contraction's adapter variant applies the rest while its products are in registers.
+//!
+//! A kernel's tables live in its *pool*: an entry of [`ENTRY`] words for every slot and part, then data. An
+//! entry of zeros is the plain product, so attaching and detaching write memory and nothing else.
+
+use super::body::{Program, evaluate};
+use super::bits::{f16_value, half_at};
+use super::env::{Buffers, bound, header, put};
+use super::reduce::{Team, cube_sum};
+use super::rows::norm_factors;
+use cubecl::prelude::*;
+
+/// Words of a table entry: rank, A, B, scale, gain_in, gain_out, bias (word offsets in the pool, 0 where
+/// absent), flags (bit 0: A is half precision, bit 1: B is).
+pub const ENTRY: u32 = 8;
+
+/// Where a contraction finds its adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Adapters {
+    /// Parts of the contraction: entries per slot.
+    pub parts: u32,
+    /// First of two scalars: arena word of `u`, ranks per row and part in it.
+    pub arg: usize,
+    /// Header word of the kernel's row count: tells step rows from selected rows.
+    pub rows: usize,
+}
+
+/// Word of the table entry of a row and part.
+#[cube]
+pub fn entry_of(buffers: &Buffers<'_>, row: u32, part: u32, #[comptime] adapters: Adapters) -> u32 {
+    let from = if comptime!(adapters.rows == header::SELECTED) {
+        buffers.step[(buffers.step[header::CHOSEN] + row) as usize]
+    } else {
+        row
+    };
+    let slot = buffers.step[(buffers.step[header::SLOTS] + from) as usize];
+    (slot * adapters.parts + part) * ENTRY
+}
+
+/// The factor on lane `lane` of a site's input.
+#[cube]
+pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
+    let gain = buffers.pool[(entry + 4) as usize];
+    let mut factor = 1.0f32;
+    if gain > 0 {
+        factor = f32::reinterpret(buffers.pool[(gain + lane) as usize]);
+    }
+    factor
+}
+
+/// Element `index` of a table that starts at word `at`.
+#[cube]
+fn table_value(pool: &[u32], at: u32, index: u32, half: bool) -> f32 {
+    let mut value = 0.0f32;
+    if half {
+        value = f16_value(half_at(pool, at * 4 + index * 2));
+    } else {
+        value = f32::reinterpret(pool[(at + index) as usize]);
+    }
+    value
+}
+
+/// A product with the row's adapter applied.
+#[cube]
+pub fn adapted(
+    buffers: &Buffers<'_>,
+    product: f32,
+    row: u32,
+    lane: u32,
+    #[comptime] part: u32,
+    #[comptime] adapters: Adapters,
+) -> f32 {
+    let entry = entry_of(buffers, row, part, adapters);
+    let rank = buffers.pool[entry as usize];
+    let table = buffers.pool[(entry + 2) as usize];
+    let half = (buffers.pool[(entry + 7) as usize] & 2) != 0;
+    let u = buffers.args[adapters.arg]
+        + (row * adapters.parts + part) * buffers.args[comptime!(adapters.arg + 1)];
+    let mut sum = product;
+    for r in 0..rank {
+        sum += table_value(buffers.pool, table, lane * rank + r, half) * buffers.arena[(u + r) as usize];
+    }
+    let gain = buffers.pool[(entry + 5) as usize];
+    if gain > 0 {
+        sum *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
+    }
+    let bias = buffers.pool[(entry + 6) as usize];
+    if bias > 0 {
+        sum += f32::reinterpret(buffers.pool[(bias + lane) as usize]);
+    }
+    sum
+}
+
+/// What a shrink kernel is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ShrinkConfig {
+    /// How units work together.
+    pub team: Team,
+    /// Input width.
+    pub k: u32,
+    /// Makes the input row.
+    pub prologue: Program,
+    /// Tables.
+    pub adapters: Adapters,
+}
+
+/// Cubes of one row and part: `z` of them share its ranks.
+pub const SHRINK_CUBES: u32 = 4;
+/// Ranks that a cube of a shrink makes at a time.
+const RANKS: usize = 4;
+
+/// Cubes: `(rows, parts, SHRINK_CUBES)`.
+#[cube(launch_unchecked)]
+pub fn shrink(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: ShrinkConfig,
+) {
+    let row = CUBE_POS_X;
+    let part = CUBE_POS_Y;
+    let count = step[comptime!(config.adapters.rows)];
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    if row < count {
+        let entry = entry_of(&buffers, row, part, comptime!(config.adapters));
+        let rank = buffers.pool[entry as usize];
+        if rank > CUBE_POS_Z * RANKS as u32 {
+            let factors = norm_factors(
+                &buffers, 0u32, row, 0u32, comptime!(config.prologue.clone()), comptime!(config.team),
+            );
+            let mut first = CUBE_POS_Z * RANKS as u32;
+            while first < rank {
+                shrink_ranks(&buffers, &factors, row, part, entry, first, rank, comptime!(config.clone()));
+                first += comptime!(SHRINK_CUBES * RANKS as u32);
+            }
+        }
+    }
+}
+
+#[cube]
+fn shrink_ranks(
+    buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
+    row: u32,
+    part: u32,
+    entry: u32,
+    first: u32,
+    rank: u32,
+    #[comptime] config: ShrinkConfig,
+) {
+    let results = Sequence::<f32>::new();
+    let last = comptime!(config.prologue.insts.len() - 1);
+    let table = buffers.pool[(entry + 1) as usize];
+    let half = (buffers.pool[(entry + 7) as usize] & 1) != 0;
+    let mut sums = Array::<f32>::new(RANKS);
+    let mut lane = UNIT_POS;
+    while lane < config.k {
+        let x = evaluate(
+            buffers, &results, factors, 0u32, row, lane, comptime!(config.prologue.clone()), last,
+        ) * gain_in(buffers, entry, lane);
+        #[unroll]
+        for i in 0..RANKS {
+            let r = min(first + i as u32, rank - 1);
+            sums[i] += table_value(buffers.pool, table, r * config.k + lane, half) * x;
+        }
+        lane += comptime!(config.team.units);
+    }
+    let scales = buffers.pool[(entry + 3) as usize];
+    let u = buffers.args[comptime!(config.adapters.arg)]
+        + (row * comptime!(config.adapters.parts) + part) * buffers.args[comptime!(config.adapters.arg + 1)];
+    #[unroll]
+    for i in 0..RANKS {
+        let total = cube_sum(sums[i], comptime!(config.team));
+        let r = first + i as u32;
+        if UNIT_POS == 0 && r < rank {
+            let scale = f32::reinterpret(buffers.pool[(scales + r) as usize]);
+            put(buffers.arena, u + r, total * scale);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What every kernel is given: the same buffers in the same order, and scalars.
+//!
+//! One arena holds all activations, so a kernel with any number of operands needs one binding; where a value
+//! lies is a scalar of the launch. Step operands (tokens, positions, pages, slots, rotary tables) share one
+//! buffer at addresses that its header states, so that a recorded launch stays valid from step to step.
+
+use cubecl::prelude::*;
+
+/// Number of storage buffers of every kernel, in the order of [`Buffers`]' fields.
+pub const BINDINGS: usize = 6;
+
+/// Words of a step buffer's header.
+pub mod header {
+    /// Rows of the step.
+    pub const ROWS: usize = 0;
+    /// Rows that want an output.
+    pub const SELECTED: usize = 1;
+    /// Where tokens start, `[rows]`.
+    pub const TOKENS: usize = 2;
+    /// Where positions start, `[rows]`.
+    pub const POSITIONS: usize = 3;
+    /// Where the words that say where each row's page list starts are, `[rows]`.
+    pub const PAGES: usize = 4;
+    /// Where slots start, `[rows]`.
+    pub const SLOTS: usize = 5;
+    /// Where the rows that want an output are listed, `[selected]`.
+    pub const CHOSEN: usize = 6;
+    /// Where attention tiles start: pairs of first row and number of rows.
+    pub const TILES: usize = 7;
+    /// First word of the list of rotary tables; entry `i` says where table `i` starts,
+    /// `[rows, dims / 2, 2]` floats by their bits.
+    pub const ROPES: usize = 8;
+}
+
+/// The buffers of a kernel. Those that it does not use are bound to small dummies.
+#[derive(CubeType)]
+pub struct Buffers<'a> {
+    /// Stored weights.
+    pub weights: &'a [u32],
+    /// Activations.
+    pub arena: &'a [f32],
+    /// Vector weights (norms, biases) in single precision.
+    pub vectors: &'a [f32],
+    /// Step operands.
+    pub step: &'a [u32],
+    /// One layer's keys and values; for an argmax, the chosen tokens.
+    pub words: &'a [u32],
+    /// One kernel's adapter tables.
+    pub pool: &'a [u32],
+    /// Scalars of the launch.
+    pub args: Sequence<u32>,
+}
+
+/// The buffers of a launch.
+#[cube]
+pub fn bound<'a>(
+    weights: &'a [u32],
+    arena: &'a [f32],
+    vectors: &'a [f32],
+    step: &'a [u32],
+    words: &'a [u32],
+    pool: &'a [u32],
+    args: Sequence<u32>,
+) -> Buffers<'a> {
+    Buffers::<'a> {
+        weights,
+        arena,
+        vectors,
+        step,
+        words,
+        pool,
+        args,
+    }
+}
+
+/// Stores an element of a buffer or of shared memory, which many functions of a kernel hold at once.
+#[cube]
+pub fn put<T: CubePrimitive>(to: &[T], at: u32, value: T) {
+    // SAFETY: device code: between two barriers each element is stored by one unit and read by no other. For
+    // the arena the memory planner sees to it (a kernel's results lie apart from its operands).
+    let to = unsafe { to.as_mut_unchecked() };
+    to[at as usize] = value;
+}

@@ -1,0 +1,299 @@
+//! Contraction for many rows: a cube makes a tile of [`ROWS`] rows by [`LANES`] lanes of a unit, dequantizing
+//! each weight once per tile into shared memory.
+
+use super::body::evaluate;
+use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
+use super::decode::{RUN, decode_run};
+use super::delta::{entry_of, gain_in};
+use super::env::{Buffers, bound, put};
+use cubecl::prelude::*;
+
+/// Rows of a tile.
+pub const ROWS: u32 = 32;
+/// Lanes of a tile.
+pub const LANES: u32 = 64;
+/// Depth of a tile.
+pub const DEPTH: u32 = 32;
+/// Units of a cube: one run of the weight tile each.
+pub const UNITS: u32 = LANES * DEPTH / RUN as u32;
+/// Rows and lanes of a unit.
+const SIDE: usize = 4;
+/// Units along the lanes of a tile.
+const ACROSS: u32 = LANES / SIDE as u32;
+/// Distance of input columns in shared memory: odd, so that columns fall into different banks.
+const STRIDE: u32 = ROWS + 1;
+
+impl ContractConfig {
+    /// Floats of the weight tile: one part's weights, or all parts' products.
+    fn tile_floats(&self) -> usize {
+        let parts = self.units.iter().map(|u| u.parts.len()).max().unwrap_or(1);
+        ((DEPTH * LANES) as usize).max(parts * (ROWS * LANES) as usize)
+    }
+
+    /// Bytes of shared memory of the tiled kernel.
+    pub fn tile_bytes(&self) -> u32 {
+        4 * (DEPTH * STRIDE + UNITS) + 4 * self.tile_floats() as u32
+    }
+}
+
+/// Cubes: `(x * y >= tiles, z = rows / ROWS)`.
+#[cube(launch_unchecked)]
+pub fn gemm(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: ContractConfig,
+) {
+    let count = step[comptime!(config.rows)];
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let tile = tile_number();
+    let row = CUBE_POS_Z * ROWS;
+    let x_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * STRIDE) as usize));
+    // Holds the products before they are stored, too.
+    let w_tile = Shared::<[f32]>::new_slice(comptime!(config.tile_floats()));
+    let norms = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    if row < count {
+        if comptime!(!config.prologue.reductions().is_empty()) {
+            tile_norms(&buffers, &norms, count, row, comptime!(config.clone()));
+        }
+        #[unroll]
+        for u in 0..comptime!(config.units.len()) {
+            let arg = comptime!(config.units[u].arg);
+            let before = if comptime!(u == 0) {
+                0u32.runtime()
+            } else {
+                buffers.args[comptime!(config.units[u - 1].arg + 2)]
+            };
+            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
+                let first = buffers.args[arg] + (tile - before) * LANES;
+                unit_tile(
+                    &buffers, &x_tile, &w_tile, &norms, count, row, first,
+                    comptime!(config.clone()), comptime!(config.units[u].clone()),
+                );
+            }
+        }
+    }
+}
+
+/// The norm factor of each row of the tile, in the first [`ROWS`] elements.
+#[cube]
+fn tile_norms(
+    buffers: &Buffers<'_>,
+    norms: &Shared<[f32]>,
+    count: u32,
+    row: u32,
+    #[comptime] config: ContractConfig,
+) {
+    let none = Sequence::<f32>::new();
+    let share = comptime!(UNITS / ROWS);
+    let (x, eps) = comptime!(config.prologue.norm(config.prologue.reductions()[0]));
+    let at = min(row + UNIT_POS / share, count - 1);
+    let mut sum = 0.0f32;
+    let mut lane = UNIT_POS % share;
+    while lane < config.k {
+        let value = evaluate(buffers, &none, &none, 0u32, at, lane, comptime!(config.prologue.clone()), x);
+        sum += value * value;
+        lane += share;
+    }
+    put(norms, UNIT_POS, sum);
+    sync_cube();
+    let mut total = 0.0f32;
+    if UNIT_POS < ROWS {
+        #[unroll]
+        for i in 0..share {
+            total += norms[(UNIT_POS * share + i) as usize];
+        }
+    }
+    sync_cube();
+    if UNIT_POS < ROWS {
+        put(norms, UNIT_POS, (total / comptime!(config.k as f32) + eps).inverse_sqrt());
+    }
+    sync_cube();
+}
+
+#[cube]
+fn unit_tile(
+    buffers: &Buffers<'_>,
+    x_tile: &Shared<[f32]>,
+    w_tile: &Shared<[f32]>,
+    norms: &Shared<[f32]>,
+    count: u32,
+    row: u32,
+    first: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let parts = comptime!(unit.parts.len());
+    let end = buffers.args[comptime!(unit.arg + 1)];
+    let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
+    let mut depth = 0u32;
+    while depth < config.k {
+        #[unroll]
+        for p in 0..parts {
+            if comptime!(p == 0 || config.adapters.is_some()) {
+                load_inputs(
+                    buffers, x_tile, norms, count, row, depth, comptime!(config.clone()),
+                    comptime!(unit.parts[p]),
+                );
+            }
+            load_weights(
+                buffers, w_tile, first, end, depth, comptime!(config.clone()), comptime!(unit.clone()),
+                comptime!(unit.parts[p]),
+            );
+            sync_cube();
+            multiply(x_tile, w_tile, &mut sums, comptime!(p * SIDE * SIDE));
+            sync_cube();
+        }
+        depth += DEPTH;
+    }
+    finish(buffers, w_tile, &sums, count, row, first, end, config, unit);
+}
+
+/// Input tile, `[depth][row]`; zero past the row's end.
+#[cube]
+fn load_inputs(
+    buffers: &Buffers<'_>,
+    x_tile: &Shared<[f32]>,
+    norms: &Shared<[f32]>,
+    count: u32,
+    row: u32,
+    depth: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] part: usize,
+) {
+    let none = Sequence::<f32>::new();
+    let last = comptime!(config.prologue.insts.len() - 1);
+    for i in 0..comptime!(ROWS * DEPTH / UNITS) {
+        let element = UNIT_POS + i * UNITS;
+        let k = element % DEPTH;
+        let m = element / DEPTH;
+        let lane = depth + k;
+        let at = min(row + m, count - 1);
+        let mut value = 0.0f32;
+        if lane < config.k {
+            let mut factors = Sequence::<f32>::new();
+            factors.push(norms[m as usize]);
+            value = evaluate(
+                buffers, &none, &factors, 0u32, at, lane, comptime!(config.prologue.clone()), last,
+            );
+            match comptime!(config.adapters) {
+                Some(adapters) => {
+                    let entry = entry_of(buffers, at, comptime!(part as u32).runtime(), adapters);
+                    value *= gain_in(buffers, entry, lane);
+                }
+                None => {}
+            }
+        }
+        put(x_tile, k * STRIDE + m, value);
+    }
+}
+
+/// Weight tile, `[depth][lane]`: each unit decodes one run.
+#[cube]
+fn load_weights(
+    buffers: &Buffers<'_>,
+    w_tile: &Shared<[f32]>,
+    first: u32,
+    end: u32,
+    depth: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] unit: UnitConfig,
+    #[comptime] part: usize,
+) {
+    let described = comptime!(config.parts[part]);
+    let local = UNIT_POS % LANES;
+    let piece = UNIT_POS / LANES;
+    let lane = min(first + local, end - 1);
+    let run = depth / RUN as u32 + piece;
+    let mut w = Array::<f32>::new(RUN);
+    if run < comptime!(config.k.div_ceil(RUN as u32)) {
+        let address = buffers.args[comptime!(described.arg)]
+            + (lane - buffers.args[comptime!(unit.arg)]) * comptime!(described.row_bytes);
+        decode_run(
+            buffers.weights, address, run, &mut w, comptime!(described.format), comptime!(config.k),
+        );
+    }
+    #[unroll]
+    for i in 0..RUN {
+        put(w_tile, (piece * RUN as u32 + i as u32) * LANES + local, w[i]);
+    }
+}
+
+/// Adds the product of the tiles to this unit's sums, `[row][lane]` from `start`.
+#[cube]
+fn multiply(
+    x_tile: &Shared<[f32]>,
+    w_tile: &Shared<[f32]>,
+    sums: &mut Array<f32>,
+    #[comptime] start: usize,
+) {
+    let lane = (UNIT_POS % ACROSS) * SIDE as u32;
+    let row = (UNIT_POS / ACROSS) * SIDE as u32;
+    let mut x = Array::<f32>::new(SIDE);
+    let mut w = Array::<f32>::new(SIDE);
+    for k in 0..DEPTH {
+        #[unroll]
+        for i in 0..SIDE {
+            x[i] = x_tile[(k * STRIDE + row + i as u32) as usize];
+            w[i] = w_tile[(k * LANES + lane + i as u32) as usize];
+        }
+        #[unroll]
+        for m in 0..SIDE {
+            #[unroll]
+            for l in 0..SIDE {
+                sums[comptime!(start + m * SIDE + l)] += x[m] * w[l];
+            }
+        }
+    }
+}
+
+/// Products go through shared memory, so that units take pairs of lanes in turn.
+#[cube]
+fn finish(
+    buffers: &Buffers<'_>,
+    tile: &Shared<[f32]>,
+    sums: &Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    end: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let parts = comptime!(unit.parts.len());
+    let own_lane = (UNIT_POS % ACROSS) * SIDE as u32;
+    let own_row = (UNIT_POS / ACROSS) * SIDE as u32;
+    #[unroll]
+    for i in 0..comptime!(parts * SIDE * SIDE) {
+        let p = comptime!((i / (SIDE * SIDE)) as u32);
+        let m = own_row + comptime!((i / SIDE % SIDE) as u32);
+        let l = own_lane + comptime!((i % SIDE) as u32);
+        put(tile, (p * ROWS + m) * LANES + l, sums[i]);
+    }
+    sync_cube();
+    let mut task = UNIT_POS;
+    while task < comptime!(ROWS * LANES / 2) {
+        let m = task / comptime!(LANES / 2);
+        let local = (task % comptime!(LANES / 2)) * 2;
+        if row + m < count && first + local < end {
+            let mut products = Array::<f32>::new(comptime!(parts * 2));
+            #[unroll]
+            for p in 0..parts {
+                #[unroll]
+                for side in 0..2usize {
+                    let at = (comptime!(p as u32 * ROWS) + m) * LANES + local + side as u32;
+                    products[comptime!(p * 2 + side)] = tile[at as usize];
+                }
+            }
+            finish_pair(
+                buffers, &products, row + m, first + local, end, comptime!(unit.clone()),
+                comptime!(config.parts.len()), comptime!(config.adapters),
+            );
+        }
+        task += UNITS;
+    }
+}

@@ -1,0 +1,174 @@
+//! Kernels that own whole rows: maps with several tails, gathers, row selection.
+//!
+//! A cube takes one segment of one row of one tail. A norm over the segment is reduced by its cube; all other
+//! instructions are evaluated lane by lane.
+
+use super::body::{Program, Source, evaluate};
+use super::env::{Buffers, bound, header};
+use super::reduce::{Team, cube_sum};
+use super::sink::{Store, store_pair};
+use cubecl::prelude::*;
+use rusty_loader::Format;
+
+/// Where rows come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// Tails read operands only.
+    Map,
+    /// The table's row of each row's token.
+    Gather {
+        /// Stored format of the table.
+        format: Format,
+        /// Stored bytes of a table row.
+        row_bytes: u32,
+        /// First of three scalars: byte of the chunk's first row, that row's token, tokens of the chunk.
+        arg: usize,
+    },
+    /// The rows that want an output.
+    Select {
+        /// Scalar: word of the activation.
+        arg: usize,
+        /// Its width.
+        width: u32,
+    },
+}
+
+/// What a row kernel is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RowsConfig {
+    /// How units work together.
+    pub team: Team,
+    /// Header word of the row count.
+    pub rows: usize,
+    /// Where rows come from.
+    pub origin: Origin,
+    /// Tails.
+    pub tails: Vec<Store>,
+}
+
+impl RowsConfig {
+    /// Segments of tail `t`.
+    pub fn segments(&self, t: usize) -> u32 {
+        self.tails[t].width.div_ceil(self.tails[t].program.segment)
+    }
+
+    /// Segments of the tails before `t`.
+    pub fn start(&self, t: usize) -> u32 {
+        (0..t).map(|i| self.segments(i)).sum()
+    }
+
+    /// What `Inst::Result` means behind this origin.
+    pub fn source(origin: Origin) -> Source {
+        match origin {
+            Origin::Map => Source::None,
+            Origin::Gather { format, .. } => Source::Weight { format },
+            Origin::Select { .. } => Source::Arena,
+        }
+    }
+}
+
+/// Cubes: `(rows, segments of all tails)`.
+#[cube(launch_unchecked)]
+pub fn rows(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: RowsConfig,
+) {
+    let row = CUBE_POS_X;
+    let count = step[comptime!(config.rows)];
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    if row < count {
+        let (present, base) = locate(&buffers, row, comptime!(config.origin));
+        if present {
+            #[unroll]
+            for t in 0..comptime!(config.tails.len()) {
+                let start = comptime!(config.start(t));
+                if CUBE_POS_Y >= start && CUBE_POS_Y < comptime!(config.start(t) + config.segments(t)) {
+                    tail_segment(
+                        &buffers,
+                        base,
+                        row,
+                        CUBE_POS_Y - start,
+                        comptime!(config.tails[t].clone()),
+                        comptime!(config.team),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether this launch's chunk has the row, and where it starts.
+#[cube]
+fn locate(buffers: &Buffers<'_>, row: u32, #[comptime] origin: Origin) -> (bool, u32) {
+    match origin {
+        Origin::Map => (true.runtime(), 0u32.runtime()),
+        Origin::Gather { row_bytes, arg, .. } => {
+            let token = buffers.step[(buffers.step[header::TOKENS] + row) as usize];
+            let first = buffers.args[comptime!(arg + 1)];
+            let present = token >= first && token - first < buffers.args[comptime!(arg + 2)];
+            (present, buffers.args[arg] + (token - first) * row_bytes)
+        }
+        Origin::Select { arg, width } => {
+            let from = buffers.step[(buffers.step[header::CHOSEN] + row) as usize];
+            (true.runtime(), buffers.args[arg] + from * width)
+        }
+    }
+}
+
+#[cube]
+fn tail_segment(
+    buffers: &Buffers<'_>,
+    base: u32,
+    row: u32,
+    segment: u32,
+    #[comptime] store: Store,
+    #[comptime] team: Team,
+) {
+    let results = Sequence::<f32>::new();
+    let size = comptime!(store.program.segment);
+    let first = segment * size;
+    let end = min(first + size, comptime!(store.width).runtime());
+    let factors = norm_factors(buffers, base, row, first, comptime!(store.program.clone()), team);
+    let mut lane = first + UNIT_POS * 2;
+    while lane < end {
+        store_pair(buffers, &results, &results, &factors, base, row, lane, end, comptime!(store.clone()));
+        lane += comptime!(team.units * 2);
+    }
+}
+
+/// `1 / sqrt(mean(x^2) + eps)` of every norm over the segment that starts at lane `first`, in order. All units
+/// of the cube must call it together.
+#[cube]
+pub fn norm_factors(
+    buffers: &Buffers<'_>,
+    base: u32,
+    row: u32,
+    first: u32,
+    #[comptime] program: Program,
+    #[comptime] team: Team,
+) -> Sequence<f32> {
+    let results = Sequence::<f32>::new();
+    let mut factors = Sequence::<f32>::new();
+    #[unroll]
+    for n in 0..comptime!(program.reductions().len()) {
+        let (x, eps) = comptime!(program.norm(program.reductions()[n]));
+        let mut sum = 0.0f32;
+        let mut lane = UNIT_POS;
+        while lane < comptime!(program.segment) {
+            let value = evaluate(
+                buffers, &results, &factors, base, row, first + lane, comptime!(program.clone()), x,
+            );
+            sum += value * value;
+            lane += comptime!(team.units);
+        }
+        let total = cube_sum(sum, team);
+        factors.push((total / comptime!(program.segment as f32) + eps).inverse_sqrt());
+    }
+    factors
+}

@@ -1,0 +1,108 @@
+//! Where results go: arena rows, or the pages of a layer's cache.
+//!
+//! Stores are made for pairs of lanes, because two half-precision keys or values share a word.
+//!
+//! A page of a layer holds 16 tokens' keys, then their values; each token's heads are contiguous.
+
+use super::bits::f16_pair;
+use super::body::{Program, evaluate};
+use super::env::{Buffers, header, put};
+use crate::{KvFormat, PAGE_TOKENS};
+use cubecl::prelude::*;
+
+/// A resolved sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The arena, at the word that scalar `arg` states.
+    Arena {
+        /// Scalar of the launch.
+        arg: usize,
+    },
+    /// The layer's pages: keys (`half` 0) or values (`half` 1).
+    Page {
+        /// 0 keys, 1 values.
+        half: u32,
+        /// Storage.
+        kv: KvFormat,
+    },
+}
+
+/// A tail with everything resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Store {
+    /// Lanes per row.
+    pub width: u32,
+    /// What is stored.
+    pub program: Program,
+    /// Where.
+    pub target: Target,
+}
+
+/// Words of one token's keys (or values) of `width` lanes.
+pub const fn token_words(width: u32, kv: KvFormat) -> u32 {
+    match kv {
+        KvFormat::F32 => width,
+        KvFormat::F16 => width / 2,
+    }
+}
+
+/// Word at which a token's keys (`half` 0) or values start.
+#[cube]
+pub fn token_base(
+    step: &[u32],
+    pages: u32,
+    position: u32,
+    half: u32,
+    #[comptime] words: u32,
+) -> u32 {
+    let tokens = comptime!(PAGE_TOKENS as u32);
+    let page = step[(pages + position / tokens) as usize];
+    ((page * 2 + half) * tokens + position % tokens) * words
+}
+
+/// Evaluates a tail for two neighbouring lanes and stores what is below `end`.
+#[cube]
+pub fn store_pair(
+    buffers: &Buffers<'_>,
+    first: &Sequence<f32>,
+    second: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    end: u32,
+    #[comptime] store: Store,
+) {
+    let last = comptime!(store.program.insts.len() - 1);
+    let low = evaluate(buffers, first, factors, base, row, lane, comptime!(store.program.clone()), last);
+    let mut high = 0.0f32;
+    if lane + 1 < end {
+        high = evaluate(buffers, second, factors, base, row, lane + 1, comptime!(store.program.clone()), last);
+    }
+    match comptime!(store.target) {
+        Target::Arena { arg } => {
+            let at = buffers.args[arg] + row * comptime!(store.width) + lane;
+            put(buffers.arena, at, low);
+            if lane + 1 < end {
+                put(buffers.arena, at + 1, high);
+            }
+        }
+        Target::Page { half, kv } => {
+            let words = comptime!(token_words(store.width, kv));
+            let position = buffers.step[(buffers.step[header::POSITIONS] + row) as usize];
+            let pages = buffers.step[(buffers.step[header::PAGES] + row) as usize];
+            let token = token_base(buffers.step, pages, position, half, words);
+            match kv {
+                KvFormat::F32 => {
+                    put(buffers.words, token + lane, u32::reinterpret(low));
+                    if lane + 1 < end {
+                        put(buffers.words, token + lane + 1, u32::reinterpret(high));
+                    }
+                }
+                KvFormat::F16 => {
+                    put(buffers.words, token + lane / 2, f16_pair(low, high));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! From plan kernels to launches: which kernel runs, what it is specialised for, and the scalars of each launch.
+
+use super::kernels::attention::AttentionConfig;
+use super::kernels::body::{Place, Program, Source};
+use super::kernels::choose::ChooseConfig;
+use super::kernels::delta::{Adapters, ShrinkConfig};
+use super::kernels::env::header;
+use super::kernels::reduce::Team;
+use super::kernels::rows::{Origin, RowsConfig};
+use super::kernels::sink::{Store, Target as StoreTarget};
+use super::text::{KernelSpec, Kind};
+use super::weights::{Span, WeightStore, row_bytes};
+use crate::plan::{Anchor, Body, F32, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
+use crate::{Error, KvFormat, Result};
+use rusty_backend::{DeviceBuffer, Target};
+use rusty_graph::{AttentionSpec, WeightId};
+use std::collections::HashMap;
+
+/// How many groups a launch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grid {
+    /// One per row, by `y`.
+    Rows { y: u32 },
+    /// `tiles` over two dimensions, for each batch of `rows` rows.
+    Tiles { tiles: u32, rows: u32 },
+    /// One per row, part and share of the ranks.
+    Shrink { parts: u32 },
+    /// One per attention tile and key/value head.
+    Attention { kv_heads: u32 },
+}
+
+/// A launch for any number of rows.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    pub spec: KernelSpec,
+    pub grid: Grid,
+    pub scalars: Vec<u32>,
+    /// The first of two scalars that say where adapters' intermediate lies and how many ranks it has.
+    pub shrunk: Option<usize>,
+    pub weights: Option<DeviceBuffer>,
+    pub label: String,
+}
+
+/// When a template is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Always.
+    Always,
+    /// In steps whose tiles are all single rows, or in others.
+    Decode(bool),
+    /// Where a row wants its most likely token.
+    ArgMax,
+}
+
+/// A plan kernel ready to be recorded.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    /// Whether it runs over the rows that want an output.
+    pub selected: bool,
+    /// The layer whose pages it touches.
+    pub layer: Option<u32>,
+    /// Launches by range of rows, plain.
+    pub plain: Vec<((u32, u32), When, Vec<Template>)>,
+    /// Launches by range of rows, with adapters; empty where the kernel has no site.
+    pub adapted: Vec<((u32, u32), When, Vec<Template>)>,
+}
+
+/// Scalars of a launch, numbered as kernels are told.
+#[derive(Default)]
+pub(super) struct Scalars(pub Vec<u32>);
+
+impl Scalars {
+    pub fn push(&mut self, value: u32) -> usize {
+        self.0.push(value);
+        self.0.len() - 1
+    }
+}
+
+/// What lowering needs to know.
+pub(super) struct Lowering<'a> {
+    pub plan: &'a Plan,
+    pub target: &'a Target,
+    pub kv: KvFormat,
+    pub adapters: bool,
+    pub vectors: &'a HashMap<WeightId, u32>,
+}
+
+impl Lowering<'_> {
+    /// The launches of a kernel.
+    pub fn stage(&self, kernel: &Kernel, store: &mut WeightStore<'_>) -> Result<Stage> {
+        let mut stage = Stage {
+            selected: kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1)),
+            layer: self.layer(kernel)?,
+            plain: Vec::new(),
+            adapted: Vec::new(),
+        };
+        for variant in &kernel.variants {
+            let plane = match variant.name {
+                "gemv_plane" | "rows_plane" => self.target.plane_size,
+                _ => 0,
+            };
+            match (&kernel.anchor, variant.name) {
+                (Anchor::Contract { .. }, "gemv_plane" | "gemv_shared" | "gemm_tiled") => {
+                    let tiled = variant.name == "gemm_tiled";
+                    let plain = self.contract(kernel, plane, tiled, None, store)?;
+                    stage.plain.push((variant.rows, When::Always, plain));
+                    if self.adapters && has_sites(kernel) {
+                        let adapted = self.contract(kernel, plane, tiled, Some(self.rows_word(kernel)), store)?;
+                        stage.adapted.push((variant.rows, When::Always, adapted));
+                    }
+                }
+                (Anchor::Attention { q, spec }, "attention_flash") => {
+                    for decode in [true, false] {
+                        let launches = vec![self.attention(kernel, *q, spec, decode)?];
+                        stage.plain.push((variant.rows, When::Decode(decode), launches));
+                    }
+                }
+                (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
+                    let launches = vec![self.choose(kernel, *x)?];
+                    stage.plain.push((variant.rows, When::ArgMax, launches));
+                }
+                (Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. }, "rows_plane" | "rows_shared") => {
+                    let launches = self.rows(kernel, plane, store)?;
+                    stage.plain.push((variant.rows, When::Always, launches));
+                }
+                _ => return Err(self.refuse(kernel, format!("no GPU kernel is called {}", variant.name))),
+            }
+        }
+        Ok(stage)
+    }
+
+    /// An error about a kernel.
+    pub fn refuse(&self, kernel: &Kernel, reason: impl Into<String>) -> Error {
+        Error::Target {
+            target: self.target.name.clone(),
+            kernel: kernel.name.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Header word of the row count.
+    pub fn rows_word(&self, kernel: &Kernel) -> usize {
+        match kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1)) {
+            true => header::SELECTED,
+            false => header::ROWS,
+        }
+    }
+
+    /// The one layer whose pages a kernel touches.
+    fn layer(&self, kernel: &Kernel) -> Result<Option<u32>> {
+        let stored = kernel.tails.iter().filter_map(|t| match t.sink {
+            Sink::Key { layer } | Sink::Val { layer } => Some(layer),
+            Sink::Value(_) => None,
+        });
+        let read = match &kernel.anchor {
+            Anchor::Attention { spec, .. } => Some(spec.layer),
+            _ => None,
+        };
+        let mut layers: Vec<u32> = stored.chain(read).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        match layers[..] {
+            [] => Ok(None),
+            [layer] => Ok(Some(layer)),
+            _ => Err(self.refuse(kernel, "touches the pages of several layers")),
+        }
+    }
+
+    /// Arena word of a value.
+    fn word(&self, value: PlanValueId) -> u32 {
+        (self.plan.value(value).offset / 4) as u32
+    }
+
+    fn activation(&self, kernel: &Kernel, operand: u16) -> Result<(u32, u32)> {
+        match kernel.operands.get(operand as usize) {
+            Some(Operand::Value(v)) => Ok((self.word(*v), self.plan.value(*v).width)),
+            _ => Err(self.refuse(kernel, format!("operand {operand} is no activation"))),
+        }
+    }
+
+    /// Where the kernel's operands lie; scalars are appended for those that a body reads.
+    pub fn places(&self, kernel: &Kernel, scalars: &mut Scalars) -> Vec<Place> {
+        let place = |operand: &Operand| match operand {
+            Operand::Value(v) => Place::Arena {
+                arg: scalars.push(self.word(*v)),
+                width: self.plan.value(*v).width,
+            },
+            Operand::Vector(w) => Place::Vectors {
+                arg: scalars.push(self.vectors.get(w).copied().unwrap_or(0)),
+            },
+            Operand::Rope(r) => Place::Rope {
+                word: header::ROPES + r.index(),
+            },
+        };
+        kernel.operands.iter().map(place).collect()
+    }
+
+    /// A resolved body.
+    pub fn program(&self, body: &Body, places: &[Place], source: Source, width: u32) -> Program {
+        Program {
+            insts: body.insts.clone(),
+            places: places.to_vec(),
+            source,
+            segment: segment(body, width),
+        }
+    }
+
+    /// A resolved tail.
+    pub fn store(&self, tail: &Tail, places: &[Place], source: Source, scalars: &mut Scalars) -> Store {
+        let target = match tail.sink {
+            Sink::Value(v) => StoreTarget::Arena {
+                arg: scalars.push(self.word(v)),
+            },
+            Sink::Key { .. } => StoreTarget::Page { half: 0, kv: self.kv },
+            Sink::Val { .. } => StoreTarget::Page { half: 1, kv: self.kv },
+        };
+        Store {
+            width: tail.width,
+            program: self.program(&tail.body, places, source, tail.width),
+            target,
+        }
+    }
+
+    fn rows(&self, kernel: &Kernel, plane: u32, store: &mut WeightStore<'_>) -> Result<Vec<Template>> {
+        let Anchor::Gather { table, .. } = kernel.anchor else {
+            let mut scalars = Scalars::default();
+            let origin = match kernel.anchor {
+                Anchor::SelectRows { x } => {
+                    let (word, width) = self.activation(kernel, x)?;
+                    Origin::Select { arg: scalars.push(word), width }
+                }
+                _ => Origin::Map,
+            };
+            return Ok(vec![self.rows_launch(kernel, plane, origin, scalars, None)]);
+        };
+        let decl = &self.plan.weights[table.index()];
+        let mut launches = Vec::new();
+        for spans in store.cut(&[vec![table]]) {
+            let spans: Vec<Span> = spans.into_iter().flatten().collect();
+            let chunk = store.chunk(&spans)?;
+            let mut scalars = Scalars::default();
+            let arg = scalars.push(chunk.offsets[0][0]);
+            scalars.push(spans[0].first);
+            scalars.push(spans[0].end - spans[0].first);
+            let origin = Origin::Gather {
+                format: decl.format,
+                row_bytes: row_bytes(decl) as u32,
+                arg,
+            };
+            launches.push(self.rows_launch(kernel, plane, origin, scalars, Some(chunk.buffer)));
+        }
+        Ok(launches)
+    }
+
+    fn rows_launch(
+        &self,
+        kernel: &Kernel,
+        plane: u32,
+        origin: Origin,
+        mut scalars: Scalars,
+        weights: Option<DeviceBuffer>,
+    ) -> Template {
+        let places = self.places(kernel, &mut scalars);
+        let source = RowsConfig::source(origin);
+        let tails: Vec<Store> = kernel
+            .tails
+            .iter()
+            .map(|t| self.store(t, &places, source, &mut scalars))
+            .collect();
+        let widest = tails.iter().map(|t| t.program.segment).max().unwrap_or(1);
+        let config = RowsConfig {
+            team: team(widest / 2, plane, self.target),
+            rows: self.rows_word(kernel),
+            origin,
+            tails,
+        };
+        let y = config.start(config.tails.len());
+        template(kernel, Kind::Rows(config), Grid::Rows { y }, scalars, weights)
+    }
+
+    fn attention(&self, kernel: &Kernel, q: u16, spec: &AttentionSpec, decode: bool) -> Result<Template> {
+        if spec.head_dim % 2 == 1 || spec.heads % spec.kv_heads != 0 {
+            return Err(self.refuse(kernel, "head width must be even, heads a multiple of key/value heads"));
+        }
+        let mut scalars = Scalars::default();
+        let (word, _) = self.activation(kernel, q)?;
+        let arg = scalars.push(word);
+        let places = self.places(kernel, &mut scalars);
+        let tails: Vec<Store> = kernel
+            .tails
+            .iter()
+            .map(|t| self.store(t, &places, Source::Given, &mut scalars))
+            .collect();
+        let mut config = AttentionConfig {
+            units: 128.min(self.target.max_units),
+            rows: if decode { 1 } else { ATTENTION_ROWS },
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            head_dim: spec.head_dim,
+            scale: F32::new(spec.scale),
+            window: spec.window,
+            softcap: spec.softcap.map(F32::new),
+            kv: self.kv,
+            arg,
+            unit: super::kernels::contract::UnitConfig { parts: vec![0], tails, arg: 0 },
+        };
+        while config.rows > 1 && (config.shared_bytes() > self.target.shared_bytes || config.queries() > 32) {
+            config.rows /= 2;
+        }
+        if config.shared_bytes() > self.target.shared_bytes {
+            let (needs, has) = (config.shared_bytes(), self.target.shared_bytes);
+            return Err(self.refuse(kernel, format!("needs {needs} bytes of shared memory; there are {has}")));
+        }
+        let grid = Grid::Attention { kv_heads: spec.kv_heads };
+        Ok(template(kernel, Kind::Attention(config), grid, scalars, None))
+    }
+
+    fn choose(&self, kernel: &Kernel, x: u16) -> Result<Template> {
+        let mut scalars = Scalars::default();
+        let (word, width) = self.activation(kernel, x)?;
+        let arg = scalars.push(word);
+        let config = ChooseConfig {
+            units: 256.min(self.target.max_units),
+            rows: self.rows_word(kernel),
+            width,
+            arg,
+        };
+        Ok(template(kernel, Kind::Choose(config), Grid::Rows { y: 1 }, scalars, None))
+    }
+
+    /// The launch that makes adapters' first factor for a contraction.
+    pub fn shrink(&self, kernel: &Kernel, k: u32, parts: u32, plane: u32) -> Template {
+        let mut scalars = Scalars::default();
+        let places = self.places(kernel, &mut scalars);
+        let arg = scalars.push(0);
+        scalars.push(0);
+        let config = ShrinkConfig {
+            team: team(k / 4, plane, self.target),
+            k,
+            prologue: self.program(&kernel.prologue, &places, Source::None, k),
+            adapters: Adapters { parts, arg, rows: self.rows_word(kernel) },
+        };
+        let mut made = template(kernel, Kind::Shrink(config), Grid::Shrink { parts }, scalars, None);
+        made.shrunk = Some(arg);
+        made
+    }
+}
+
+/// Query rows of an attention tile, where shared memory allows.
+pub(super) const ATTENTION_ROWS: u32 = 8;
+
+/// A launch of `kind` for a plan kernel.
+pub(super) fn template(
+    kernel: &Kernel,
+    kind: Kind,
+    grid: Grid,
+    scalars: Scalars,
+    weights: Option<DeviceBuffer>,
+) -> Template {
+    Template {
+        spec: KernelSpec {
+            kind,
+            scalars: scalars.0.len(),
+        },
+        grid,
+        scalars: scalars.0,
+        shrunk: None,
+        weights,
+        label: kernel.name.clone(),
+    }
+}
+
+/// A team with about `wanted` units: a power of two, whole planes, at most 256.
+pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {
+    let most = 256.min(target.max_units);
+    Team {
+        units: wanted.next_power_of_two().clamp(plane.max(32), most),
+        plane,
+    }
+}
+
+/// Whether adapters may act on a kernel.
+pub(super) fn has_sites(kernel: &Kernel) -> bool {
+    matches!(&kernel.anchor, Anchor::Contract { parts, .. } if parts.iter().any(|p| p.site.is_some()))
+}
+
+/// Lanes of a row that one cube takes: a norm's group, or enough for a cube.
+fn segment(body: &Body, width: u32) -> u32 {
+    let norms = body.insts.iter().filter_map(|i| match i {
+        Inst::RmsNorm { group, .. } => Some(*group),
+        _ => None,
+    });
+    norms.max().unwrap_or(width.min(512))
+}

@@ -1,0 +1,21 @@
+//! The GPU executor: plan kernels become CubeCL kernels, their text, pipelines and recorded launches.
+//!
+//! ```text
+//! plan kernel -> lower (spec + scalars) -> text -> pipeline        at bind, in parallel
+//! step -> operands (one upload) -> recording for its shape -> submit -> results
+//! ```
+//!
+//! Each kernel is written once ([`kernels`]) and specialised by data: formats, widths and bodies are part of a
+//! [`KernelSpec`](text::KernelSpec), places in memory are scalars of a launch. Every kernel binds the same
+//! buffers in the same order, at most seven with the info block, so it fits every device's limit.
+
+mod adapters;
+mod contraction;
+mod executable;
+pub mod kernels;
+mod lower;
+mod operands;
+pub mod text;
+mod weights;
+
+pub use executable::GpuExecutable;

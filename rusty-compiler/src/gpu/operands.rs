@@ -1,0 +1,114 @@
+//! A step as one block of words: the run-time operands of every kernel, uploaded in one write.
+//!
+//! The header says where each section starts, so a step takes only the room that it needs and the kernels'
+//! scalars never change.
+
+use super::kernels::env::header;
+use super::lower::ATTENTION_ROWS;
+use crate::{PAGE_TOKENS, Step};
+use rusty_graph::RopeSpec;
+
+/// What recordings depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    /// Rows for which groups are launched, at least the step's.
+    pub rows: u32,
+    /// Rows that want an output, likewise.
+    pub selected: u32,
+    /// Attention tiles, likewise.
+    pub tiles: u32,
+    /// Whether every tile is one row.
+    pub decode: bool,
+    /// Whether a row names an adapter.
+    pub adapted: bool,
+    /// Whether a row wants its most likely token.
+    pub argmax: bool,
+}
+
+/// A step ready for upload.
+pub(super) struct Encoded {
+    pub words: Vec<u32>,
+    pub shape: Shape,
+}
+
+/// Encodes a checked step.
+pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec]) -> Encoded {
+    let rows = step.rows();
+    let selected = step.selected();
+    let tiles = tiles(step);
+    let decode = tiles.iter().all(|(_, n)| *n == 1);
+    let shape = Shape {
+        rows: bucket(rows as u32),
+        selected: bucket(selected.len() as u32),
+        tiles: bucket(tiles.len() as u32),
+        decode,
+        adapted: step.slots.iter().any(|s| *s != crate::SlotId::BASE),
+        argmax: step.wants.contains(&crate::Want::ArgMax),
+    };
+    let mut words = vec![0; header::ROPES + ropes.len()];
+    words[header::ROWS] = rows as u32;
+    words[header::SELECTED] = selected.len() as u32;
+    section(&mut words, header::TOKENS, step.tokens.iter().copied());
+    section(&mut words, header::POSITIONS, step.positions.iter().copied());
+    section(&mut words, header::SLOTS, step.slots.iter().map(|s| s.0));
+    section(&mut words, header::CHOSEN, selected.iter().copied());
+    let padding = (shape.tiles as usize - tiles.len()) * 2;
+    let tiles = tiles.into_iter().flat_map(|(first, n)| [first, n]);
+    section(&mut words, header::TILES, tiles.chain(std::iter::repeat_n(0, padding)));
+    pages(step, &mut words);
+    for (i, rope) in ropes.iter().enumerate() {
+        words[header::ROPES + i] = words.len() as u32;
+        rotary(step, rope, &mut words);
+    }
+    Encoded { words, shape }
+}
+
+fn section(words: &mut Vec<u32>, at: usize, values: impl Iterator<Item = u32>) {
+    words[at] = words.len() as u32;
+    words.extend(values);
+}
+
+/// Page lists, and for each row the word where its sequence's list starts.
+fn pages(step: &Step<'_>, words: &mut Vec<u32>) {
+    let mut used = vec![0; step.sequences.len()];
+    for (row, sequence) in step.sequence_of.iter().enumerate() {
+        let pages = step.positions[row] as usize / PAGE_TOKENS + 1;
+        let most = &mut used[*sequence as usize];
+        *most = pages.max(*most);
+    }
+    let mut starts = Vec::with_capacity(step.sequences.len());
+    for (sequence, used) in step.sequences.iter().zip(used) {
+        starts.push(words.len() as u32);
+        words.extend(&sequence.pages[..used]);
+    }
+    let of_row = step.sequence_of.iter().map(|s| starts[*s as usize]);
+    section(words, header::PAGES, of_row);
+}
+
+/// `(cos, sin)` of every row.
+fn rotary(step: &Step<'_>, rope: &RopeSpec, words: &mut Vec<u32>) {
+    let mut row_table = vec![0.0; rope.dims as usize];
+    for row in 0..step.rows() {
+        let length = step.sequences[step.sequence_of[row] as usize].rope_length;
+        rope.table_row(step.positions[row], length, &mut row_table);
+        words.extend(row_table.iter().map(|v| v.to_bits()));
+    }
+}
+
+/// Runs of rows of one sequence, cut to the rows of an attention tile: first row and number of rows.
+fn tiles(step: &Step<'_>) -> Vec<(u32, u32)> {
+    let mut tiles: Vec<(u32, u32)> = Vec::new();
+    for row in 0..step.rows() {
+        let same = row > 0 && step.sequence_of[row] == step.sequence_of[row - 1];
+        match tiles.last_mut() {
+            Some((_, n)) if same && *n < ATTENTION_ROWS => *n += 1,
+            _ => tiles.push((row as u32, 1)),
+        }
+    }
+    tiles
+}
+
+/// Rounded up where counts are many, so that steps of nearly equal size share a recording.
+fn bucket(count: u32) -> u32 {
+    if count <= 8 { count } else { count.next_multiple_of(16) }
+}

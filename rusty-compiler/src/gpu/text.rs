@@ -1,0 +1,272 @@
+//! From a kernel to device text: the few inner calls of CubeCL, in one place.
+//!
+//! A kernel is defined for hand-made device properties, no device needed, and compiled to WGSL, CUDA C++ or
+//! Metal. Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of
+//! *info*: the launch's scalars and the buffers' lengths ([`info`]).
+
+use super::kernels::attention::{self, AttentionConfig};
+use super::kernels::choose::{self, ChooseConfig};
+use super::kernels::contract::ContractConfig;
+use super::kernels::delta::{self, ShrinkConfig};
+use super::kernels::env::BINDINGS;
+use super::kernels::rows::{self, RowsConfig};
+use super::kernels::{gemm, gemv};
+use cubecl::ir::features::{Plane, TypeUsage};
+use cubecl::ir::{
+    AddressType, DeviceIdentity, DeviceProperties, ElemType, FloatKind, HardwareProperties, IntKind,
+    MemoryDeviceProperties, TargetProperties, UIntKind,
+};
+use cubecl::prelude::*;
+use cubecl_core::{Compiler, InfoBuilder, WgpuCompilationOptions};
+use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
+use crate::{Error, Result};
+use rusty_backend::{BindingAccess, KernelText, Language, Target};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// What a kernel is specialised for, by kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Maps, gathers, row selection.
+    Rows(RowsConfig),
+    /// Contraction for few rows.
+    Gemv(ContractConfig),
+    /// Contraction for many rows.
+    Gemm(ContractConfig),
+    /// Adapters' first factor.
+    Shrink(ShrinkConfig),
+    /// Attention.
+    Attention(AttentionConfig),
+    /// Argmax.
+    Choose(ChooseConfig),
+}
+
+/// A kernel without the values of a launch: equal specs share one pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KernelSpec {
+    /// What it does.
+    pub kind: Kind,
+    /// Scalars of a launch.
+    pub scalars: usize,
+}
+
+impl KernelSpec {
+    /// Units of a cube.
+    pub fn units(&self) -> u32 {
+        match &self.kind {
+            Kind::Rows(c) => c.team.units,
+            Kind::Gemv(c) => c.team.units,
+            Kind::Gemm(_) => gemm::UNITS,
+            Kind::Shrink(c) => c.team.units,
+            Kind::Attention(c) => c.units,
+            Kind::Choose(c) => c.units,
+        }
+    }
+
+    /// Short name.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Rows(_) => "rows",
+            Kind::Gemv(_) => "gemv",
+            Kind::Gemm(_) => "gemm",
+            Kind::Shrink(_) => "shrink",
+            Kind::Attention(_) => "attention",
+            Kind::Choose(_) => "choose",
+        }
+    }
+
+    /// A name for caches: the same in every build of the same version, unlike the entry point.
+    pub fn key(&self, target: &Target) -> String {
+        let mut low = Fnv(0xcbf2_9ce4_8422_2325);
+        let mut high = Fnv(0x6c62_272e_07bb_0142);
+        for hasher in [&mut low, &mut high] {
+            let facts = (target.language, target.plane_size, target.plane_ops, target.shared_bytes);
+            (env!("CARGO_PKG_VERSION"), self, facts).hash(hasher);
+        }
+        format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
+    }
+
+    /// The text for a target.
+    ///
+    /// # Errors
+    /// [`Error::Target`] with the compiler's message.
+    pub fn text(&self, target: &Target) -> Result<KernelText> {
+        let compiled = self.define(target).and_then(|d| match target.language {
+            Language::Wgsl => wgsl(d),
+            Language::CudaC => cuda(d, target),
+            Language::Msl => metal(d, target),
+            Language::Native => Err("kernels are native code there".into()),
+        });
+        let mut text = compiled.map_err(|reason| Error::Target {
+            target: target.name.clone(),
+            kernel: self.name().into(),
+            reason,
+        })?;
+        text.unit_dim = [self.units(), 1, 1];
+        text.key = self.key(target);
+        Ok(text)
+    }
+
+    fn define(&self, target: &Target) -> Result<KernelDefinition, String> {
+        let settings = KernelSettings::new(
+            CubeDim::new_1d(self.units()).into(),
+            ExecutionMode::Unchecked,
+            AddressType::U32,
+        );
+        let device = Arc::new(device_properties(target));
+        let properties = Arc::new(TargetProperties {
+            mma: Default::default(),
+        });
+        let b = || BufferCompilationArg { inplace: None };
+        let args: SequenceCompilationArg<u32> = (0..self.scalars).map(|_| ()).collect();
+        macro_rules! define {
+            ($kernel:path, $config:expr) => {{
+                use $kernel as Kernel;
+                let kernel = Kernel::new(
+                    settings, device, properties, b(), b(), b(), b(), b(), b(), args, $config.clone(),
+                );
+                cubecl_core::define_kernel(&kernel).map_err(|e| format!("{e:?}"))
+            }};
+        }
+        match &self.kind {
+            Kind::Rows(c) => define!(rows::rows::Rows, c),
+            Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
+            Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
+            Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
+            Kind::Attention(c) => define!(attention::attention::Attention, c),
+            Kind::Choose(c) => define!(choose::choose::Choose, c),
+        }
+    }
+}
+
+/// The info block of a launch: scalars in order, then the buffers' lengths in elements (of four bytes).
+pub fn info(scalars: &[u32], lengths: [u64; BINDINGS]) -> Vec<u64> {
+    let mut builder = InfoBuilder::default();
+    for scalar in scalars {
+        builder.scalars.push(*scalar);
+    }
+    for length in lengths {
+        builder.metadata.register_buffer(length, AddressType::U32);
+    }
+    builder.finish(AddressType::U32).data
+}
+
+fn wgsl(definition: KernelDefinition) -> Result<KernelText, String> {
+    let entry = definition.settings.kernel_name.clone();
+    let shader = cubecl_wgpu::WgslCompiler
+        .compile(definition, &WgpuCompilationOptions::default())
+        .map_err(|e| format!("{e:?}"))?;
+    let mut text = plain(entry, shader.to_string(), Language::Wgsl);
+    for (access, visibility) in text.bindings.iter_mut().zip(&shader.buffers) {
+        if matches!(visibility, Visibility::Read) {
+            *access = BindingAccess::Read;
+        }
+    }
+    Ok(text)
+}
+
+fn cuda(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {
+    let entry = definition.settings.kernel_name.clone();
+    let options = CompilationOptions {
+        warp_size: target.plane_size as usize,
+        supports_features: CppSupportedFeatures {
+            grid_constants: true,
+            clusters: false,
+            fast_math: false,
+            fast_tanh: false,
+            elect_sync: false,
+            dp4a: true,
+        },
+        amd_wmma: None,
+    };
+    let kernel = CppCompiler::<cubecl_cpp::target::Cuda>::default()
+        .compile(definition, &options)
+        .map_err(|e| format!("{e:?}"))?;
+    Ok(plain(entry, kernel.to_string(), Language::CudaC))
+}
+
+fn metal(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {
+    let entry = definition.settings.kernel_name.clone();
+    let options = CompilationOptions {
+        warp_size: target.plane_size as usize,
+        ..Default::default()
+    };
+    let kernel = cubecl_cpp::MslCompiler::default()
+        .compile(definition, &options)
+        .map_err(|e| format!("{e:?}"))?;
+    Ok(plain(entry, kernel.to_string(), Language::Msl))
+}
+
+fn plain(entry: String, source: String, language: Language) -> KernelText {
+    KernelText {
+        entry,
+        source,
+        language,
+        bindings: vec![BindingAccess::ReadWrite; BINDINGS],
+        info: true,
+        unit_dim: [1, 1, 1],
+        shared_bytes: 0,
+        key: String::new(),
+    }
+}
+
+/// Properties that stand for a device towards CubeCL.
+fn device_properties(target: &Target) -> DeviceProperties {
+    let mut properties = DeviceProperties::new(
+        Default::default(),
+        MemoryDeviceProperties::new(1 << 31, 256),
+        HardwareProperties {
+            load_width: 128,
+            vector_register_count: None,
+            plane_size_min: target.plane_size,
+            plane_size_max: target.plane_size,
+            max_bindings: BINDINGS as u32 + 1,
+            max_shared_memory_size: target.shared_bytes as usize,
+            max_cube_count: (65535, 65535, 65535),
+            max_units_per_cube: 1024,
+            max_cube_dim: (1024, 1024, 64),
+            num_streaming_multiprocessors: None,
+            num_cpu_cores: None,
+            last_level_cache_size: None,
+            num_tensor_cores: None,
+            min_tensor_cores_dim: None,
+            max_vector_size: 4,
+            cube_mma_reserved_shared_memory: 0,
+        },
+        cubecl_common::profile::TimingMethod::System,
+        DeviceIdentity {
+            name: "target".into(),
+            fingerprint: "target".into(),
+            physical: None,
+        },
+    );
+    properties.register_address_type(AddressType::U32);
+    for element in [
+        ElemType::Index,
+        ElemType::UInt(UIntKind::U32),
+        ElemType::Int(IntKind::I32),
+        ElemType::Float(FloatKind::F32),
+        ElemType::Bool,
+    ] {
+        properties.register_type_usage(element, TypeUsage::all());
+    }
+    if target.plane_ops {
+        properties.features.plane.insert(Plane::Ops);
+    }
+    properties
+}
+
+/// FNV-1a, whose results do not change between builds.
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,208 @@
+//! Weights on the device: where each kernel finds the rows it reads.
+//!
+//! The parts of a contraction lie in one buffer, so that a kernel binds one whatever it multiplies with. What
+//! exceeds the device's binding limit is cut by rows into chunks, one launch each. Bytes stream from the file's
+//! mapping as they are stored; nothing is decoded on the host but vectors.
+
+use super::kernels::decode::{PADDING, decodes};
+use crate::plan::Plan;
+use crate::{Error, Result};
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
+use rusty_graph::{WeightDecl, WeightId};
+use rusty_loader::{ModelFile, WeightView};
+use std::collections::HashMap;
+
+/// Rows `first..end` of some weights of equal row count, one weight after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Span {
+    pub weights: Vec<WeightId>,
+    pub first: u32,
+    pub end: u32,
+}
+
+/// Spans in one buffer.
+#[derive(Clone, Debug)]
+pub(super) struct Chunk {
+    pub buffer: DeviceBuffer,
+    /// For each span, the byte at which row `first` of each of its weights starts.
+    pub offsets: Vec<Vec<u32>>,
+}
+
+/// Kernels address bytes in 32 bits.
+const ADDRESSABLE: u64 = 1 << 31;
+/// Chunks end at multiples of this: whole tiles of every contraction kernel.
+const CHUNK_ROWS: u64 = 64;
+/// Alignment of a weight in its buffer.
+const ALIGN: u64 = 16;
+
+/// Uploads weights, each set once.
+pub(super) struct WeightStore<'a> {
+    plan: &'a Plan,
+    file: &'a dyn ModelFile,
+    device: &'a dyn GpuDevice,
+    chunks: HashMap<Vec<Span>, Chunk>,
+    bytes: u64,
+}
+
+impl<'a> WeightStore<'a> {
+    pub fn new(plan: &'a Plan, file: &'a dyn ModelFile, device: &'a dyn GpuDevice) -> Self {
+        Self {
+            plan,
+            file,
+            device,
+            chunks: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes uploaded so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Cuts groups of weights (each of equal row counts) into spans that fit a binding: everything in one
+    /// chunk where it fits, else each group by rows.
+    pub fn cut(&self, groups: &[Vec<WeightId>]) -> Vec<Vec<Option<Span>>> {
+        let whole = |g: &Vec<WeightId>| Span {
+            weights: g.clone(),
+            first: 0,
+            end: rows(self.decl(g[0])),
+        };
+        let limit = self.limit();
+        let all: Vec<Span> = groups.iter().map(whole).collect();
+        if self.span_bytes(&all) <= limit {
+            return vec![all.into_iter().map(Some).collect()];
+        }
+        let mut chunks = Vec::new();
+        for (at, span) in all.iter().enumerate() {
+            let row: u64 = span.weights.iter().map(|w| row_bytes(self.decl(*w))).sum();
+            let slack = (ALIGN + PADDING as u64) * span.weights.len() as u64;
+            let fitting = (limit.saturating_sub(slack) / row / CHUNK_ROWS * CHUNK_ROWS).max(1) as u32;
+            for first in (0..span.end).step_by(fitting as usize) {
+                let mut chunk = vec![None; groups.len()];
+                chunk[at] = Some(Span {
+                    weights: span.weights.clone(),
+                    first,
+                    end: span.end.min(first.saturating_add(fitting)),
+                });
+                chunks.push(chunk);
+            }
+        }
+        chunks
+    }
+
+    /// The buffer that holds the spans; made on first use.
+    pub fn chunk(&mut self, spans: &[Span]) -> Result<Chunk> {
+        if let Some(chunk) = self.chunks.get(spans) {
+            return Ok(chunk.clone());
+        }
+        let label = &self.decl(spans[0].weights[0]).name;
+        let buffer = self.device.alloc(self.span_bytes(spans), Owner::Weights, label)?;
+        let mut at = 0;
+        let mut offsets = Vec::new();
+        for span in spans {
+            let mut starts = Vec::new();
+            for weight in &span.weights {
+                let view = self.view(*weight)?;
+                let row = view.row_bytes();
+                let bytes = &view.bytes[span.first as usize * row..span.end as usize * row];
+                write(self.device, &buffer, at, bytes)?;
+                starts.push(at as u32);
+                at = (at + bytes.len() as u64).next_multiple_of(ALIGN);
+            }
+            offsets.push(starts);
+        }
+        self.bytes += buffer.bytes();
+        let chunk = Chunk { buffer, offsets };
+        self.chunks.insert(spans.to_vec(), chunk.clone());
+        Ok(chunk)
+    }
+
+    /// All vectors of the plan in single precision in one buffer, with the word at which each starts.
+    pub fn vectors(&mut self, vectors: &[WeightId]) -> Result<(DeviceBuffer, HashMap<WeightId, u32>)> {
+        let mut data: Vec<f32> = Vec::new();
+        let mut places = HashMap::new();
+        for id in vectors {
+            let view = self.view(*id)?;
+            places.insert(*id, data.len() as u32);
+            let start = data.len();
+            data.resize(start + view.row_len(), 0.0);
+            view.format.decode_row(&view.bytes, &mut data[start..]);
+        }
+        data.resize(data.len().max(64), 0.0);
+        let bytes: &[u8] = bytemuck::cast_slice(&data);
+        let buffer = self.device.alloc(bytes.len() as u64, Owner::Weights, "vectors")?;
+        self.device.write(&buffer, 0, bytes)?;
+        self.bytes += buffer.bytes();
+        Ok((buffer, places))
+    }
+
+    fn limit(&self) -> u64 {
+        self.device.target().max_binding_bytes.min(ADDRESSABLE)
+    }
+
+    fn decl(&self, id: WeightId) -> &'a WeightDecl {
+        &self.plan.weights[id.index()]
+    }
+
+    fn span_bytes(&self, spans: &[Span]) -> u64 {
+        let one = |s: &Span| -> u64 {
+            let rows = u64::from(s.end - s.first);
+            s.weights
+                .iter()
+                .map(|w| (rows * row_bytes(self.decl(*w))).next_multiple_of(ALIGN))
+                .sum()
+        };
+        spans.iter().map(one).sum::<u64>() + PADDING as u64
+    }
+
+    /// The stored tensor, checked against its declaration.
+    fn view(&self, id: WeightId) -> Result<WeightView> {
+        let decl = self.decl(id);
+        let fail = |reason: String| Error::Weight {
+            model: self.file.label().into(),
+            tensor: decl.name.clone(),
+            reason,
+        };
+        let view = self.file.tensor(&decl.name).ok_or_else(|| fail("is missing".into()))?;
+        let shape: Vec<usize> = decl.shape.iter().map(|d| *d as usize).collect();
+        if view.shape != shape || view.format != decl.format {
+            return Err(fail(format!(
+                "is {} {:?}; the plan was made for {} {shape:?}",
+                view.format.name(),
+                view.shape,
+                decl.format.name()
+            )));
+        }
+        if !decodes(view.format) {
+            return Err(fail(format!("has format {}, for which there is no GPU decoder", view.format.name())));
+        }
+        if view.bytes.len() < view.rows() * view.row_bytes() {
+            return Err(fail(format!("has {} bytes, too few for its shape", view.bytes.len())));
+        }
+        Ok(view)
+    }
+}
+
+fn rows(decl: &WeightDecl) -> u32 {
+    decl.shape.iter().rev().skip(1).product()
+}
+
+/// Stored bytes of a row.
+pub(super) fn row_bytes(decl: &WeightDecl) -> u64 {
+    decl.format.row_bytes(decl.shape.last().copied().unwrap_or(1) as usize) as u64
+}
+
+/// Writes bytes of any length at a multiple of four.
+fn write(device: &dyn GpuDevice, buffer: &DeviceBuffer, at: u64, bytes: &[u8]) -> Result<()> {
+    let whole = bytes.len() / 4 * 4;
+    if whole > 0 {
+        device.write(buffer, at, &bytes[..whole])?;
+    }
+    if whole < bytes.len() {
+        let mut rest = [0u8; 4];
+        rest[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
+        device.write(buffer, at + whole as u64, &rest)?;
+    }
+    Ok(())
+}
