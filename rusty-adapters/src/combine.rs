@@ -14,19 +14,39 @@ pub fn combine(adapters: &[(SlotData, f32)]) -> SlotData {
             by_site.entry(*site).or_default().push((delta, *weight));
         }
     }
-    let name = adapters.iter().map(|(a, w)| if *w == 1.0 { a.name.clone() } else { format!("{}={w}", a.name) });
+    let name = adapters.iter().map(|(a, w)| {
+        if *w == 1.0 {
+            a.name.clone()
+        } else {
+            format!("{}={w}", a.name)
+        }
+    });
     SlotData {
         name: name.collect::<Vec<_>>().join("+"),
-        sites: by_site.into_iter().map(|(site, deltas)| (site, stack(&deltas))).collect(),
+        sites: by_site
+            .into_iter()
+            .map(|(site, deltas)| (site, stack(&deltas)))
+            .collect(),
     }
 }
 
 fn stack(deltas: &[(&SiteDelta, f32)]) -> SiteDelta {
     let rank: usize = deltas.iter().map(|(d, _)| d.rank as usize).sum();
-    let rows = deltas.iter().map(|(d, _)| d.b.len() / d.rank.max(1) as usize).max().unwrap_or(0);
-    let scale: Vec<f32> = deltas.iter().flat_map(|(d, w)| d.scale.iter().map(move |s| s * w)).collect();
-    let half = deltas.iter().all(|(d, _)| matches!((&d.a, &d.b), (DeltaTable::F16(_), DeltaTable::F16(_))));
-    let a = deltas.iter().flat_map(|(d, _)| (0..d.a.len()).map(|i| d.a.get(i)));
+    let rows = deltas
+        .iter()
+        .map(|(d, _)| d.b.len() / d.rank.max(1) as usize)
+        .max()
+        .unwrap_or(0);
+    let scale: Vec<f32> = deltas
+        .iter()
+        .flat_map(|(d, w)| d.scale.iter().map(move |s| s * w))
+        .collect();
+    let half = deltas
+        .iter()
+        .all(|(d, _)| matches!((&d.a, &d.b), (DeltaTable::F16(_), DeltaTable::F16(_))));
+    let a = deltas
+        .iter()
+        .flat_map(|(d, _)| (0..d.a.len()).map(|i| d.a.get(i)));
     let b = (0..rows).flat_map(|row| {
         deltas.iter().flat_map(move |(d, _)| {
             let rank = d.rank as usize;

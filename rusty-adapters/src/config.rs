@@ -18,11 +18,21 @@ pub(crate) struct Config {
 impl Config {
     /// Reads the file; what is not plain LoRA is refused.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let malformed = |reason: String| Error::Malformed { path: path.into(), reason };
-        let json: Map<String, Value> = serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
-        let kind = json.get("peft_type").and_then(Value::as_str).unwrap_or("LORA");
+        let malformed = |reason: String| Error::Malformed {
+            path: path.into(),
+            reason,
+        };
+        let json: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
+        let kind = json
+            .get("peft_type")
+            .and_then(Value::as_str)
+            .unwrap_or("LORA");
         if kind != "LORA" {
-            return Err(Error::Unsupported { path: path.into(), what: format!("adapter kind {kind}") });
+            return Err(Error::Unsupported {
+                path: path.into(),
+                what: format!("adapter kind {kind}"),
+            });
         }
         let is_set = |key: &str| match json.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => false,
@@ -30,17 +40,39 @@ impl Config {
             Some(Value::Object(fields)) => !fields.is_empty(),
             Some(_) => true,
         };
-        for key in ["use_dora", "lora_bias", "modules_to_save", "layer_replication", "target_parameters"] {
+        for key in [
+            "use_dora",
+            "lora_bias",
+            "modules_to_save",
+            "layer_replication",
+            "target_parameters",
+        ] {
             if is_set(key) {
-                return Err(Error::Unsupported { path: path.into(), what: format!("'{key}'") });
+                return Err(Error::Unsupported {
+                    path: path.into(),
+                    what: format!("'{key}'"),
+                });
             }
         }
-        if json.get("bias").and_then(Value::as_str).is_some_and(|b| b != "none") {
-            return Err(Error::Unsupported { path: path.into(), what: "'bias'".into() });
+        if json
+            .get("bias")
+            .and_then(Value::as_str)
+            .is_some_and(|b| b != "none")
+        {
+            return Err(Error::Unsupported {
+                path: path.into(),
+                what: "'bias'".into(),
+            });
         }
-        let rank = json.get("r").and_then(Value::as_u64).filter(|r| (1..=4096).contains(r));
+        let rank = json
+            .get("r")
+            .and_then(Value::as_u64)
+            .filter(|r| (1..=4096).contains(r));
         let rank = rank.ok_or_else(|| malformed("'r' is not a rank from 1 to 4096".into()))?;
-        let alpha = json.get("lora_alpha").and_then(Value::as_f64).filter(|a| a.is_finite());
+        let alpha = json
+            .get("lora_alpha")
+            .and_then(Value::as_f64)
+            .filter(|a| a.is_finite());
         Ok(Self {
             rank: rank as usize,
             alpha: alpha.ok_or_else(|| malformed("'lora_alpha' is not a number".into()))?,
@@ -64,20 +96,33 @@ impl Config {
 }
 
 fn matched(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
-    patterns.iter().find(|(pattern, _)| pattern.is_match(module)).map(|(_, value)| *value)
+    patterns
+        .iter()
+        .find(|(pattern, _)| pattern.is_match(module))
+        .map(|(_, value)| *value)
 }
 
 /// PEFT matches a pattern against the end of a module's name: `(.*\.)?(PATTERN)$`.
 fn patterns(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
-    let malformed = |reason: String| Error::Malformed { path: path.into(), reason };
-    let Some(Value::Object(fields)) = value else { return Ok(vec![]) };
+    let malformed = |reason: String| Error::Malformed {
+        path: path.into(),
+        reason,
+    };
+    let Some(Value::Object(fields)) = value else {
+        return Ok(vec![]);
+    };
     fields
         .iter()
         .map(|(pattern, value)| {
             let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$"))
                 .map_err(|e| malformed(format!("pattern '{pattern}': {e}")))?;
             let value = value.as_f64().filter(|v| *v > 0.0 && v.is_finite());
-            Ok((regex, value.ok_or_else(|| malformed(format!("pattern '{pattern}' has no positive value")))?))
+            Ok((
+                regex,
+                value.ok_or_else(|| {
+                    malformed(format!("pattern '{pattern}' has no positive value"))
+                })?,
+            ))
         })
         .collect()
 }

@@ -24,8 +24,13 @@ pub fn load(folder: &Path, graph: &Graph) -> Result<SlotData> {
         let path = folder.join(name);
         std::fs::read(&path).map_err(|source| Error::Io { path, source })
     };
-    let (config, tensors) = (read("adapter_config.json")?, read("adapter_model.safetensors")?);
-    let name = folder.file_name().map_or_else(|| "adapter".into(), |n| n.to_string_lossy().into_owned());
+    let (config, tensors) = (
+        read("adapter_config.json")?,
+        read("adapter_model.safetensors")?,
+    );
+    let name = folder
+        .file_name()
+        .map_or_else(|| "adapter".into(), |n| n.to_string_lossy().into_owned());
     from_bytes(&name, folder, &config, &tensors, graph)
 }
 
@@ -42,7 +47,10 @@ pub fn from_bytes(
 ) -> Result<SlotData> {
     let config = Config::parse(&path.join("adapter_config.json"), config)?;
     let path = path.join("adapter_model.safetensors");
-    let malformed = |reason: String| Error::Malformed { path: path.clone(), reason };
+    let malformed = |reason: String| Error::Malformed {
+        path: path.clone(),
+        reason,
+    };
     let file = SafeTensors::deserialize(tensors).map_err(|e| malformed(e.to_string()))?;
     let mut halves: BTreeMap<SiteId, Halves<'_>> = BTreeMap::new();
     for (tensor, view) in file.tensors() {
@@ -56,8 +64,14 @@ pub fn from_bytes(
             shape: view.shape().to_vec(),
             reason: format!("but the model has no site '{}'", place.site),
         })?;
-        let entry = halves.entry(site).or_insert_with(|| Halves::new(place.module));
-        if place.is_a { entry.a = Some((tensor, view)) } else { entry.b = Some((tensor, view)) }
+        let entry = halves
+            .entry(site)
+            .or_insert_with(|| Halves::new(place.module));
+        if place.is_a {
+            entry.a = Some((tensor, view))
+        } else {
+            entry.b = Some((tensor, view))
+        }
     }
     if halves.is_empty() {
         return Err(malformed("holds no LoRA tensors".into()));
@@ -66,7 +80,10 @@ pub fn from_bytes(
         .into_iter()
         .map(|(site, halves)| Ok((site, halves.delta(&path, &config, graph, site)?)))
         .collect::<Result<Vec<_>>>()?;
-    Ok(SlotData { name: name.into(), sites })
+    Ok(SlotData {
+        name: name.into(),
+        sites,
+    })
 }
 
 /// Where a tensor belongs.
@@ -93,7 +110,11 @@ impl Place {
             inner = rest;
         }
         if inner == "lm_head" {
-            return Some(Place { site: "output".into(), module: inner.into(), is_a });
+            return Some(Place {
+                site: "output".into(),
+                module: inner.into(),
+                is_a,
+            });
         }
         let (layer, part) = inner.strip_prefix("layers.")?.split_once('.')?;
         let layer: u32 = layer.parse().ok()?;
@@ -108,7 +129,11 @@ impl Place {
             _ => return None,
         };
         let module = module.strip_prefix("model.").unwrap_or(module);
-        Some(Place { site: format!("blk.{layer}.{part}"), module: module.into(), is_a })
+        Some(Place {
+            site: format!("blk.{layer}.{part}"),
+            module: module.into(),
+            is_a,
+        })
     }
 }
 
@@ -121,14 +146,21 @@ struct Halves<'a> {
 
 impl Halves<'_> {
     fn new(module: String) -> Self {
-        Self { module, a: None, b: None }
+        Self {
+            module,
+            a: None,
+            b: None,
+        }
     }
 
     fn delta(self, path: &Path, config: &Config, graph: &Graph, id: SiteId) -> Result<SiteDelta> {
         let site = graph.site(id);
         let (Some((a_name, a)), Some((b_name, b))) = (self.a, self.b) else {
             let reason = format!("module '{}' has only one of lora_A and lora_B", self.module);
-            return Err(Error::Malformed { path: path.into(), reason });
+            return Err(Error::Malformed {
+                path: path.into(),
+                reason,
+            });
         };
         let rank = a.shape().first().copied().unwrap_or(0);
         let misfit = |tensor: &str, shape: &[usize], want: [usize; 2]| Error::Misfit {
@@ -138,7 +170,11 @@ impl Halves<'_> {
             reason: format!("the model's site '{}' needs {want:?}", site.name),
         };
         if rank == 0 || rank > MAX_RANK || a.shape() != [rank, site.k as usize] {
-            return Err(misfit(&a_name, a.shape(), [rank.clamp(1, MAX_RANK), site.k as usize]));
+            return Err(misfit(
+                &a_name,
+                a.shape(),
+                [rank.clamp(1, MAX_RANK), site.k as usize],
+            ));
         }
         if b.shape() != [site.n as usize, rank] {
             return Err(misfit(&b_name, b.shape(), [site.n as usize, rank]));
@@ -146,7 +182,10 @@ impl Halves<'_> {
         let stated = config.rank(&self.module);
         if stated != rank {
             let reason = format!("'{a_name}' has rank {rank}, adapter_config.json says {stated}");
-            return Err(Error::Malformed { path: path.into(), reason });
+            return Err(Error::Malformed {
+                path: path.into(),
+                reason,
+            });
         }
         let mut b = table(path, &b_name, &b)?;
         if let Some(head_dim) = interleaved_heads(graph, id) {
@@ -167,23 +206,41 @@ impl Halves<'_> {
 fn table(path: &Path, name: &str, view: &TensorView<'_>) -> Result<DeltaTable> {
     let data = view.data();
     let table = match view.dtype() {
-        Dtype::F32 => {
-            DeltaTable::F32(data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
-        }
-        Dtype::F16 => {
-            DeltaTable::F16(data.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b)).collect())
-        }
+        Dtype::F32 => DeltaTable::F32(
+            data.as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
+        ),
+        Dtype::F16 => DeltaTable::F16(
+            data.as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| half::f16::from_le_bytes(*b))
+                .collect(),
+        ),
         Dtype::BF16 => DeltaTable::F32(
-            data.as_chunks::<2>().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+            data.as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| half::bf16::from_le_bytes(*b).to_f32())
+                .collect(),
         ),
         other => {
             let what = format!("tensor '{name}' of type {other:?}");
-            return Err(Error::Unsupported { path: path.into(), what });
+            return Err(Error::Unsupported {
+                path: path.into(),
+                what,
+            });
         }
     };
     if (0..table.len()).any(|i| !table.get(i).is_finite()) {
         let reason = format!("tensor '{name}' holds values that are not finite");
-        return Err(Error::Malformed { path: path.into(), reason });
+        return Err(Error::Malformed {
+            path: path.into(),
+            reason,
+        });
     }
     Ok(table)
 }
@@ -191,9 +248,16 @@ fn table(path: &Path, name: &str, view: &TensorView<'_>) -> Result<DeltaTable> {
 /// Width of a head where the site's output rows are stored with interleaved rotary pairs: what such a site
 /// feeds is rotated (through norms and biases), with that layout.
 fn interleaved_heads(graph: &Graph, site: SiteId) -> Option<usize> {
-    let mut value = graph.nodes.iter().find(|n| n.op == Op::MatMul { site: Some(site) })?.output;
+    let mut value = graph
+        .nodes
+        .iter()
+        .find(|n| n.op == Op::MatMul { site: Some(site) })?
+        .output;
     loop {
-        let next = graph.nodes.iter().find(|n| n.inputs.first() == Some(&value))?;
+        let next = graph
+            .nodes
+            .iter()
+            .find(|n| n.inputs.first() == Some(&value))?;
         match &next.op {
             Op::Rope { rope, head_dim } => {
                 let interleaved = graph.rope(*rope).layout == RopeLayout::Interleaved;

@@ -9,6 +9,7 @@
 //! [`Target`](rusty_backend::Target) facts. [`bind`] attaches weights and a device; the resulting
 //! [`Executable`] runs ragged [steps](Step) in which every row may name another adapter [slot](slots).
 
+mod bind;
 pub mod cpu;
 pub mod error;
 pub mod explain;
@@ -18,6 +19,7 @@ pub mod plan;
 pub mod slots;
 pub mod step;
 
+pub use bind::bind;
 pub use error::{Error, Result};
 pub use explain::{Explain, explain};
 pub use passes::{compile, compile_observed};

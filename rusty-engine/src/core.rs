@@ -42,7 +42,8 @@ impl Core {
 
     pub fn open(&mut self) -> u64 {
         self.next_sequence += 1;
-        self.sequences.insert(self.next_sequence, Sequence::default());
+        self.sequences
+            .insert(self.next_sequence, Sequence::default());
         self.next_sequence
     }
 
@@ -54,7 +55,10 @@ impl Core {
 
     pub fn sequence(&mut self, id: u64) -> Result<(&mut Sequence, &mut PagePool)> {
         let missing = || Error::Request("the session is closed".into());
-        Ok((self.sequences.get_mut(&id).ok_or_else(missing)?, &mut self.pool))
+        Ok((
+            self.sequences.get_mut(&id).ok_or_else(missing)?,
+            &mut self.pool,
+        ))
     }
 
     /// Runs one step for everybody who has rows to run; false where nobody has.
@@ -69,7 +73,9 @@ impl Core {
         let results = Batch::new(&list, &chunks).run(&mut *self.executable)?;
         let mut results = results.into_iter();
         for chunk in &chunks {
-            let Some(sequence) = self.sequences.get_mut(&ids[chunk.sequence]) else { continue };
+            let Some(sequence) = self.sequences.get_mut(&ids[chunk.sequence]) else {
+                continue;
+            };
             sequence.computed += chunk.rows;
             if chunk.last
                 && let Some((_, result)) = results.next()
@@ -113,9 +119,10 @@ impl<'a> Batch<'a> {
             if chunk.last {
                 *batch.wants.last_mut().expect("a chunk has rows") = sequence.want();
             }
-            batch
-                .sequences
-                .push(StepSequence { pages: &sequence.pages, rope_length: sequence.rope_length });
+            batch.sequences.push(StepSequence {
+                pages: &sequence.pages,
+                rope_length: sequence.rope_length,
+            });
         }
         batch
     }

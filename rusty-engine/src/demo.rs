@@ -43,5 +43,8 @@ pub fn adapters() -> impl Iterator<Item = &'static str> {
 
 /// Configuration and tensors of one of the demo's adapters.
 pub fn adapter(name: &str) -> Option<(&'static str, &'static [u8])> {
-    ADAPTERS.iter().find(|(n, _, _)| *n == name).map(|(_, config, tensors)| (*config, *tensors))
+    ADAPTERS
+        .iter()
+        .find(|(n, _, _)| *n == name)
+        .map(|(_, config, tensors)| (*config, *tensors))
 }

@@ -5,7 +5,8 @@ use crate::session::Session;
 use crate::{Error, Result};
 use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::{
-    BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotData, SlotId, Step, Want,
+    BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotData, SlotId,
+    Step, Want,
 };
 use rusty_graph::Graph;
 use rusty_loader::meta::keys;
@@ -77,7 +78,11 @@ impl Engine {
         let plan = rusty_compiler::compile(&graph, device.target())?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context) * options.sessions.max(1) as u32;
-        let bind = BindOptions { pages, kv: options.kv, slots: options.adapters };
+        let bind = BindOptions {
+            pages,
+            kv: options.kv,
+            slots: options.adapters,
+        };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
         let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
         let core = Core::new(executable, pages, rows, outputs, options.adapters);
@@ -102,7 +107,9 @@ impl Engine {
             device: device.to_string(),
             load_s: start.elapsed().as_secs_f64(),
         };
-        Ok(Engine { shared: Arc::new(shared) })
+        Ok(Engine {
+            shared: Arc::new(shared),
+        })
     }
 
     /// An engine over any executable, without text: for tests and for programs with token ids of their own.
@@ -113,7 +120,7 @@ impl Engine {
         context: usize,
         row_budget: usize,
     ) -> Engine {
-        let outputs = row_budget.min(rusty_graph::builder::MAX_OUTPUT_ROWS as usize);
+        let outputs = row_budget.min(graph.symbols[1].max as usize);
         let core = Core::new(executable, bind.pages, row_budget, outputs, bind.slots);
         let shared = Shared {
             core: Mutex::new(core),
@@ -125,7 +132,9 @@ impl Engine {
             device: String::new(),
             load_s: 0.0,
         };
-        Engine { shared: Arc::new(shared) }
+        Engine {
+            shared: Arc::new(shared),
+        }
     }
 
     /// A new session with an empty cache.
@@ -141,7 +150,9 @@ impl Engine {
         let mut core = self.core();
         let free = core.slots.iter().position(Option::is_none).ok_or_else(|| {
             let slots = core.slots.len();
-            Error::Request(format!("all {slots} adapter slots are in use; detach one or load with more"))
+            Error::Request(format!(
+                "all {slots} adapter slots are in use; detach one or load with more"
+            ))
         })?;
         let slot = SlotId(free as u32 + 1);
         let name = adapter.name.clone();
@@ -156,12 +167,20 @@ impl Engine {
     /// A session still uses it, or the slot is empty.
     pub fn detach(&self, slot: SlotId) -> Result<()> {
         let mut core = self.core();
-        let index = (slot.0 as usize).checked_sub(1).filter(|i| core.slots.get(*i).is_some_and(Option::is_some));
+        let index = (slot.0 as usize)
+            .checked_sub(1)
+            .filter(|i| core.slots.get(*i).is_some_and(Option::is_some));
         let Some(index) = index else {
-            return Err(Error::Request(format!("no adapter is attached to slot {}", slot.0)));
+            return Err(Error::Request(format!(
+                "no adapter is attached to slot {}",
+                slot.0
+            )));
         };
         if core.sequences.values().any(|s| s.slot == slot) {
-            return Err(Error::Request(format!("a session still uses the adapter in slot {}", slot.0)));
+            return Err(Error::Request(format!(
+                "a session still uses the adapter in slot {}",
+                slot.0
+            )));
         }
         core.executable.detach(slot)?;
         core.slots[index] = None;
@@ -174,10 +193,15 @@ impl Engine {
     /// The tokens do not fit the context or the vocabulary, or the cache is full.
     pub fn logits(&self, tokens: &[u32], slot: SlotId) -> Result<Vec<f32>> {
         if tokens.is_empty() || tokens.len() > self.shared.context {
-            return Err(Error::ContextFull { tokens: tokens.len(), context: self.shared.context });
+            return Err(Error::ContextFull {
+                tokens: tokens.len(),
+                context: self.shared.context,
+            });
         }
         let mut core = self.core();
-        let pages = core.pool.take(BindOptions::pages_for(tokens.len()) as usize)?;
+        let pages = core
+            .pool
+            .take(BindOptions::pages_for(tokens.len()) as usize)?;
         let result = all_logits(&mut core, tokens, &pages, slot);
         core.pool.release(pages);
         result
@@ -191,7 +215,10 @@ impl Engine {
         let count = self.shared.context.min(8) as u32;
         let tokens: Vec<u32> = (0..count).map(|i| i * 7 % self.vocab()).collect();
         let logits = self.logits(&tokens, SlotId::BASE)?;
-        let failed = |reason: &str| Error::Check { model: self.shared.label.clone(), reason: reason.into() };
+        let failed = |reason: &str| Error::Check {
+            model: self.shared.label.clone(),
+            reason: reason.into(),
+        };
         if logits.iter().any(|l| !l.is_finite()) {
             return Err(failed("logits are not finite"));
         }
@@ -255,7 +282,10 @@ impl Engine {
 
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic in one session's thread must not take the others down.
-        self.shared.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .core
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +296,9 @@ fn context(plan: &Plan, options: &EngineOptions, label: &str) -> Result<usize> {
         Some(0) => Err(Error::Request("a context of 0 tokens holds nothing".into())),
         Some(asked) => {
             if asked > limit {
-                tracing::warn!("{label}: a context of {asked} tokens is beyond the trained {limit}");
+                tracing::warn!(
+                    "{label}: a context of {asked} tokens is beyond the trained {limit}"
+                );
             }
             Ok(asked)
         }
@@ -283,7 +315,10 @@ fn all_logits(core: &mut Core, tokens: &[u32], pages: &[u32], slot: SlotId) -> R
             tokens: part,
             positions: &positions,
             sequence_of: &vec![0; part.len()],
-            sequences: &[Sequence { pages, rope_length: tokens.len() as u32 }],
+            sequences: &[Sequence {
+                pages,
+                rope_length: tokens.len() as u32,
+            }],
             slots: &vec![slot; part.len()],
             wants: &vec![Want::Logits; part.len()],
         })?;

@@ -39,7 +39,9 @@ pub enum Error {
         total: usize,
     },
     /// The sequence would be longer than the engine's context.
-    #[error("{tokens} tokens do not fit the context of {context}; shorten the prompt or raise the context")]
+    #[error(
+        "{tokens} tokens do not fit the context of {context}; shorten the prompt or raise the context"
+    )]
     ContextFull {
         /// Tokens wanted.
         tokens: usize,
@@ -47,7 +49,9 @@ pub enum Error {
         context: usize,
     },
     /// A test inference gave numbers that cannot be right.
-    #[error("{model}: the test inference failed: {reason}; the file is damaged or not what it claims to be")]
+    #[error(
+        "{model}: the test inference failed: {reason}; the file is damaged or not what it claims to be"
+    )]
     Check {
         /// Model label.
         model: String,

@@ -63,14 +63,25 @@ impl Sequence {
             return Err(Error::Request("the prompt is empty".into()));
         }
         if prompt.len() >= context {
-            return Err(Error::ContextFull { tokens: prompt.len() + 1, context });
+            return Err(Error::ContextFull {
+                tokens: prompt.len() + 1,
+                context,
+            });
         }
-        let shared = self.tokens[..self.computed].iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+        let shared = self.tokens[..self.computed]
+            .iter()
+            .zip(&prompt)
+            .take_while(|(a, b)| a == b)
+            .count();
         // The last token is always run: its row gives the first answer token.
         let kept = shared.min(prompt.len() - 1);
         self.keep(kept, pool);
         self.reserve(prompt.len(), pool)?;
-        let timings = Timings { prompt_tokens: prompt.len(), cached_tokens: kept, ..Timings::default() };
+        let timings = Timings {
+            prompt_tokens: prompt.len(),
+            cached_tokens: kept,
+            ..Timings::default()
+        };
         if kept == 0 {
             self.rope_length = prompt.len() as u32;
         }
@@ -112,7 +123,9 @@ impl Sequence {
     /// Tokens that a step may run now.
     pub fn waiting(&self) -> usize {
         match &self.running {
-            Some(r) if r.finish.is_none() && r.queue.len() < QUEUE => self.tokens.len() - self.computed,
+            Some(r) if r.finish.is_none() && r.queue.len() < QUEUE => {
+                self.tokens.len() - self.computed
+            }
             _ => 0,
         }
     }
@@ -127,7 +140,9 @@ impl Sequence {
 
     /// Takes the result of the last token's row: the next token, and the end where it has come.
     pub fn advance(&mut self, result: RowResult, pool: &mut PagePool) -> Result<()> {
-        let Some(running) = &mut self.running else { return Ok(()) };
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
         let next = match result {
             RowResult::Token(token) => token,
             RowResult::Logits(mut logits) => running.sampler.choose(&mut logits, &self.tokens),
@@ -163,7 +178,10 @@ impl Running {
             None => String::new(),
         };
         let (text, stopped) = self.stop.push(&piece);
-        self.queue.push_back(Token { id: Some(token), text });
+        self.queue.push_back(Token {
+            id: Some(token),
+            text,
+        });
         if stopped {
             self.finish = Some(Finish::Stop);
         } else if self.left == 0 {

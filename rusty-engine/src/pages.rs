@@ -12,7 +12,10 @@ pub struct PagePool {
 impl PagePool {
     /// A pool of `pages` free pages.
     pub fn new(pages: u32) -> Self {
-        Self { free: (0..pages).rev().collect(), holders: vec![0; pages as usize] }
+        Self {
+            free: (0..pages).rev().collect(),
+            holders: vec![0; pages as usize],
+        }
     }
 
     /// Pages nobody holds.
@@ -31,7 +34,11 @@ impl PagePool {
     /// [`Error::CacheFull`] where fewer are free; nothing is taken then.
     pub fn take(&mut self, count: usize) -> Result<Vec<u32>> {
         if count > self.free.len() {
-            return Err(Error::CacheFull { asked: count, free: self.free.len(), total: self.total() });
+            return Err(Error::CacheFull {
+                asked: count,
+                free: self.free.len(),
+                total: self.total(),
+            });
         }
         let pages = self.free.split_off(self.free.len() - count);
         for page in &pages {

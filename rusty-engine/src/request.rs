@@ -20,7 +20,13 @@ pub struct Request {
 impl Request {
     /// A greedy request for a prompt.
     pub fn new(prompt: Prompt) -> Self {
-        Self { prompt, sampling: Sampling::default(), max_tokens: 256, stop: vec![], stop_at_end: true }
+        Self {
+            prompt,
+            sampling: Sampling::default(),
+            max_tokens: 256,
+            stop: vec![],
+            stop_at_end: true,
+        }
     }
 }
 
@@ -47,7 +53,10 @@ pub struct Message {
 impl Message {
     /// A turn.
     pub fn new(role: &str, content: &str) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
     }
 }
 
@@ -102,5 +111,9 @@ impl Timings {
 }
 
 fn rate(count: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
 }

@@ -27,8 +27,9 @@ pub(crate) fn schedule(
 ) -> Vec<Chunk> {
     let count = sequences.len();
     let order = (0..count).map(|i| (i + turn) % count.max(1));
-    let (decode, prefill): (Vec<usize>, Vec<usize>) =
-        order.filter(|&s| sequences[s].waiting() > 0).partition(|&s| sequences[s].waiting() == 1);
+    let (decode, prefill): (Vec<usize>, Vec<usize>) = order
+        .filter(|&s| sequences[s].waiting() > 0)
+        .partition(|&s| sequences[s].waiting() == 1);
     let (mut rows_left, mut outputs_left) = (row_budget, output_budget);
     let mut chunks = Vec::new();
     for sequence in decode.into_iter().chain(prefill) {
@@ -40,7 +41,12 @@ pub(crate) fn schedule(
         }
         rows_left -= rows;
         outputs_left -= usize::from(last);
-        chunks.push(Chunk { sequence, from: sequences[sequence].computed, rows, last });
+        chunks.push(Chunk {
+            sequence,
+            from: sequences[sequence].computed,
+            rows,
+            last,
+        });
     }
     chunks
 }

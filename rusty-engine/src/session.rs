@@ -28,9 +28,15 @@ impl Session {
     pub fn set_adapter(&mut self, slot: SlotId) -> Result<()> {
         let mut core = self.engine.core();
         let attached = slot == SlotId::BASE
-            || core.slots.get(slot.0 as usize - 1).is_some_and(Option::is_some);
+            || core
+                .slots
+                .get(slot.0 as usize - 1)
+                .is_some_and(Option::is_some);
         if !attached {
-            return Err(Error::Request(format!("no adapter is attached to slot {}", slot.0)));
+            return Err(Error::Request(format!(
+                "no adapter is attached to slot {}",
+                slot.0
+            )));
         }
         let (sequence, pool) = core.sequence(self.id)?;
         if sequence.slot != slot {
@@ -53,7 +59,10 @@ impl Session {
         let (sequence, pool) = core.sequence(self.id)?;
         sequence.begin(prompt, request, tokenizer.as_ref(), context, pool)?;
         drop(core);
-        Ok(Generation { session: self, failed: false })
+        Ok(Generation {
+            session: self,
+            failed: false,
+        })
     }
 
     /// The token ids of a prompt.
@@ -69,19 +78,27 @@ impl Session {
             Prompt::Tokens(tokens) => {
                 let vocab = self.engine.vocab();
                 match tokens.iter().find(|t| **t >= vocab) {
-                    Some(t) => Err(Error::Request(format!("token {t} is outside the vocabulary of {vocab}"))),
+                    Some(t) => Err(Error::Request(format!(
+                        "token {t} is outside the vocabulary of {vocab}"
+                    ))),
                     None => Ok(tokens.clone()),
                 }
             }
             Prompt::Text(text) => Ok(tokenizer()?.encode(text, true)?),
             Prompt::Chat(messages) => {
                 let template = self.engine.template().ok_or_else(|| {
-                    Error::Request("the model has no chat template; give the prompt as plain text".into())
+                    Error::Request(
+                        "the model has no chat template; give the prompt as plain text".into(),
+                    )
                 })?;
                 let tokenizer = tokenizer()?;
-                let name = |id: Option<u32>| id.and_then(|id| tokenizer.id_to_token(id)).unwrap_or_default();
+                let name = |id: Option<u32>| {
+                    id.and_then(|id| tokenizer.id_to_token(id))
+                        .unwrap_or_default()
+                };
                 let text = template.render(&Render {
-                    messages: serde_json::to_value(messages).map_err(|e| Error::Request(e.to_string()))?,
+                    messages: serde_json::to_value(messages)
+                        .map_err(|e| Error::Request(e.to_string()))?,
                     add_generation_prompt: true,
                     bos_token: name(tokenizer.bos_id()),
                     eos_token: name(tokenizer.eos_ids().first().copied()),
@@ -116,7 +133,10 @@ impl Generation<'_> {
     /// Times so far.
     pub fn timings(&self) -> Timings {
         let mut core = self.session.engine.core();
-        let running = core.sequence(self.session.id).ok().and_then(|(s, _)| s.running.as_ref());
+        let running = core
+            .sequence(self.session.id)
+            .ok()
+            .and_then(|(s, _)| s.running.as_ref());
         running.map(|r| r.timings).unwrap_or_default()
     }
 
@@ -125,7 +145,9 @@ impl Generation<'_> {
             // The lock is taken anew for each step, so that sessions in other threads take their turns.
             let mut core = self.session.engine.core();
             let (sequence, _) = core.sequence(self.session.id)?;
-            let Some(running) = &mut sequence.running else { return Ok(None) };
+            let Some(running) = &mut sequence.running else {
+                return Ok(None);
+            };
             if let Some(token) = running.queue.pop_front() {
                 return Ok(Some(token));
             }

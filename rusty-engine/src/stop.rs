@@ -10,20 +10,32 @@ pub struct StopMatcher {
 impl StopMatcher {
     /// A matcher; empty stop texts are ignored.
     pub fn new(stops: &[String]) -> Self {
-        Self { stops: stops.iter().filter(|s| !s.is_empty()).cloned().collect(), held: String::new() }
+        Self {
+            stops: stops.iter().filter(|s| !s.is_empty()).cloned().collect(),
+            held: String::new(),
+        }
     }
 
     /// Adds text; gives what is certain to be shown, and whether a stop text was completed. After that nothing
     /// more may be added.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
-        let first = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min();
+        let first = self
+            .stops
+            .iter()
+            .filter_map(|s| self.held.find(s.as_str()))
+            .min();
         if let Some(at) = first {
             let shown = self.held[..at].to_string();
             self.held.clear();
             return (shown, true);
         }
-        let keep = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
+        let keep = self
+            .stops
+            .iter()
+            .map(|s| overlap(&self.held, s))
+            .max()
+            .unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         (std::mem::replace(&mut self.held, rest), false)
     }
@@ -36,8 +48,16 @@ impl StopMatcher {
 
 /// Bytes at the end of `text` that are a proper beginning of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
-    let starts = stop.char_indices().map(|(at, _)| at).skip(1).collect::<Vec<_>>();
-    starts.into_iter().rev().find(|&len| text.ends_with(&stop[..len])).unwrap_or(0)
+    let starts = stop
+        .char_indices()
+        .map(|(at, _)| at)
+        .skip(1)
+        .collect::<Vec<_>>();
+    starts
+        .into_iter()
+        .rev()
+        .find(|&len| text.ends_with(&stop[..len]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

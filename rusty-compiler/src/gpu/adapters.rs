@@ -98,8 +98,7 @@ impl Pool {
         if bytes > limit {
             return Err(rusty_backend::Error::TooLarge {
                 device: device.target().name.clone(),
-                owner: format!("adapters of {}", kernel.name),
-                what: "one binding",
+                what: format!("one binding for the adapters of {}", kernel.name),
                 asked: bytes,
                 limit,
             }

@@ -41,7 +41,7 @@ impl Expected {
 
 pub(crate) fn bound(file: &dyn ModelFile, isa: Isa, kv: KvFormat, threads: usize) -> CpuExecutable {
     let device = CpuDevice::new(Some(threads));
-    let graph = rusty_graph::build(file).expect("graph");
+    let graph = rusty_graph::arch::build(file).expect("graph");
     let plan = compile(&graph, device.target()).expect("plan");
     let options = BindOptions {
         pages: 24,
@@ -81,7 +81,11 @@ fn all_logits(exe: &mut CpuExecutable, ids: &[u32], chunk: usize, pages: &[u32])
 fn assert_close(name: &str, have: &[Vec<f32>], want: &[f32], tolerance: f32) {
     let have: Vec<f32> = have.concat();
     assert_eq!(have.len(), want.len(), "{name}");
-    let worst = have.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = have
+        .iter()
+        .zip(want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
     assert!(worst <= tolerance, "{name}: {worst}");
 }
 
@@ -161,12 +165,18 @@ fn quantized_gguf_is_as_close_as_an_honest_integer_path() {
             let mut exe = bound(&*file, isa, KvFormat::F32, 2);
             let logits = all_logits(&mut exe, &ids, SELECTED, &pages).concat();
             let (have, peer) = (rms(&logits), rms(&other));
-            assert!(have < 1.5 * peer + 0.01, "{stem} {isa:?}: {have}, another's {peer}");
+            assert!(
+                have < 1.5 * peer + 0.01,
+                "{stem} {isa:?}: {have}, another's {peer}"
+            );
             // All instruction sets round inputs alike and add exactly; only float sums differ.
             let first = first.get_or_insert_with(|| logits.clone());
             let apart = logits.iter().zip(&*first).map(|(a, b)| (a - b).abs());
             let apart = apart.fold(0.0, f32::max);
-            assert!(apart < 0.1 * peer + 0.05, "{stem} {isa:?}: {apart} from the best set");
+            assert!(
+                apart < 0.1 * peer + 0.05,
+                "{stem} {isa:?}: {apart} from the best set"
+            );
         }
     }
 }
@@ -174,7 +184,11 @@ fn quantized_gguf_is_as_close_as_an_honest_integer_path() {
 /// Two sequences in one batch, chunked and on scattered pages, give bit for bit what each gives alone.
 #[test]
 fn batching_and_paging_change_no_bit() {
-    for path in ["gguf/qwen3/Q4_0.gguf", "models/qwen3-tied", "gguf/llama/mix-Q4_K_M.gguf"] {
+    for path in [
+        "gguf/qwen3/Q4_0.gguf",
+        "models/qwen3-tied",
+        "gguf/llama/mix-Q4_K_M.gguf",
+    ] {
         let file = rusty_loader::open(golden(path)).expect(path);
         let ids: Vec<u32> = (0..90).map(|i| (i * 37 + 11) % 250).collect();
         let (a, b) = (&ids[..58], &ids[20..]);

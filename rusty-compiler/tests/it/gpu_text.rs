@@ -18,25 +18,54 @@ fn norm_program() -> Program {
     Program {
         insts: vec![
             Inst::Load(0),
-            Inst::RmsNorm { x: 0, weight: 1, eps: F32::new(1e-6), group: 256 },
+            Inst::RmsNorm {
+                x: 0,
+                weight: 1,
+                eps: F32::new(1e-6),
+                group: 256,
+            },
         ],
-        places: vec![Place::Arena { arg: 0, width: 256 }, Place::Vectors { arg: 1 }],
+        places: vec![
+            Place::Arena { arg: 0, width: 256 },
+            Place::Vectors { arg: 1 },
+        ],
         source: Source::None,
         segment: 256,
     }
 }
 
 fn given(insts: Vec<Inst>, places: Vec<Place>) -> Program {
-    Program { insts, places, source: Source::Given, segment: 256 }
+    Program {
+        insts,
+        places,
+        source: Source::Given,
+        segment: 256,
+    }
 }
 
 fn specs(plane: u32) -> Vec<KernelSpec> {
     let team = Team { units: 128, plane };
-    let adapters = Adapters { parts: 2, arg: 12, rows: header::ROWS };
+    let adapters = Adapters {
+        parts: 2,
+        arg: 12,
+        rows: header::ROWS,
+    };
     let mut out = vec![];
-    for format in [Format::F32, Format::F16, Format::Bf16, Format::Blocks(&Q4_0), Format::Blocks(&Q8_0), Format::Blocks(&Q4_K), Format::Blocks(&Q6_K)] {
+    for format in [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Blocks(&Q4_0),
+        Format::Blocks(&Q8_0),
+        Format::Blocks(&Q4_K),
+        Format::Blocks(&Q6_K),
+    ] {
         for a in [None, Some(adapters)] {
-            let part = |arg| PartConfig { format, row_bytes: format.row_bytes(256) as u32, arg };
+            let part = |arg| PartConfig {
+                format,
+                row_bytes: format.row_bytes(256) as u32,
+                arg,
+            };
             let c = ContractConfig {
                 team,
                 rows: header::ROWS,
@@ -48,25 +77,62 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                     arg: 4,
                     tails: vec![Store {
                         width: 512,
-                        program: given(vec![Inst::Result(0), Inst::Unary(UnaryOp::Silu, 0), Inst::Result(1), Inst::Binary(BinaryOp::Mul, 1, 2)], vec![]),
+                        program: given(
+                            vec![
+                                Inst::Result(0),
+                                Inst::Unary(UnaryOp::Silu, 0),
+                                Inst::Result(1),
+                                Inst::Binary(BinaryOp::Mul, 1, 2),
+                            ],
+                            vec![],
+                        ),
                         target: Target::Arena { arg: 7 },
                     }],
                 }],
                 adapters: a,
                 lanes: 2,
             };
-            out.push(KernelSpec { kind: Kind::Gemv(c.clone()), scalars: 14 });
-            out.push(KernelSpec { kind: Kind::Gemm(c), scalars: 14 });
+            out.push(KernelSpec {
+                kind: Kind::Gemv(c.clone()),
+                scalars: 14,
+            });
+            out.push(KernelSpec {
+                kind: Kind::Gemm(c),
+                scalars: 14,
+            });
         }
     }
-    out.push(KernelSpec { kind: Kind::Shrink(ShrinkConfig { team, k: 256, prologue: norm_program(), adapters }), scalars: 14 });
+    out.push(KernelSpec {
+        kind: Kind::Shrink(ShrinkConfig {
+            team,
+            k: 256,
+            prologue: norm_program(),
+            adapters,
+        }),
+        scalars: 14,
+    });
     let rope = Program {
         insts: vec![
             Inst::Load(0),
-            Inst::RmsNorm { x: 0, weight: 1, eps: F32::new(1e-6), group: 64 },
-            Inst::Rope { x: 1, table: 2, head_dim: 64, dims: 64, layout: RopeLayout::Half },
+            Inst::RmsNorm {
+                x: 0,
+                weight: 1,
+                eps: F32::new(1e-6),
+                group: 64,
+            },
+            Inst::Rope {
+                x: 1,
+                table: 2,
+                head_dim: 64,
+                dims: 64,
+                layout: RopeLayout::Half,
+            },
         ],
-        places: vec![Place::Arena { arg: 0, width: 256 }, Place::Vectors { arg: 1 }, Place::Rope { word: 8 }],
+        places: vec![
+            Place::Arena { arg: 0, width: 256 },
+            Place::Vectors { arg: 1 },
+            Place::Rope { word: 8 },
+        ],
         source: Source::None,
         segment: 64,
     };
@@ -76,21 +142,56 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
             rows: header::ROWS,
             origin: Origin::Map,
             tails: vec![
-                Store { width: 256, program: rope.clone(), target: Target::Arena { arg: 2 } },
-                Store { width: 256, program: rope, target: Target::Page { half: 0, kv: KvFormat::F16 } },
+                Store {
+                    width: 256,
+                    program: rope.clone(),
+                    target: Target::Arena { arg: 2 },
+                },
+                Store {
+                    width: 256,
+                    program: rope,
+                    target: Target::Page {
+                        half: 0,
+                        kv: KvFormat::F16,
+                    },
+                },
             ],
         }),
         scalars: 3,
     });
     out.push(KernelSpec {
         kind: Kind::Attention(AttentionConfig {
-            units: 128, rows: 4, heads: 4, kv_heads: 2, head_dim: 64, scale: F32::new(0.125), window: Some(17),
-            softcap: Some(F32::new(30.0)), kv: KvFormat::F16, arg: 0,
-            unit: UnitConfig { parts: vec![0], arg: 0, tails: vec![Store { width: 256, program: given(vec![Inst::Result(0)], vec![]), target: Target::Arena { arg: 1 } }] },
+            units: 128,
+            rows: 4,
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 64,
+            scale: F32::new(0.125),
+            window: Some(17),
+            softcap: Some(F32::new(30.0)),
+            kv: KvFormat::F16,
+            arg: 0,
+            unit: UnitConfig {
+                parts: vec![0],
+                arg: 0,
+                tails: vec![Store {
+                    width: 256,
+                    program: given(vec![Inst::Result(0)], vec![]),
+                    target: Target::Arena { arg: 1 },
+                }],
+            },
         }),
         scalars: 2,
     });
-    out.push(KernelSpec { kind: Kind::Choose(ChooseConfig { units: 128, rows: header::SELECTED, width: 1000, arg: 0 }), scalars: 1 });
+    out.push(KernelSpec {
+        kind: Kind::Choose(ChooseConfig {
+            units: 128,
+            rows: header::SELECTED,
+            width: 1000,
+            arg: 0,
+        }),
+        scalars: 1,
+    });
     out
 }
 
@@ -104,12 +205,26 @@ fn texts() {
             if name == "m3" {
                 target.language = rusty_backend::Language::Msl;
             }
-            for (i, spec) in specs(if plane { target.plane_size } else { 0 }).iter().enumerate() {
+            for (i, spec) in specs(if plane { target.plane_size } else { 0 })
+                .iter()
+                .enumerate()
+            {
                 let t = std::time::Instant::now();
-                let text = spec.text(&target).unwrap_or_else(|e| panic!("{} {name}: {e}", spec.name()));
-                println!("{name} {plane} {} {} bytes {:?}", spec.name(), text.source.len(), t.elapsed());
+                let text = spec
+                    .text(&target)
+                    .unwrap_or_else(|e| panic!("{} {name}: {e}", spec.name()));
+                println!(
+                    "{name} {plane} {} {} bytes {:?}",
+                    spec.name(),
+                    text.source.len(),
+                    t.elapsed()
+                );
                 if let Some(d) = &dir {
-                    std::fs::write(format!("{d}/{i}_{}_{plane}.{ext}", spec.name()), text.source).unwrap();
+                    std::fs::write(
+                        format!("{d}/{i}_{}_{plane}.{ext}", spec.name()),
+                        text.source,
+                    )
+                    .unwrap();
                 }
             }
         }

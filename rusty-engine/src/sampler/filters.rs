@@ -28,7 +28,10 @@ pub(super) fn top_k(logits: &mut [f32], k: usize) {
     let mut values = logits.to_vec();
     let (_, kth, _) = values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
     let kth = *kth;
-    logits.iter_mut().filter(|l| **l < kth).for_each(|l| *l = GONE);
+    logits
+        .iter_mut()
+        .filter(|l| **l < kth)
+        .for_each(|l| *l = GONE);
 }
 
 pub(super) fn top_p(logits: &mut [f32], p: f32) {
@@ -52,9 +55,15 @@ pub(super) fn min_p(logits: &mut [f32], p: f32) {
 
 pub(super) fn typical(logits: &mut [f32], p: f32) {
     let probabilities = softmax(logits);
-    let entropy: f64 = probabilities.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum();
+    let entropy: f64 = probabilities
+        .iter()
+        .filter(|p| **p > 0.0)
+        .map(|p| -p * p.ln())
+        .sum();
     let distance = |t: usize| (-(probabilities[t].ln()) - entropy).abs();
-    let mut order: Vec<usize> = (0..logits.len()).filter(|t| probabilities[*t] > 0.0).collect();
+    let mut order: Vec<usize> = (0..logits.len())
+        .filter(|t| probabilities[*t] > 0.0)
+        .collect();
     order.sort_by(|a, b| distance(*a).total_cmp(&distance(*b)));
     let mut keep = vec![false; logits.len()];
     let mut mass = 0.0;
@@ -76,7 +85,11 @@ pub(super) fn epsilon(logits: &mut [f32], epsilon: f32) {
 
 pub(super) fn eta(logits: &mut [f32], epsilon: f32) {
     let probabilities = softmax(logits);
-    let entropy: f64 = probabilities.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum();
+    let entropy: f64 = probabilities
+        .iter()
+        .filter(|p| **p > 0.0)
+        .map(|p| -p * p.ln())
+        .sum();
     let epsilon = f64::from(epsilon);
     let threshold = epsilon.min(epsilon.sqrt() * (-entropy).exp());
     retain(logits, |t| probabilities[t] >= threshold);
@@ -85,8 +98,15 @@ pub(super) fn eta(logits: &mut [f32], epsilon: f32) {
 pub(super) fn top_n_sigma(logits: &mut [f32], n: f32) {
     let count = logits.len() as f64;
     let mean = logits.iter().map(|l| f64::from(*l)).sum::<f64>() / count;
-    let variance = logits.iter().map(|l| (f64::from(*l) - mean).powi(2)).sum::<f64>() / count;
+    let variance = logits
+        .iter()
+        .map(|l| (f64::from(*l) - mean).powi(2))
+        .sum::<f64>()
+        / count;
     let max = logits.iter().copied().fold(GONE, f32::max);
     let least = f64::from(max) - f64::from(n) * variance.sqrt();
-    logits.iter_mut().filter(|l| f64::from(**l) < least).for_each(|l| *l = GONE);
+    logits
+        .iter_mut()
+        .filter(|l| f64::from(**l) < least)
+        .for_each(|l| *l = GONE);
 }

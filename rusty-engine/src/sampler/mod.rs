@@ -68,13 +68,29 @@ impl Stage {
             Stage::Eta(e) => filters::eta(logits, *e),
             Stage::TopNSigma(n) => filters::top_n_sigma(logits, *n),
             Stage::Repetition(p) => penalties::repetition(logits, history, *p),
-            Stage::PresenceFrequency { presence, frequency } => {
+            Stage::PresenceFrequency {
+                presence,
+                frequency,
+            } => {
                 penalties::presence_frequency(logits, history, *presence, *frequency);
             }
             Stage::NoRepeatNgram(n) => penalties::no_repeat_ngram(logits, history, *n),
-            Stage::Dry { multiplier, base, allowed_length, last_n, breakers } => {
+            Stage::Dry {
+                multiplier,
+                base,
+                allowed_length,
+                last_n,
+                breakers,
+            } => {
                 let recent = &history[history.len().saturating_sub(*last_n)..];
-                penalties::dry(logits, recent, *multiplier, *base, *allowed_length, breakers);
+                penalties::dry(
+                    logits,
+                    recent,
+                    *multiplier,
+                    *base,
+                    *allowed_length,
+                    breakers,
+                );
             }
         }
     }
@@ -126,7 +142,10 @@ impl Sampling {
         }
         if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
             let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
-            chain.push(Stage::PresenceFrequency { presence, frequency });
+            chain.push(Stage::PresenceFrequency {
+                presence,
+                frequency,
+            });
         }
         if self.temperature > 0.0 {
             if self.temperature != 1.0 {
@@ -147,7 +166,9 @@ impl Sampling {
 
     /// What is wrong with the settings, if anything.
     pub fn problem(&self) -> Option<String> {
-        let bad = |name: &str, value: f32, range: &str| Some(format!("{name} is {value}; it must be {range}"));
+        let bad = |name: &str, value: f32, range: &str| {
+            Some(format!("{name} is {value}; it must be {range}"))
+        };
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return bad("temperature", self.temperature, "at least 0");
         }
@@ -226,7 +247,10 @@ pub fn softmax(logits: &[f32]) -> Vec<f64> {
     if max == f32::NEG_INFINITY {
         return vec![1.0 / logits.len().max(1) as f64; logits.len()];
     }
-    let mut values: Vec<f64> = logits.iter().map(|l| (f64::from(*l) - f64::from(max)).exp()).collect();
+    let mut values: Vec<f64> = logits
+        .iter()
+        .map(|l| (f64::from(*l) - f64::from(max)).exp())
+        .collect();
     let sum: f64 = values.iter().sum();
     values.iter_mut().for_each(|v| *v /= sum);
     values

@@ -6,12 +6,21 @@ pub(super) fn repetition(logits: &mut [f32], history: &[u32], penalty: f32) {
     let seen: HashSet<u32> = history.iter().copied().collect();
     for token in seen {
         if let Some(logit) = logits.get_mut(token as usize) {
-            *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+            *logit = if *logit < 0.0 {
+                *logit * penalty
+            } else {
+                *logit / penalty
+            };
         }
     }
 }
 
-pub(super) fn presence_frequency(logits: &mut [f32], history: &[u32], presence: f32, frequency: f32) {
+pub(super) fn presence_frequency(
+    logits: &mut [f32],
+    history: &[u32],
+    presence: f32,
+    frequency: f32,
+) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     for token in history {
         *counts.entry(*token).or_default() += 1;
@@ -65,7 +74,8 @@ pub(super) fn dry(
         *entry = matched.max(*entry);
     }
     for (token, matched) in longest {
-        if matched > 0 && matched >= allowed_length
+        if matched > 0
+            && matched >= allowed_length
             && let Some(logit) = logits.get_mut(token as usize)
         {
             let grown = f64::from(base).powi((matched - allowed_length) as i32);

@@ -4,6 +4,9 @@
 //! for another. Only a norm over a whole segment is a reduction; its factors are made beforehand by the
 //! cube that owns the segment.
 
+// `erf` is CubeCL's; the standard library's unstable method of that name takes no part.
+#![allow(unstable_name_collisions)]
+
 use super::decode::decode_one;
 use super::env::Buffers;
 use crate::plan::{F32, Inst};

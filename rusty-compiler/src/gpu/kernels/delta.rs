@@ -54,6 +54,7 @@ pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
 
 /// Element `index` of a table that starts at word `at`.
 #[cube]
+#[allow(unused_assignments)]
 fn table_value(pool: &[u32], at: u32, index: u32, half: bool) -> f32 {
     let mut value = 0.0f32;
     if half {
