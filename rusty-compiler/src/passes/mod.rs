@@ -28,6 +28,7 @@ pub fn compile_observed(
     target: &Target,
     observe: &mut dyn FnMut(&'static str, &Plan),
 ) -> Result<Plan> {
+    rusty_graph::verify(graph)?;
     let mut plan = lower::lower(graph, target)?;
     let mut step = |name: &'static str, next: Plan| -> Result<Plan> {
         verify(&next).map_err(|(kernel, reason)| Error::Invalid {
