@@ -1,2 +1,54 @@
-//! The `rusty` command.
-fn main() {}
+//! The `rusty` command: a thin skin over the libraries.
+
+mod adapter;
+mod args;
+mod commands;
+mod engine;
+mod model;
+mod progress;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = match cli.verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let result = match &cli.command {
+        Command::Run(options) => commands::run::run(options),
+        Command::Chat(options) => commands::chat::run(options),
+        Command::Logits(options) => commands::logits::run(options),
+        Command::Explain(options) => commands::explain::run(options),
+        Command::Inspect(options) => commands::inspect::run(options),
+        Command::Tokenize(options) => commands::tokenize::run(options),
+        Command::Bench(options) => commands::bench::run(options),
+        Command::Devices(options) => commands::devices::run(options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough (`rusty run | head`) is no failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

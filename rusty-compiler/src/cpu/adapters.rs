@@ -136,7 +136,10 @@ fn check(d: &SiteDelta, site: &Site) -> Result<(), String> {
         ("output gain", vector(&d.gain_out), n),
         ("bias", vector(&d.bias), n),
     ];
-    match lengths.iter().find(|(_, have, want)| have.is_some_and(|h| h != *want)) {
+    match lengths
+        .iter()
+        .find(|(_, have, want)| have.is_some_and(|h| h != *want))
+    {
         None => Ok(()),
         Some((name, have, want)) => Err(format!(
             "{name} has {} values, not {want} (rank {rank}, {k} -> {n})",

@@ -61,7 +61,10 @@ impl Block<'_> {
 
     /// Where query `i` lies: rows outer, heads of the group inner.
     fn query(&self, i: usize) -> *const f32 {
-        let (row, head) = (i / self.group(), self.kv_head * self.group() + i % self.group());
+        let (row, head) = (
+            i / self.group(),
+            self.kv_head * self.group() + i % self.group(),
+        );
         let at = (row * self.spec.heads as usize + head) * self.spec.head_dim as usize;
         self.q.wrapping_add(at)
     }
@@ -156,7 +159,10 @@ unsafe fn span_of<V: Vector, S: Stored>(
                 block.layer.keys.add(pages[p] * shape.key_head() * S::BYTES)
             });
             let values: [*const u8; CHUNK_PAGES] = std::array::from_fn(|p| {
-                block.layer.values.add(pages[p] * shape.value_head() * S::BYTES)
+                block
+                    .layer
+                    .values
+                    .add(pages[p] * shape.value_head() * S::BYTES)
             });
             let mut q = 0;
             while V::ATTN_ROWS >= 4 && queries - q >= 4 {
@@ -319,7 +325,8 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
         for (p, values) in values.iter().enumerate().take(tokens.div_ceil(LANES)) {
             for t in 0..(tokens - p * LANES).min(LANES) {
                 let at = values.add((t * out.padded + d * LANES) * S::BYTES);
-                let v: [V::F; D] = std::array::from_fn(|j| S::load::<V>(at.add(j * LANES * S::BYTES)));
+                let v: [V::F; D] =
+                    std::array::from_fn(|j| S::load::<V>(at.add(j * LANES * S::BYTES)));
                 for m in 0..M {
                     let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));
                     for j in 0..D {

@@ -71,7 +71,9 @@ impl Contract {
         };
         let mut forms = Forms::default();
         for part in parts {
-            let matrix = weights.matrix_of(part.weight).ok_or_else(|| unbound(kernel))?;
+            let matrix = weights
+                .matrix_of(part.weight)
+                .ok_or_else(|| unbound(kernel))?;
             match matrix.kind() {
                 Some(kind) => forms.kinds[kind.index()] = true,
                 None => forms.floats = true,
@@ -79,7 +81,9 @@ impl Contract {
         }
         let mut bundles = bundle(plan, kernel, weights)?;
         let width: usize = bundles.iter().map(|b| b.width).sum();
-        let strip = (width / (threads * 16)).next_multiple_of(LANES).clamp(LANES, STRIP);
+        let strip = (width / (threads * 16))
+            .next_multiple_of(LANES)
+            .clamp(LANES, STRIP);
         for b in &mut bundles {
             b.strips = b.width.div_ceil(strip);
         }
@@ -165,7 +169,11 @@ impl Contract {
     fn adapted(&self, ctx: &Context<'_>, rows: usize) -> bool {
         (0..rows).any(|r| {
             let slot = ctx.slot(self.rows, r);
-            slot != SlotId::BASE && self.parts.iter().any(|p| ctx.slots.delta(slot, p.site).is_some())
+            slot != SlotId::BASE
+                && self
+                    .parts
+                    .iter()
+                    .any(|p| ctx.slots.delta(slot, p.site).is_some())
         })
     }
 
@@ -238,7 +246,9 @@ impl Contract {
             })
         };
         let parts = self.parts.iter().zip(ctx.gained);
-        parts.map(|(part, inputs)| gains(part).then(|| inputs.rows(self.k))).collect()
+        parts
+            .map(|(part, inputs)| gains(part).then(|| inputs.rows(self.k)))
+            .collect()
     }
 
     unsafe fn fill_gained(
@@ -249,7 +259,9 @@ impl Contract {
         row: usize,
         x: *const f32,
     ) {
-        let delta = ctx.slots.delta(ctx.slot(self.rows, row), self.parts[part].site);
+        let delta = ctx
+            .slots
+            .delta(ctx.slot(self.rows, row), self.parts[part].site);
         // SAFETY: the row's float inputs serve as the scaled copy before they are filled for good.
         unsafe {
             let mut from = x;
@@ -280,7 +292,9 @@ impl Contract {
             let mut first = 0;
             while first < rows {
                 let slot = ctx.slot(self.rows, first);
-                let same = (first..rows).take_while(|r| ctx.slot(self.rows, *r) == slot).count();
+                let same = (first..rows)
+                    .take_while(|r| ctx.slot(self.rows, *r) == slot)
+                    .count();
                 if let Some(delta) = ctx.slots.delta(slot, part.site) {
                     let share = |t: usize| delta.rank * t / ctx.threads;
                     let ranks = (share(thread), share(thread + 1));
@@ -312,7 +326,12 @@ impl Contract {
         // SAFETY: strips and rows are inside the matrices and the tile.
         unsafe {
             for (i, &p) in bundle.parts.iter().enumerate() {
-                let x = filled.gained.get(p).copied().flatten().unwrap_or(filled.plain);
+                let x = filled
+                    .gained
+                    .get(p)
+                    .copied()
+                    .flatten()
+                    .unwrap_or(filled.plain);
                 let out = part_tile(i);
                 self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
                 if adapted {
@@ -325,7 +344,14 @@ impl Contract {
                     results[p] = part_tile(i).wrapping_add(row * self.strip);
                 }
                 for tail in &bundle.tails {
-                    ctx.tail(tail, first + row, column, columns, &results, &mut scratch.regs);
+                    ctx.tail(
+                        tail,
+                        first + row,
+                        column,
+                        columns,
+                        &results,
+                        &mut scratch.regs,
+                    );
                 }
             }
             scratch.results = results;
@@ -368,7 +394,11 @@ impl Contract {
                 }
                 Matrix::Panels { layout, offset } => {
                     for panel in panels {
-                        let at = ctx.weights.panels.ptr().add(offset + panel * layout.panel_bytes());
+                        let at = ctx
+                            .weights
+                            .panels
+                            .ptr()
+                            .add(offset + panel * layout.panel_bytes());
                         let out = out.add(panel * LANES - column);
                         let panel = Panel::new(layout, at);
                         tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
@@ -401,7 +431,10 @@ impl Contract {
         for row in 0..rows {
             let slot = ctx.slot(self.rows, first + row);
             if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
-                let u = ctx.lows.floats().wrapping_add((part * all + first + row) * stride);
+                let u = ctx
+                    .lows
+                    .floats()
+                    .wrapping_add((part * all + first + row) * stride);
                 let y = out.wrapping_add(row * self.strip);
                 // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
                 unsafe { delta.expand(ctx.level, u, column, columns, y) };
@@ -445,7 +478,9 @@ fn bundle(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Vec<Bundle>
             parts.extend(b.parts);
             merged.tails.extend(b.tails);
         }
-        merged.tails.push(TailCode::new(plan, kernel, tail, weights)?);
+        merged
+            .tails
+            .push(TailCode::new(plan, kernel, tail, weights)?);
         parts.sort_unstable();
         parts.dedup();
         merged.parts = parts;

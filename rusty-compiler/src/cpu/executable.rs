@@ -129,7 +129,13 @@ impl CpuExecutable {
 
     fn check(&self, step: &Step<'_>) -> Result<()> {
         let rows = |s| self.plan.max_rows(Dim::Sym(SymId(s))) as usize;
-        step.check(rows(0), rows(1), self.plan.vocab, self.pages, self.slot_count)?;
+        step.check(
+            rows(0),
+            rows(1),
+            self.plan.vocab,
+            self.pages,
+            self.slot_count,
+        )?;
         for (row, &position) in step.positions.iter().enumerate() {
             let pages = step.sequences[step.sequence_of[row] as usize].pages;
             let used = &pages[..position as usize / PAGE_TOKENS];
@@ -176,7 +182,9 @@ impl CpuExecutable {
     fn execute(&self, step: &Step<'_>, selected: &[u32]) -> Result<()> {
         let runs = runs(step);
         let ropes = self.fill_ropes(step, &runs);
-        self.counters.iter().for_each(|c| c.store(0, Ordering::Relaxed));
+        self.counters
+            .iter()
+            .for_each(|c| c.store(0, Ordering::Relaxed));
         let m = &self.memory;
         let context = Context {
             level: self.level,
@@ -198,7 +206,9 @@ impl CpuExecutable {
             counters: &self.counters,
         };
         let job = |thread: usize| {
-            let mut scratch = m.scratch[thread].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut scratch = m.scratch[thread]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             self.walk(&context, thread, &mut scratch, context.barrier);
         };
         self.pool.run(&job).map_err(|_| {
@@ -276,7 +286,10 @@ impl Executable for CpuExecutable {
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         let copied = self.kv.copy_page(from, to);
         copied.then_some(()).ok_or_else(|| {
-            Error::Step(format!("page {from} to {to}: there are {} pages", self.pages))
+            Error::Step(format!(
+                "page {from} to {to}: there are {} pages",
+                self.pages
+            ))
         })
     }
 

@@ -80,7 +80,10 @@ impl KvPool {
 
     /// Bytes of all pages.
     pub(super) fn bytes(&self) -> usize {
-        self.layers.iter().map(|l| l.keys.bytes() + l.values.bytes()).sum()
+        self.layers
+            .iter()
+            .map(|l| l.keys.bytes() + l.values.bytes())
+            .sum()
     }
 
     /// A layer.

@@ -201,8 +201,7 @@ impl Barrier<'_> {
             return;
         }
         spin_until(|| {
-            s.generation.0.load(Ordering::Acquire) != generation
-                || s.failed.load(Ordering::Relaxed)
+            s.generation.0.load(Ordering::Acquire) != generation || s.failed.load(Ordering::Relaxed)
         });
         assert!(
             s.generation.0.load(Ordering::Acquire) != generation,

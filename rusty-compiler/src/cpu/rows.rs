@@ -41,7 +41,9 @@ fn operand(plan: &Plan, kernel: &Kernel, x: u16) -> Result<ValueAt> {
 
 fn tails(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Vec<TailCode>> {
     let tails = kernel.tails.iter();
-    tails.map(|t| TailCode::new(plan, kernel, t, weights)).collect()
+    tails
+        .map(|t| TailCode::new(plan, kernel, t, weights))
+        .collect()
 }
 
 impl Rows {
@@ -50,7 +52,9 @@ impl Rows {
         let source = match &kernel.anchor {
             Anchor::Map => Source::Map,
             Anchor::Gather { table, width } => {
-                weights.table_of(*table).ok_or_else(|| invalid(kernel, "its table is not bound"))?;
+                weights
+                    .table_of(*table)
+                    .ok_or_else(|| invalid(kernel, "its table is not bound"))?;
                 Source::Gather {
                     table: *table,
                     width: *width as usize,
@@ -70,7 +74,12 @@ impl Rows {
 
     /// Instructions of the longest body and lanes of the widest.
     pub(super) fn register_need(&self) -> (usize, usize) {
-        let ops = self.tails.iter().map(|t| t.program.len()).max().unwrap_or(0);
+        let ops = self
+            .tails
+            .iter()
+            .map(|t| t.program.len())
+            .max()
+            .unwrap_or(0);
         (ops, self.tails.iter().map(|t| t.width).max().unwrap_or(0))
     }
 
@@ -162,10 +171,13 @@ impl Largest {
         let Anchor::ArgMax { x } = kernel.anchor else {
             return Err(invalid(kernel, "is not an argmax"));
         };
-        let out = kernel.tails.iter().filter_map(|t| match SinkAt::new(plan, t.sink) {
-            SinkAt::Value(v) => Some(v),
-            _ => None,
-        });
+        let out = kernel
+            .tails
+            .iter()
+            .filter_map(|t| match SinkAt::new(plan, t.sink) {
+                SinkAt::Value(v) => Some(v),
+                _ => None,
+            });
         Ok(Self {
             rows: RowSet::of(plan, kernel)?,
             x: operand(plan, kernel, x)?,
@@ -216,7 +228,9 @@ fn largest(x: &[f32], from: usize, to: usize) -> (f32, u32) {
     // The maximum of a piece first, which vectorizes; its lanes only where it wins.
     while at < to {
         let piece = &x[at..(at + WIDE).min(to)];
-        let top = piece.iter().fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
+        let top = piece
+            .iter()
+            .fold(f32::NEG_INFINITY, |m, v| if *v > m { *v } else { m });
         if top > best.0
             && let Some(i) = piece.iter().position(|v| *v == top)
         {
@@ -275,7 +289,12 @@ impl Attend {
 
     /// Instructions of the longest body and lanes of the widest.
     pub(super) fn register_need(&self) -> (usize, usize) {
-        let ops = self.tails.iter().map(|t| t.program.len()).max().unwrap_or(0);
+        let ops = self
+            .tails
+            .iter()
+            .map(|t| t.program.len())
+            .max()
+            .unwrap_or(0);
         (ops, self.group() * self.spec.head_dim as usize)
     }
 
@@ -333,7 +352,8 @@ impl Attend {
         let padded = ctx.kv.layer(self.spec.layer).shape.padded;
         let spans = |t: &Task| self.block(ctx, t, 0).spans().len();
         let most = tasks.iter().map(spans).max().unwrap_or(1);
-        let fits = tasks.len() * heads * Self::partial_words(padded, most) * 4 <= ctx.partials.bytes();
+        let fits =
+            tasks.len() * heads * Self::partial_words(padded, most) * 4 <= ctx.partials.bytes();
         // SAFETY: the caller's duty.
         unsafe {
             if most > 1 && tasks.len() * heads < 4 * ctx.threads && fits {
@@ -375,7 +395,10 @@ impl Attend {
     ) {
         let heads = self.spec.kv_heads as usize;
         let partial = |task: usize, span: usize| Partial {
-            at: ctx.partials.floats().wrapping_add((task * most + span) * Partial::words(padded)),
+            at: ctx
+                .partials
+                .floats()
+                .wrapping_add((task * most + span) * Partial::words(padded)),
             padded,
         };
         // SAFETY: partials are written by one thread each and read behind the barrier.
@@ -427,7 +450,14 @@ impl Attend {
                 let result = [out.add(row * lanes).cast_const()];
                 for tail in &self.tails {
                     let first = block.kv_head * lanes;
-                    ctx.tail(tail, task.row + row, first, lanes, &result, &mut scratch.regs);
+                    ctx.tail(
+                        tail,
+                        task.row + row,
+                        first,
+                        lanes,
+                        &result,
+                        &mut scratch.regs,
+                    );
                 }
             }
         }

@@ -39,12 +39,17 @@ impl Noise {
 }
 
 fn levels() -> Vec<Level> {
-    CpuDevice::runnable().into_iter().map(Level::for_isa).collect()
+    CpuDevice::runnable()
+        .into_iter()
+        .map(Level::for_isa)
+        .collect()
 }
 
 /// Random blocks with modest scales.
 fn blocks(codec: &rusty_loader::Codec, count: usize, noise: &mut Noise) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count * codec.block_bytes).map(|_| noise.bits() as u8).collect();
+    let mut bytes: Vec<u8> = (0..count * codec.block_bytes)
+        .map(|_| noise.bits() as u8)
+        .collect();
     let halves: &[usize] = match codec.scales {
         ScaleRule::Block { d } => &[d],
         ScaleRule::PackedK { d, dmin, .. } => &[d, dmin],
@@ -101,7 +106,10 @@ fn inputs_are_rounded_within_half_a_step() {
                 // SAFETY: the row was filled.
                 let scale = f64::from(unsafe { *view.scales.add(row * view.groups + i / GROUP) });
                 let error = (d - f64::from(x[row * k + i])).abs();
-                assert!(error <= scale * 0.5001, "{level:?} row {row} lane {i}: {error}");
+                assert!(
+                    error <= scale * 0.5001,
+                    "{level:?} row {row} lane {i}: {error}"
+                );
             }
         }
     }
@@ -110,7 +118,9 @@ fn inputs_are_rounded_within_half_a_step() {
 #[test]
 fn integer_tiles_match_decoded_weights() {
     for codec in ALL {
-        let Some(kind) = Kind::of(codec) else { continue };
+        let Some(kind) = Kind::of(codec) else {
+            continue;
+        };
         for (n, k) in [(1, 256), (16, 512), (37, 768)] {
             let mut noise = Noise(11 + n as u64);
             let stored = blocks(codec, n * k / codec.block_len, &mut noise);
@@ -165,7 +175,11 @@ fn check_tiles(
                 );
             }
             let alone = run(panel, row, 1);
-            assert_eq!(alone[..], out[row * LANES..][..LANES], "{name} {level:?} row {row} alone");
+            assert_eq!(
+                alone[..],
+                out[row * LANES..][..LANES],
+                "{name} {level:?} row {row} alone"
+            );
         }
     }
 }
@@ -234,9 +248,16 @@ fn check_floats(
             let products = (0..k).map(|i| f64::from(x[row * k + i]) * f64::from(exact[c * k + i]));
             let want: f64 = products.sum();
             let have = f64::from(out[row * n + c]);
-            assert!((want - have).abs() < 1e-5, "{kind:?} {level:?} {row} {c}: {have}, not {want}");
+            assert!(
+                (want - have).abs() < 1e-5,
+                "{kind:?} {level:?} {row} {c}: {have}, not {want}"
+            );
         }
-        assert_eq!(run(row, 1), out[row * n..][..n], "{kind:?} {level:?} row {row} alone");
+        assert_eq!(
+            run(row, 1),
+            out[row * n..][..n],
+            "{kind:?} {level:?} row {row} alone"
+        );
     }
 }
 
@@ -325,7 +346,9 @@ fn check_attention(level: Level, case: &Case) {
         let padded = block.layer.shape.padded;
         let memory = Buffer::words(SCORE_WORDS + 2 * Partial::words(padded));
         let partial = |i: usize| Partial {
-            at: memory.floats().wrapping_add(SCORE_WORDS + i * Partial::words(padded)),
+            at: memory
+                .floats()
+                .wrapping_add(SCORE_WORDS + i * Partial::words(padded)),
             padded,
         };
         let mut out = vec![0f32; rows * group * d];
@@ -345,7 +368,10 @@ fn check_attention(level: Level, case: &Case) {
                 let have = &out[(row * group + h) * d..][..d];
                 for (i, (w, v)) in want.iter().zip(have).enumerate() {
                     let error = (w - f64::from(*v)).abs();
-                    assert!(error < 2e-5, "{level:?} {s:?} row {row} head {h} lane {i}: {error}");
+                    assert!(
+                        error < 2e-5,
+                        "{level:?} {s:?} row {row} head {h} lane {i}: {error}"
+                    );
                 }
             }
         }
@@ -363,12 +389,19 @@ fn plain(
 ) -> Vec<f64> {
     let d = s.head_dim as usize;
     let width = s.kv_heads as usize * d;
-    let from = s.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+    let from = s
+        .window
+        .map_or(0, |w| (position + 1).saturating_sub(w as usize));
     let score = |t: usize| {
         let k = &keys[t * width + kv_head * d..][..d];
-        let dot: f64 = q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        let dot: f64 = q
+            .iter()
+            .zip(k)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum();
         let scaled = dot * f64::from(s.scale);
-        s.softcap.map_or(scaled, |c| f64::from(c) * (scaled / f64::from(c)).tanh())
+        s.softcap
+            .map_or(scaled, |c| f64::from(c) * (scaled / f64::from(c)).tanh())
     };
     let scores: Vec<f64> = (from..=position).map(score).collect();
     let top = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -377,7 +410,9 @@ fn plain(
     let mut out = vec![0.0; d];
     for (i, w) in weights.iter().enumerate() {
         let v = &values[(from + i) * width + kv_head * d..][..d];
-        out.iter_mut().zip(v).for_each(|(o, v)| *o += w / sum * f64::from(*v));
+        out.iter_mut()
+            .zip(v)
+            .for_each(|(o, v)| *o += w / sum * f64::from(*v));
     }
     out
 }
@@ -414,14 +449,26 @@ fn elementary_functions_are_close() {
                 unsafe { apply(level, *op, xs.as_ptr(), out.as_mut_ptr()) };
                 let want = exact(f64::from(x));
                 let error = (f64::from(out[3]) - want).abs();
-                assert!(error <= 1e-6 * want.abs() + 1e-6, "{level:?} {op:?}({x}): {error}");
+                assert!(
+                    error <= 1e-6 * want.abs() + 1e-6,
+                    "{level:?} {op:?}({x}): {error}"
+                );
             }
         }
-        for (x, want) in [(-3.0, -0.004_049_694), (-0.5, -0.154_268_77), (0.0, 0.0), (2.0, 1.954_499_7)] {
+        for (x, want) in [
+            (-3.0, -0.004_049_694),
+            (-0.5, -0.154_268_77),
+            (0.0, 0.0),
+            (2.0, 1.954_499_7),
+        ] {
             let (xs, mut out) = ([x; LANES], [0f32; LANES]);
             // SAFETY: both hold a vector.
             unsafe { apply(level, UnaryOp::Gelu, xs.as_ptr(), out.as_mut_ptr()) };
-            assert!((out[0] - want).abs() < 2e-6, "{level:?} gelu({x}): {}", out[0]);
+            assert!(
+                (out[0] - want).abs() < 2e-6,
+                "{level:?} gelu({x}): {}",
+                out[0]
+            );
         }
     }
 }
@@ -452,9 +499,8 @@ fn registers_hold_odd_widths() {
             ropes: &[],
         };
         // SAFETY: both results hold 37 lanes.
-        let out = unsafe {
-            std::slice::from_raw_parts(body::run(level, &program, lanes, &mut regs), 37)
-        };
+        let out =
+            unsafe { std::slice::from_raw_parts(body::run(level, &program, lanes, &mut regs), 37) };
         for i in 0..37 {
             assert_eq!(out[i], a[i].max(0.0) - b[i], "{level:?} lane {i}");
         }

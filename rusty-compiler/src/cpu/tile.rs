@@ -83,11 +83,11 @@ unsafe fn tile<V: Vector, const M: usize>(
 ) {
     let rows = Rows::<M> {
         codes: std::array::from_fn(|m| {
-            x.codes.wrapping_add((first + m) * x.code_stride).cast_const()
+            x.codes
+                .wrapping_add((first + m) * x.code_stride)
+                .cast_const()
         }),
-        scales: std::array::from_fn(|m| {
-            x.scales.wrapping_add((first + m) * x.groups).cast_const()
-        }),
+        scales: std::array::from_fn(|m| x.scales.wrapping_add((first + m) * x.groups).cast_const()),
         starts: std::array::from_fn(|m| x.start_row(first + m, panel.kind).cast_const()),
     };
     // SAFETY: the caller's duty.
@@ -115,7 +115,12 @@ impl<const M: usize> Rows<M> {
     #[inline(always)]
     unsafe fn quad(&self, m: usize, g: usize, q: usize) -> i32 {
         // SAFETY: `g` and `q` are inside the row.
-        unsafe { self.codes[m].add(g * GROUP + 4 * q).cast::<i32>().read_unaligned() }
+        unsafe {
+            self.codes[m]
+                .add(g * GROUP + 4 * q)
+                .cast::<i32>()
+                .read_unaligned()
+        }
     }
 
     #[inline(always)]

@@ -131,7 +131,11 @@ impl Weights {
             Format::Blocks(codec) => {
                 let kind = Kind::of(codec).ok_or_else(|| {
                     let name = codec.name;
-                    failure(file, decl, format!("is {name}, for which the CPU has no kernel"))
+                    failure(
+                        file,
+                        decl,
+                        format!("is {name}, for which the CPU has no kernel"),
+                    )
                 })?;
                 let layout = PanelLayout { codec, kind, k, n };
                 Matrix::Stored { bytes, layout }
@@ -172,7 +176,8 @@ impl Weights {
             };
             let (size, layout) = (layout.bytes(), *layout);
             // SAFETY: the range is inside the buffer, which nobody else uses yet.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), size) };
+            let out =
+                unsafe { std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), size) };
             let stored: &[u8] = bytes;
             out.par_chunks_mut(layout.panel_bytes())
                 .enumerate()
@@ -230,7 +235,11 @@ fn find(file: &dyn ModelFile, decl: &WeightDecl) -> Result<WeightView> {
         return fail("is missing".into());
     };
     let same = view.shape.len() == decl.shape.len()
-        && view.shape.iter().zip(&decl.shape).all(|(a, b)| *a == *b as usize);
+        && view
+            .shape
+            .iter()
+            .zip(&decl.shape)
+            .all(|(a, b)| *a == *b as usize);
     if !same {
         return fail(format!("has shape {:?}, not {:?}", view.shape, decl.shape));
     }

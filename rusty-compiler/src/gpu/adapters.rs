@@ -51,7 +51,12 @@ impl Pool {
     }
 
     /// Writes an adapter's tables for a slot. `false`: there is no room for its words; see [`Pool::grown`].
-    pub fn attach(&mut self, slot: SlotId, data: &SlotData, device: &dyn GpuDevice) -> Result<bool> {
+    pub fn attach(
+        &mut self,
+        slot: SlotId,
+        data: &SlotData,
+        device: &dyn GpuDevice,
+    ) -> Result<bool> {
         self.detach(slot, device)?;
         let (mut entries, tables) = self.packed(data);
         if tables.is_empty() {
@@ -66,8 +71,16 @@ impl Pool {
                 *offset = if *offset > 0 { *offset - 1 + at } else { 0 };
             }
         }
-        device.write(&self.buffer, u64::from(at) * 4, bytemuck::cast_slice(&tables))?;
-        device.write(&self.buffer, self.entry_byte(slot), bytemuck::cast_slice(&entries))?;
+        device.write(
+            &self.buffer,
+            u64::from(at) * 4,
+            bytemuck::cast_slice(&tables),
+        )?;
+        device.write(
+            &self.buffer,
+            self.entry_byte(slot),
+            bytemuck::cast_slice(&entries),
+        )?;
         self.taken.push((slot, at, tables.len() as u32));
         self.taken.sort_by_key(|(_, at, _)| *at);
         Ok(true)
@@ -79,7 +92,11 @@ impl Pool {
         self.taken.retain(|(s, _, _)| *s != slot);
         if self.taken.len() < before {
             let entries = vec![0u32; self.parts.len() * ENTRY as usize];
-            device.write(&self.buffer, self.entry_byte(slot), bytemuck::cast_slice(&entries))?;
+            device.write(
+                &self.buffer,
+                self.entry_byte(slot),
+                bytemuck::cast_slice(&entries),
+            )?;
         }
         Ok(())
     }
@@ -140,7 +157,11 @@ impl Pool {
     fn packed(&self, data: &SlotData) -> (Vec<u32>, Vec<u32>) {
         let mut entries = vec![0; self.parts.len() * ENTRY as usize];
         let mut tables = Vec::new();
-        for (part, entry) in self.parts.iter().zip(entries.chunks_exact_mut(ENTRY as usize)) {
+        for (part, entry) in self
+            .parts
+            .iter()
+            .zip(entries.chunks_exact_mut(ENTRY as usize))
+        {
             let Some(delta) = part.and_then(|site| data.site(site)) else {
                 continue;
             };

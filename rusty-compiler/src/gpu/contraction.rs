@@ -1,8 +1,8 @@
 //! Contractions: units, tiles, and the launches for each chunk of the weights.
 
+use super::kernels::body::Source;
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::delta::Adapters;
-use super::kernels::body::Source;
 use super::kernels::gemm;
 use super::kernels::reduce::Team;
 use super::lower::{Grid, Lowering, Scalars, Template, template};
@@ -36,8 +36,14 @@ impl Lowering<'_> {
             return Err(self.refuse(kernel, "is no contraction"));
         };
         let units = units(parts, &kernel.tails);
-        if let Some(unit) = units.iter().find(|u| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n)) {
-            return Err(self.refuse(kernel, format!("a tail reads parts {:?} of different widths", unit.parts)));
+        if let Some(unit) = units
+            .iter()
+            .find(|u| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n))
+        {
+            return Err(self.refuse(
+                kernel,
+                format!("a tail reads parts {:?} of different widths", unit.parts),
+            ));
         }
         let groups: Vec<Vec<WeightId>> = units
             .iter()
@@ -61,7 +67,15 @@ impl Lowering<'_> {
                     })
                 })
                 .collect();
-            launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.buffer, plane, tiled, adapters)?);
+            launches.push(self.chunk_launch(
+                kernel,
+                &units,
+                &ranges,
+                chunk.buffer,
+                plane,
+                tiled,
+                adapters,
+            )?);
         }
         Ok(launches)
     }
@@ -95,7 +109,11 @@ impl Lowering<'_> {
             adapters: None,
             lanes: lanes(parts),
         };
-        let tile = if tiled { gemm::LANES } else { config.cube_lanes() };
+        let tile = if tiled {
+            gemm::LANES
+        } else {
+            config.cube_lanes()
+        };
         let mut tiles = 0;
         for (unit, range) in units.iter().zip(ranges) {
             let (first, end) = range.as_ref().map_or((0, 0), |r| (r.first, r.end));
@@ -111,22 +129,43 @@ impl Lowering<'_> {
                 .iter()
                 .map(|t| self.store(&kernel.tails[*t], &places, Source::Given, &mut scalars))
                 .collect();
-            config.units.push(UnitConfig { parts: unit.parts.clone(), tails, arg });
+            config.units.push(UnitConfig {
+                parts: unit.parts.clone(),
+                tails,
+                arg,
+            });
         }
         let mut shrunk = None;
         if let Some(rows) = adapters {
             let arg = scalars.push(0);
             scalars.push(0);
-            config.adapters = Some(Adapters { parts: parts.len() as u32, arg, rows });
+            config.adapters = Some(Adapters {
+                parts: parts.len() as u32,
+                arg,
+                rows,
+            });
             shrunk = Some(arg);
         }
         if tiled && config.tile_bytes() > self.target.shared_bytes {
             let (needs, has) = (config.tile_bytes(), self.target.shared_bytes);
-            return Err(self.refuse(kernel, format!("needs {needs} bytes of shared memory; there are {has}")));
+            return Err(self.refuse(
+                kernel,
+                format!("needs {needs} bytes of shared memory; there are {has}"),
+            ));
         }
         let rows = if tiled { gemm::ROWS } else { 1 };
-        let kind = if tiled { Kind::Gemm(config) } else { Kind::Gemv(config) };
-        let mut made = template(kernel, kind, Grid::Tiles { tiles, rows }, scalars, Some(buffer));
+        let kind = if tiled {
+            Kind::Gemm(config)
+        } else {
+            Kind::Gemv(config)
+        };
+        let mut made = template(
+            kernel,
+            kind,
+            Grid::Tiles { tiles, rows },
+            scalars,
+            Some(buffer),
+        );
         made.shrunk = shrunk;
         Ok(made)
     }
@@ -163,7 +202,10 @@ fn units(parts: &[Part], tails: &[Tail]) -> Vec<Unit> {
         let target = of_part[*first];
         for other in read {
             let old = of_part[*other];
-            of_part.iter_mut().filter(|u| **u == old).for_each(|u| *u = target);
+            of_part
+                .iter_mut()
+                .filter(|u| **u == old)
+                .for_each(|u| *u = target);
         }
     }
     let mut names = of_part.clone();

@@ -1,17 +1,18 @@
 //! A plan bound to a GPU.
 
 use super::adapters::{self, Pool};
+use super::kernels::delta::SHRINK_CUBES;
 use super::kernels::env::BINDINGS;
+use super::kernels::sink::token_words;
 use super::lower::{Grid, Lowering, Stage, Template, When, has_sites};
 use super::operands::{Shape, encode};
 use super::text::{KernelSpec, info};
 use super::weights::WeightStore;
-use super::kernels::delta::SHRINK_CUBES;
-use super::kernels::sink::token_words;
 use crate::plan::{Operand, Plan, PlanValueId};
 use crate::slots::SlotData;
 use crate::{
-    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step, StepOutput, Want,
+    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
+    StepOutput, Want,
 };
 use rayon::prelude::*;
 use rusty_backend::{DeviceBuffer, GpuDevice, Launch, Owner, Pipeline, Recording};
@@ -82,7 +83,9 @@ impl GpuExecutable {
             .iter()
             .map(|k| {
                 let needed = options.slots > 0 && has_sites(k);
-                needed.then(|| Pool::new(k, options.slots, &*device)).transpose()
+                needed
+                    .then(|| Pool::new(k, options.slots, &*device))
+                    .transpose()
             })
             .collect::<Result<Vec<_>>>()?;
         let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(1)));
@@ -93,7 +96,11 @@ impl GpuExecutable {
             arena: device.alloc(arena_bytes(&plan, ranks), Owner::Arena, "arena")?,
             step: other(FIRST_STEP_WORDS * 4, "step operands")?,
             picks: other(u64::from(rows) * 4, "chosen tokens")?,
-            dummies: [other(256, "no weights")?, other(256, "no pages")?, other(256, "no adapters")?],
+            dummies: [
+                other(256, "no weights")?,
+                other(256, "no pages")?,
+                other(256, "no adapters")?,
+            ],
             kv: caches(&plan, &*device, &options)?,
             stages,
             pipelines,
@@ -117,9 +124,13 @@ impl GpuExecutable {
         let bytes = words.len() as u64 * 4;
         if bytes > self.step.bytes() {
             self.recordings.clear();
-            self.step = self.device.alloc(bytes.next_power_of_two(), Owner::Other, "step operands")?;
+            self.step =
+                self.device
+                    .alloc(bytes.next_power_of_two(), Owner::Other, "step operands")?;
         }
-        Ok(self.device.write(&self.step, 0, bytemuck::cast_slice(words))?)
+        Ok(self
+            .device
+            .write(&self.step, 0, bytemuck::cast_slice(words))?)
     }
 
     fn recording(&mut self, shape: Shape) -> Result<Recording> {
@@ -140,12 +151,20 @@ impl GpuExecutable {
 
     fn stage_launches(&self, at: usize, shape: Shape, launches: &mut Vec<Launch>) -> Result<()> {
         let stage = &self.stages[at];
-        let rows = if stage.selected { shape.selected } else { shape.rows };
+        let rows = if stage.selected {
+            shape.selected
+        } else {
+            shape.rows
+        };
         if rows == 0 {
             return Ok(());
         }
         let adapted = shape.adapted && !stage.adapted.is_empty();
-        let variants = if adapted { &stage.adapted } else { &stage.plain };
+        let variants = if adapted {
+            &stage.adapted
+        } else {
+            &stage.plain
+        };
         // The last variant reaches to the symbol's maximum, beyond which only rounded counts can lie.
         let last = variants.last().map_or(0, |(range, _, _)| range.1);
         for (range, when, templates) in variants {
@@ -188,11 +207,14 @@ impl GpuExecutable {
             pool,
         ];
         let lengths: [u64; BINDINGS] = buffers.map(|b| b.bytes() / 4);
-        let pipeline = self.pipelines.get(&template.spec).ok_or_else(|| Error::Invalid {
-            pass: "bind",
-            kernel: template.label.clone(),
-            reason: "was not compiled".into(),
-        })?;
+        let pipeline = self
+            .pipelines
+            .get(&template.spec)
+            .ok_or_else(|| Error::Invalid {
+                pass: "bind",
+                kernel: template.label.clone(),
+                reason: "was not compiled".into(),
+            })?;
         Ok(Launch {
             pipeline: pipeline.clone(),
             buffers: buffers.iter().map(|b| b.whole()).collect(),
@@ -208,33 +230,48 @@ impl GpuExecutable {
         let wants: Vec<Want> = selected.iter().map(|r| step.wants[*r as usize]).collect();
         let picks: Vec<u32> = match wants.contains(&Want::ArgMax) {
             true => {
-                let bytes = self.device.read(&self.picks, 0, selected.len() as u64 * 4)?;
+                let bytes = self
+                    .device
+                    .read(&self.picks, 0, selected.len() as u64 * 4)?;
                 bytemuck::pod_collect_to_vec(&bytes)
             }
             false => Vec::new(),
         };
         let logits = self.value_rows(self.plan.logits, &wants, Want::Logits)?;
         let hidden = self.value_rows(self.plan.hidden, &wants, Want::Hidden)?;
-        let row = |(data, width): &(Vec<f32>, usize), i: usize| data[i * width..(i + 1) * width].to_vec();
+        let row =
+            |(data, width): &(Vec<f32>, usize), i: usize| data[i * width..(i + 1) * width].to_vec();
         let result = |i: usize, want: Want| match want {
             Want::Logits => RowResult::Logits(row(&logits, i)),
             Want::Hidden => RowResult::Hidden(row(&hidden, i)),
             Want::ArgMax | Want::Nothing => RowResult::Token(picks[i]),
         };
-        let results = wants.iter().enumerate().map(|(i, w)| (selected[i], result(i, *w)));
-        Ok(StepOutput { results: results.collect() })
+        let results = wants
+            .iter()
+            .enumerate()
+            .map(|(i, w)| (selected[i], result(i, *w)));
+        Ok(StepOutput {
+            results: results.collect(),
+        })
     }
 
     /// Rows of a value from the first, up to the last that is wanted.
     fn value_rows(&self, id: PlanValueId, wants: &[Want], want: Want) -> Result<(Vec<f32>, usize)> {
         let value = self.plan.value(id);
         let width = value.width as usize;
-        let rows = wants.iter().rposition(|w| *w == want).map_or(0, |last| last + 1);
+        let rows = wants
+            .iter()
+            .rposition(|w| *w == want)
+            .map_or(0, |last| last + 1);
         if rows == 0 {
             return Ok((Vec::new(), width));
         }
         let mut data = vec![0.0f32; rows * width];
-        self.device.read_into(&self.arena, value.offset, bytemuck::cast_slice_mut(&mut data))?;
+        self.device.read_into(
+            &self.arena,
+            value.offset,
+            bytemuck::cast_slice_mut(&mut data),
+        )?;
         Ok((data, width))
     }
 
@@ -244,7 +281,9 @@ impl GpuExecutable {
         if rank > self.ranks {
             self.recordings.clear();
             let ranks = rank.next_power_of_two();
-            self.arena = self.device.alloc(arena_bytes(&self.plan, ranks), Owner::Arena, "arena")?;
+            self.arena =
+                self.device
+                    .alloc(arena_bytes(&self.plan, ranks), Owner::Arena, "arena")?;
             self.ranks = ranks;
         }
         Ok(())
@@ -264,8 +303,17 @@ impl GpuExecutable {
 
 impl Executable for GpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
-        let max = |symbol| self.plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(symbol))) as usize;
-        step.check(max(0), max(1), self.plan.vocab, self.options.pages, self.options.slots)?;
+        let max = |symbol| {
+            self.plan
+                .max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(symbol))) as usize
+        };
+        step.check(
+            max(0),
+            max(1),
+            self.plan.vocab,
+            self.options.pages,
+            self.options.slots,
+        )?;
         let encoded = encode(step, &self.plan.ropes);
         self.upload(&encoded.words)?;
         let recording = self.recording(encoded.shape)?;
@@ -305,7 +353,9 @@ impl Executable for GpuExecutable {
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {
         let pages = self.options.pages;
         if from >= pages || to >= pages {
-            return Err(Error::Step(format!("page copy from {from} to {to}; there are {pages} pages")));
+            return Err(Error::Step(format!(
+                "page copy from {from} to {to}; there are {pages} pages"
+            )));
         }
         for (layer, buffer) in self.kv.iter().enumerate() {
             let bytes = page_bytes(&self.plan, layer, &self.options);
@@ -322,7 +372,12 @@ impl Executable for GpuExecutable {
             mapped_weights: 0,
             resident_weights: self.weight_bytes,
             kv: self.kv.iter().map(DeviceBuffer::bytes).sum(),
-            adapters: self.pools.iter().flatten().map(|p| p.buffer().bytes()).sum(),
+            adapters: self
+                .pools
+                .iter()
+                .flatten()
+                .map(|p| p.buffer().bytes())
+                .sum(),
             arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),
         }
     }

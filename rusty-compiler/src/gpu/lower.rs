@@ -105,25 +105,40 @@ impl Lowering<'_> {
                     let plain = self.contract(kernel, plane, tiled, None, store)?;
                     stage.plain.push((variant.rows, When::Always, plain));
                     if self.adapters && has_sites(kernel) {
-                        let adapted = self.contract(kernel, plane, tiled, Some(self.rows_word(kernel)), store)?;
+                        let adapted = self.contract(
+                            kernel,
+                            plane,
+                            tiled,
+                            Some(self.rows_word(kernel)),
+                            store,
+                        )?;
                         stage.adapted.push((variant.rows, When::Always, adapted));
                     }
                 }
                 (Anchor::Attention { q, spec }, "attention_flash") => {
                     for decode in [true, false] {
                         let launches = vec![self.attention(kernel, *q, spec, decode)?];
-                        stage.plain.push((variant.rows, When::Decode(decode), launches));
+                        stage
+                            .plain
+                            .push((variant.rows, When::Decode(decode), launches));
                     }
                 }
                 (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
                     let launches = vec![self.choose(kernel, *x)?];
                     stage.plain.push((variant.rows, When::ArgMax, launches));
                 }
-                (Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. }, "rows_plane" | "rows_shared") => {
+                (
+                    Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. },
+                    "rows_plane" | "rows_shared",
+                ) => {
                     let launches = self.rows(kernel, plane, store)?;
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
-                _ => return Err(self.refuse(kernel, format!("no GPU kernel is called {}", variant.name))),
+                _ => {
+                    return Err(
+                        self.refuse(kernel, format!("no GPU kernel is called {}", variant.name))
+                    );
+                }
             }
         }
         Ok(stage)
@@ -206,13 +221,25 @@ impl Lowering<'_> {
     }
 
     /// A resolved tail.
-    pub fn store(&self, tail: &Tail, places: &[Place], source: Source, scalars: &mut Scalars) -> Store {
+    pub fn store(
+        &self,
+        tail: &Tail,
+        places: &[Place],
+        source: Source,
+        scalars: &mut Scalars,
+    ) -> Store {
         let target = match tail.sink {
             Sink::Value(v) => StoreTarget::Arena {
                 arg: scalars.push(self.word(v)),
             },
-            Sink::Key { .. } => StoreTarget::Page { half: 0, kv: self.kv },
-            Sink::Val { .. } => StoreTarget::Page { half: 1, kv: self.kv },
+            Sink::Key { .. } => StoreTarget::Page {
+                half: 0,
+                kv: self.kv,
+            },
+            Sink::Val { .. } => StoreTarget::Page {
+                half: 1,
+                kv: self.kv,
+            },
         };
         Store {
             width: tail.width,
@@ -221,13 +248,21 @@ impl Lowering<'_> {
         }
     }
 
-    fn rows(&self, kernel: &Kernel, plane: u32, store: &mut WeightStore<'_>) -> Result<Vec<Template>> {
+    fn rows(
+        &self,
+        kernel: &Kernel,
+        plane: u32,
+        store: &mut WeightStore<'_>,
+    ) -> Result<Vec<Template>> {
         let Anchor::Gather { table, .. } = kernel.anchor else {
             let mut scalars = Scalars::default();
             let origin = match kernel.anchor {
                 Anchor::SelectRows { x } => {
                     let (word, width) = self.activation(kernel, x)?;
-                    Origin::Select { arg: scalars.push(word), width }
+                    Origin::Select {
+                        arg: scalars.push(word),
+                        width,
+                    }
                 }
                 _ => Origin::Map,
             };
@@ -275,12 +310,27 @@ impl Lowering<'_> {
             tails,
         };
         let y = config.start(config.tails.len());
-        template(kernel, Kind::Rows(config), Grid::Rows { y }, scalars, weights)
+        template(
+            kernel,
+            Kind::Rows(config),
+            Grid::Rows { y },
+            scalars,
+            weights,
+        )
     }
 
-    fn attention(&self, kernel: &Kernel, q: u16, spec: &AttentionSpec, decode: bool) -> Result<Template> {
+    fn attention(
+        &self,
+        kernel: &Kernel,
+        q: u16,
+        spec: &AttentionSpec,
+        decode: bool,
+    ) -> Result<Template> {
         if spec.head_dim % 2 == 1 || spec.heads % spec.kv_heads != 0 {
-            return Err(self.refuse(kernel, "head width must be even, heads a multiple of key/value heads"));
+            return Err(self.refuse(
+                kernel,
+                "head width must be even, heads a multiple of key/value heads",
+            ));
         }
         let mut scalars = Scalars::default();
         let (word, _) = self.activation(kernel, q)?;
@@ -302,17 +352,34 @@ impl Lowering<'_> {
             softcap: spec.softcap.map(F32::new),
             kv: self.kv,
             arg,
-            unit: super::kernels::contract::UnitConfig { parts: vec![0], tails, arg: 0 },
+            unit: super::kernels::contract::UnitConfig {
+                parts: vec![0],
+                tails,
+                arg: 0,
+            },
         };
-        while config.rows > 1 && (config.shared_bytes() > self.target.shared_bytes || config.queries() > 32) {
+        while config.rows > 1
+            && (config.shared_bytes() > self.target.shared_bytes || config.queries() > 32)
+        {
             config.rows /= 2;
         }
         if config.shared_bytes() > self.target.shared_bytes {
             let (needs, has) = (config.shared_bytes(), self.target.shared_bytes);
-            return Err(self.refuse(kernel, format!("needs {needs} bytes of shared memory; there are {has}")));
+            return Err(self.refuse(
+                kernel,
+                format!("needs {needs} bytes of shared memory; there are {has}"),
+            ));
         }
-        let grid = Grid::Attention { kv_heads: spec.kv_heads };
-        Ok(template(kernel, Kind::Attention(config), grid, scalars, None))
+        let grid = Grid::Attention {
+            kv_heads: spec.kv_heads,
+        };
+        Ok(template(
+            kernel,
+            Kind::Attention(config),
+            grid,
+            scalars,
+            None,
+        ))
     }
 
     fn choose(&self, kernel: &Kernel, x: u16) -> Result<Template> {
@@ -325,7 +392,13 @@ impl Lowering<'_> {
             width,
             arg,
         };
-        Ok(template(kernel, Kind::Choose(config), Grid::Rows { y: 1 }, scalars, None))
+        Ok(template(
+            kernel,
+            Kind::Choose(config),
+            Grid::Rows { y: 1 },
+            scalars,
+            None,
+        ))
     }
 
     /// The launch that makes adapters' first factor for a contraction.
@@ -338,9 +411,19 @@ impl Lowering<'_> {
             team: team(k / 4, plane, self.target),
             k,
             prologue: self.program(&kernel.prologue, &places, Source::None, k),
-            adapters: Adapters { parts, arg, rows: self.rows_word(kernel) },
+            adapters: Adapters {
+                parts,
+                arg,
+                rows: self.rows_word(kernel),
+            },
         };
-        let mut made = template(kernel, Kind::Shrink(config), Grid::Shrink { parts }, scalars, None);
+        let mut made = template(
+            kernel,
+            Kind::Shrink(config),
+            Grid::Shrink { parts },
+            scalars,
+            None,
+        );
         made.shrunk = Some(arg);
         made
     }

@@ -49,12 +49,20 @@ pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec]) -> Encoded {
     words[header::ROWS] = rows as u32;
     words[header::SELECTED] = selected.len() as u32;
     section(&mut words, header::TOKENS, step.tokens.iter().copied());
-    section(&mut words, header::POSITIONS, step.positions.iter().copied());
+    section(
+        &mut words,
+        header::POSITIONS,
+        step.positions.iter().copied(),
+    );
     section(&mut words, header::SLOTS, step.slots.iter().map(|s| s.0));
     section(&mut words, header::CHOSEN, selected.iter().copied());
     let padding = (shape.tiles as usize - tiles.len()) * 2;
     let tiles = tiles.into_iter().flat_map(|(first, n)| [first, n]);
-    section(&mut words, header::TILES, tiles.chain(std::iter::repeat_n(0, padding)));
+    section(
+        &mut words,
+        header::TILES,
+        tiles.chain(std::iter::repeat_n(0, padding)),
+    );
     pages(step, &mut words);
     for (i, rope) in ropes.iter().enumerate() {
         words[header::ROPES + i] = words.len() as u32;
@@ -110,5 +118,9 @@ fn tiles(step: &Step<'_>) -> Vec<(u32, u32)> {
 
 /// Rounded up where counts are many, so that steps of nearly equal size share a recording.
 fn bucket(count: u32) -> u32 {
-    if count <= 8 { count } else { count.next_multiple_of(16) }
+    if count <= 8 {
+        count
+    } else {
+        count.next_multiple_of(16)
+    }
 }

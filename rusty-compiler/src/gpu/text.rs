@@ -11,15 +11,15 @@ use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::BINDINGS;
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::{gemm, gemv};
+use crate::{Error, Result};
 use cubecl::ir::features::{Plane, TypeUsage};
 use cubecl::ir::{
-    AddressType, DeviceIdentity, DeviceProperties, ElemType, FloatKind, HardwareProperties, IntKind,
-    MemoryDeviceProperties, TargetProperties, UIntKind,
+    AddressType, DeviceIdentity, DeviceProperties, ElemType, FloatKind, HardwareProperties,
+    IntKind, MemoryDeviceProperties, TargetProperties, UIntKind,
 };
 use cubecl::prelude::*;
 use cubecl_core::{Compiler, InfoBuilder, WgpuCompilationOptions};
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
-use crate::{Error, Result};
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -80,7 +80,12 @@ impl KernelSpec {
         let mut low = Fnv(0xcbf2_9ce4_8422_2325);
         let mut high = Fnv(0x6c62_272e_07bb_0142);
         for hasher in [&mut low, &mut high] {
-            let facts = (target.language, target.plane_size, target.plane_ops, target.shared_bytes);
+            let facts = (
+                target.language,
+                target.plane_size,
+                target.plane_ops,
+                target.shared_bytes,
+            );
             (env!("CARGO_PKG_VERSION"), self, facts).hash(hasher);
         }
         format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
@@ -123,7 +128,17 @@ impl KernelSpec {
             ($kernel:path, $config:expr) => {{
                 use $kernel as Kernel;
                 let kernel = Kernel::new(
-                    settings, device, properties, b(), b(), b(), b(), b(), b(), args, $config.clone(),
+                    settings,
+                    device,
+                    properties,
+                    b(),
+                    b(),
+                    b(),
+                    b(),
+                    b(),
+                    b(),
+                    args,
+                    $config.clone(),
                 );
                 cubecl_core::define_kernel(&kernel).map_err(|e| format!("{e:?}"))
             }};

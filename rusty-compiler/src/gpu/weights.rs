@@ -77,7 +77,8 @@ impl<'a> WeightStore<'a> {
         for (at, span) in all.iter().enumerate() {
             let row: u64 = span.weights.iter().map(|w| row_bytes(self.decl(*w))).sum();
             let slack = (ALIGN + PADDING as u64) * span.weights.len() as u64;
-            let fitting = (limit.saturating_sub(slack) / row / CHUNK_ROWS * CHUNK_ROWS).max(1) as u32;
+            let fitting =
+                (limit.saturating_sub(slack) / row / CHUNK_ROWS * CHUNK_ROWS).max(1) as u32;
             for first in (0..span.end).step_by(fitting as usize) {
                 let mut chunk = vec![None; groups.len()];
                 chunk[at] = Some(Span {
@@ -97,7 +98,9 @@ impl<'a> WeightStore<'a> {
             return Ok(chunk.clone());
         }
         let label = &self.decl(spans[0].weights[0]).name;
-        let buffer = self.device.alloc(self.span_bytes(spans), Owner::Weights, label)?;
+        let buffer = self
+            .device
+            .alloc(self.span_bytes(spans), Owner::Weights, label)?;
         let mut at = 0;
         let mut offsets = Vec::new();
         for span in spans {
@@ -119,7 +122,10 @@ impl<'a> WeightStore<'a> {
     }
 
     /// All vectors of the plan in single precision in one buffer, with the word at which each starts.
-    pub fn vectors(&mut self, vectors: &[WeightId]) -> Result<(DeviceBuffer, HashMap<WeightId, u32>)> {
+    pub fn vectors(
+        &mut self,
+        vectors: &[WeightId],
+    ) -> Result<(DeviceBuffer, HashMap<WeightId, u32>)> {
         let mut data: Vec<f32> = Vec::new();
         let mut places = HashMap::new();
         for id in vectors {
@@ -131,7 +137,9 @@ impl<'a> WeightStore<'a> {
         }
         data.resize(data.len().max(64), 0.0);
         let bytes: &[u8] = bytemuck::cast_slice(&data);
-        let buffer = self.device.alloc(bytes.len() as u64, Owner::Weights, "vectors")?;
+        let buffer = self
+            .device
+            .alloc(bytes.len() as u64, Owner::Weights, "vectors")?;
         self.device.write(&buffer, 0, bytes)?;
         self.bytes += buffer.bytes();
         Ok((buffer, places))
@@ -164,7 +172,10 @@ impl<'a> WeightStore<'a> {
             tensor: decl.name.clone(),
             reason,
         };
-        let view = self.file.tensor(&decl.name).ok_or_else(|| fail("is missing".into()))?;
+        let view = self
+            .file
+            .tensor(&decl.name)
+            .ok_or_else(|| fail("is missing".into()))?;
         let shape: Vec<usize> = decl.shape.iter().map(|d| *d as usize).collect();
         if view.shape != shape || view.format != decl.format {
             return Err(fail(format!(
@@ -175,10 +186,16 @@ impl<'a> WeightStore<'a> {
             )));
         }
         if !decodes(view.format) {
-            return Err(fail(format!("has format {}, for which there is no GPU decoder", view.format.name())));
+            return Err(fail(format!(
+                "has format {}, for which there is no GPU decoder",
+                view.format.name()
+            )));
         }
         if view.bytes.len() < view.rows() * view.row_bytes() {
-            return Err(fail(format!("has {} bytes, too few for its shape", view.bytes.len())));
+            return Err(fail(format!(
+                "has {} bytes, too few for its shape",
+                view.bytes.len()
+            )));
         }
         Ok(view)
     }
@@ -190,7 +207,8 @@ fn rows(decl: &WeightDecl) -> u32 {
 
 /// Stored bytes of a row.
 pub(super) fn row_bytes(decl: &WeightDecl) -> u64 {
-    decl.format.row_bytes(decl.shape.last().copied().unwrap_or(1) as usize) as u64
+    decl.format
+        .row_bytes(decl.shape.last().copied().unwrap_or(1) as usize) as u64
 }
 
 /// Writes bytes of any length at a multiple of four.

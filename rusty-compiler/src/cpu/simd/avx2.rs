@@ -198,18 +198,16 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> Floats {
         unsafe {
-            let one = |p: *const u8| {
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())))
-            };
+            let one =
+                |p: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())));
             Floats(one(p), one(p.add(8)))
         }
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Floats {
         unsafe {
-            let one = |p: *const i8| {
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
-            };
+            let one =
+                |p: *const i8| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
             Floats(one(p), one(p.add(8)))
         }
     }
@@ -244,10 +242,7 @@ impl Vector for Avx2 {
     unsafe fn sum_i(v: Ints) -> i32 {
         unsafe {
             let v = _mm256_add_epi32(v.0, v.1);
-            let v = _mm_add_epi32(
-                _mm256_castsi256_si128(v),
-                _mm256_extracti128_si256::<1>(v),
-            );
+            let v = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
             let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
             _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
         }
@@ -274,7 +269,12 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     unsafe fn high4(b: Ints) -> Ints {
-        unsafe { Self::low4(Ints(_mm256_srli_epi16::<4>(b.0), _mm256_srli_epi16::<4>(b.1))) }
+        unsafe {
+            Self::low4(Ints(
+                _mm256_srli_epi16::<4>(b.0),
+                _mm256_srli_epi16::<4>(b.1),
+            ))
+        }
     }
     #[inline(always)]
     unsafe fn with_pair<const SHIFT: i32>(low: Ints, pairs: Ints) -> Ints {

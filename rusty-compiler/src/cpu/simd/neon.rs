@@ -141,7 +141,9 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn copysign(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { vbslq_f32(vdupq_n_u32(1 << 31), b, a) })
+        zip(a, b, |a, b| unsafe {
+            vbslq_f32(vdupq_n_u32(1 << 31), b, a)
+        })
     }
     #[inline(always)]
     unsafe fn round(a: F) -> F {
@@ -272,7 +274,11 @@ impl Vector for Neon {
     unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {
         let x = unsafe { vreinterpretq_s8_s32(vdupq_n_s32(x)) };
         zip(acc, codes, |acc, codes| unsafe {
-            dot4(acc, vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80))), x)
+            dot4(
+                acc,
+                vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80))),
+                x,
+            )
         })
     }
 }

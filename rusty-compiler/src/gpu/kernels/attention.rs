@@ -121,11 +121,29 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
     while key < end {
         locate(buffers, &places, pages, key, end, comptime!(config.clone()));
         sync_cube();
-        score(buffers, &q, &scores, &places, lowest, rows, key, comptime!(config.clone()));
+        score(
+            buffers,
+            &q,
+            &scores,
+            &places,
+            lowest,
+            rows,
+            key,
+            comptime!(config.clone()),
+        );
         sync_cube();
         soften(&scores, &state, comptime!(config.clone()));
         sync_cube();
-        gather(buffers, &mut sums, &scores, &state, &places, key, end, comptime!(config.clone()));
+        gather(
+            buffers,
+            &mut sums,
+            &scores,
+            &state,
+            &places,
+            key,
+            end,
+            comptime!(config.clone()),
+        );
         sync_cube();
         key += KEYS;
     }
@@ -154,7 +172,11 @@ fn load_queries(
             + row * comptime!(config.heads * config.head_dim)
             + head * dim
             + at % dim;
-        put(q, at, buffers.arena[from as usize] * comptime!(config.scale.get()));
+        put(
+            q,
+            at,
+            buffers.arena[from as usize] * comptime!(config.scale.get()),
+        );
         at += config.units;
     }
     let mut query = UNIT_POS;
@@ -180,8 +202,16 @@ fn locate(
     let mut i = UNIT_POS;
     while i < KEYS {
         let position = min(key + i, end - 1);
-        put(places, i * 2, token_base(buffers.step, pages, position, 0u32.runtime(), words) + head);
-        put(places, i * 2 + 1, token_base(buffers.step, pages, position, 1u32.runtime(), words) + head);
+        put(
+            places,
+            i * 2,
+            token_base(buffers.step, pages, position, 0u32.runtime(), words) + head,
+        );
+        put(
+            places,
+            i * 2 + 1,
+            token_base(buffers.step, pages, position, 1u32.runtime(), words) + head,
+        );
         i += config.units;
     }
 }
@@ -326,8 +356,14 @@ fn store(
             let head = CUBE_POS_Y * group + query % group;
             let lane = head * config.head_dim + (task % half) * 2;
             finish_pair(
-                buffers, &products, first + query / group, lane, end, comptime!(config.unit.clone()),
-                1usize, comptime!(None),
+                buffers,
+                &products,
+                first + query / group,
+                lane,
+                end,
+                comptime!(config.unit.clone()),
+                1usize,
+                comptime!(None),
             );
         }
     }

@@ -69,7 +69,9 @@ impl Program {
     /// Positions of norms that need a reduction over the segment.
     pub fn reductions(&self) -> Vec<usize> {
         (0..self.insts.len())
-            .filter(|&i| matches!(self.insts[i], Inst::RmsNorm { group, .. } if group == self.segment))
+            .filter(
+                |&i| matches!(self.insts[i], Inst::RmsNorm { group, .. } if group == self.segment),
+            )
             .collect()
     }
 
@@ -143,19 +145,56 @@ fn instruction(
         Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Unary(op, x) => unary(regs[comptime!(x as usize)], op),
-        Inst::Binary(op, a, b) => binary(regs[comptime!(a as usize)], regs[comptime!(b as usize)], op),
+        Inst::Binary(op, a, b) => {
+            binary(regs[comptime!(a as usize)], regs[comptime!(b as usize)], op)
+        }
         Inst::Scale(c, x) => regs[comptime!(x as usize)] * comptime!(c.get()),
-        Inst::RmsNorm { x, weight, eps, group } => {
+        Inst::RmsNorm {
+            x,
+            weight,
+            eps,
+            group,
+        } => {
             let factor = norm_factor(
-                buffers, results, factors, base, row, lane, comptime!(program.clone()), at, eps, group,
+                buffers,
+                results,
+                factors,
+                base,
+                row,
+                lane,
+                comptime!(program.clone()),
+                at,
+                eps,
+                group,
             );
-            let gain = load(buffers, row, lane % group, comptime!(program.operand(weight)));
+            let gain = load(
+                buffers,
+                row,
+                lane % group,
+                comptime!(program.operand(weight)),
+            );
             regs[comptime!(x as usize)] * factor * gain
         }
-        Inst::Rope { x, table, head_dim, dims, layout } => rotate(
-            buffers, results, factors, regs[comptime!(x as usize)], base, row, lane,
-            comptime!(program.clone()), comptime!(x as usize), comptime!(program.operand(table)),
-            head_dim, dims, layout,
+        Inst::Rope {
+            x,
+            table,
+            head_dim,
+            dims,
+            layout,
+        } => rotate(
+            buffers,
+            results,
+            factors,
+            regs[comptime!(x as usize)],
+            base,
+            row,
+            lane,
+            comptime!(program.clone()),
+            comptime!(x as usize),
+            comptime!(program.operand(table)),
+            head_dim,
+            dims,
+            layout,
         ),
     }
 }
@@ -195,8 +234,14 @@ fn norm_factor(
             let mut sum = 0.0f32;
             for i in 0..group {
                 let value = evaluate(
-                    buffers, results, factors, base, row, first + i,
-                    comptime!(program.clone()), comptime!(program.norm(at).0),
+                    buffers,
+                    results,
+                    factors,
+                    base,
+                    row,
+                    first + i,
+                    comptime!(program.clone()),
+                    comptime!(program.norm(at).0),
                 );
                 sum += value * value;
             }
@@ -235,7 +280,16 @@ fn rotate(
             RopeLayout::Interleaved => 1u32,
         };
         let partner = select(second, lane - distance, lane + distance);
-        let other = evaluate(buffers, results, factors, base, row, partner, comptime!(program.clone()), x);
+        let other = evaluate(
+            buffers,
+            results,
+            factors,
+            base,
+            row,
+            partner,
+            comptime!(program.clone()),
+            x,
+        );
         let at = match table {
             Place::Rope { word } => buffers.step[word] + (row * half + pair) * 2,
             _ => 0u32.runtime(),

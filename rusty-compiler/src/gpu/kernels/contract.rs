@@ -104,7 +104,15 @@ pub fn finish_pair(
     #[unroll]
     for t in 0..comptime!(unit.tails.len()) {
         store_pair(
-            buffers, &first, &second, &factors, 0u32, row, lane, end, comptime!(unit.tails[t].clone()),
+            buffers,
+            &first,
+            &second,
+            &factors,
+            0u32,
+            row,
+            lane,
+            end,
+            comptime!(unit.tails[t].clone()),
         );
     }
 }

@@ -27,9 +27,7 @@ pub fn decodes(format: Format) -> bool {
                 ScaleRule::PackedK { .. } => codec.block_len == 256,
                 ScaleRule::I8Groups { group, .. } => group % RUN == 0,
             };
-            scaled
-                && codec.block_len % RUN == 0
-                && codec.fields.iter().all(|f| f.lanes % RUN == 0)
+            scaled && codec.block_len % RUN == 0 && codec.fields.iter().all(|f| f.lanes % RUN == 0)
         }
     }
 }
@@ -46,7 +44,8 @@ pub fn decode_run(
     #[comptime] len: u32,
 ) {
     match format {
-        Format::F32 => {
+        Format::F32 =>
+        {
             #[unroll]
             for i in 0..RUN {
                 let element = run * RUN as u32 + i as u32;
@@ -54,14 +53,16 @@ pub fn decode_run(
                 out[i] = keep(f32::reinterpret(word), element, len);
             }
         }
-        Format::F16 => {
+        Format::F16 =>
+        {
             #[unroll]
             for i in 0..RUN {
                 let element = run * RUN as u32 + i as u32;
                 out[i] = keep(f16_value(half_at(words, row + element * 2)), element, len);
             }
         }
-        Format::Bf16 => {
+        Format::Bf16 =>
+        {
             #[unroll]
             for i in 0..RUN {
                 let element = run * RUN as u32 + i as u32;
@@ -100,7 +101,12 @@ fn decode_blocks(
     #[unroll]
     for f in 0..comptime!(codec.fields.len()) {
         gather_bits(
-            words, block, within, &mut codes, comptime!(codec.fields[f]), comptime!(codec.block_bytes),
+            words,
+            block,
+            within,
+            &mut codes,
+            comptime!(codec.fields[f]),
+            comptime!(codec.block_bytes),
         );
     }
     let scale = scale_of(words, block, within, codec);
@@ -144,7 +150,8 @@ fn gather_bits(
         }
         #[unroll]
         for j in 0..4usize {
-            let bits = (word >> (shift + comptime!(j as u32 * 8))) & comptime!((1u32 << field.bits) - 1);
+            let bits =
+                (word >> (shift + comptime!(j as u32 * 8))) & comptime!((1u32 << field.bits) - 1);
             codes[comptime!(w * 4 + j)] |= bits << comptime!(field.place);
         }
     }

@@ -7,8 +7,8 @@
 //! A kernel's tables live in its *pool*: an entry of [`ENTRY`] words for every slot and part, then data. An
 //! entry of zeros is the plain product, so attaching and detaching write memory and nothing else.
 
-use super::body::{Program, evaluate};
 use super::bits::{f16_value, half_at};
+use super::body::{Program, evaluate};
 use super::env::{Buffers, bound, header, put};
 use super::reduce::{Team, cube_sum};
 use super::rows::norm_factors;
@@ -83,7 +83,8 @@ pub fn adapted(
         + (row * adapters.parts + part) * buffers.args[comptime!(adapters.arg + 1)];
     let mut sum = product;
     for r in 0..rank {
-        sum += table_value(buffers.pool, table, lane * rank + r, half) * buffers.arena[(u + r) as usize];
+        sum += table_value(buffers.pool, table, lane * rank + r, half)
+            * buffers.arena[(u + r) as usize];
     }
     let gain = buffers.pool[(entry + 5) as usize];
     if gain > 0 {
@@ -135,11 +136,25 @@ pub fn shrink(
         let rank = buffers.pool[entry as usize];
         if rank > CUBE_POS_Z * RANKS as u32 {
             let factors = norm_factors(
-                &buffers, 0u32, row, 0u32, comptime!(config.prologue.clone()), comptime!(config.team),
+                &buffers,
+                0u32,
+                row,
+                0u32,
+                comptime!(config.prologue.clone()),
+                comptime!(config.team),
             );
             let mut first = CUBE_POS_Z * RANKS as u32;
             while first < rank {
-                shrink_ranks(&buffers, &factors, row, part, entry, first, rank, comptime!(config.clone()));
+                shrink_ranks(
+                    &buffers,
+                    &factors,
+                    row,
+                    part,
+                    entry,
+                    first,
+                    rank,
+                    comptime!(config.clone()),
+                );
                 first += comptime!(SHRINK_CUBES * RANKS as u32);
             }
         }
@@ -165,7 +180,14 @@ fn shrink_ranks(
     let mut lane = UNIT_POS;
     while lane < config.k {
         let x = evaluate(
-            buffers, &results, factors, 0u32, row, lane, comptime!(config.prologue.clone()), last,
+            buffers,
+            &results,
+            factors,
+            0u32,
+            row,
+            lane,
+            comptime!(config.prologue.clone()),
+            last,
         ) * gain_in(buffers, entry, lane);
         #[unroll]
         for i in 0..RANKS {
@@ -176,7 +198,8 @@ fn shrink_ranks(
     }
     let scales = buffers.pool[(entry + 3) as usize];
     let u = buffers.args[comptime!(config.adapters.arg)]
-        + (row * comptime!(config.adapters.parts) + part) * buffers.args[comptime!(config.adapters.arg + 1)];
+        + (row * comptime!(config.adapters.parts) + part)
+            * buffers.args[comptime!(config.adapters.arg + 1)];
     #[unroll]
     for i in 0..RANKS {
         let total = cube_sum(sums[i], comptime!(config.team));

@@ -71,8 +71,15 @@ pub fn gemm(
             if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
                 let first = buffers.args[arg] + (tile - before) * LANES;
                 unit_tile(
-                    &buffers, &x_tile, &w_tile, &norms, count, row, first,
-                    comptime!(config.clone()), comptime!(config.units[u].clone()),
+                    &buffers,
+                    &x_tile,
+                    &w_tile,
+                    &norms,
+                    count,
+                    row,
+                    first,
+                    comptime!(config.clone()),
+                    comptime!(config.units[u].clone()),
                 );
             }
         }
@@ -95,7 +102,16 @@ fn tile_norms(
     let mut sum = 0.0f32;
     let mut lane = UNIT_POS % share;
     while lane < config.k {
-        let value = evaluate(buffers, &none, &none, 0u32, at, lane, comptime!(config.prologue.clone()), x);
+        let value = evaluate(
+            buffers,
+            &none,
+            &none,
+            0u32,
+            at,
+            lane,
+            comptime!(config.prologue.clone()),
+            x,
+        );
         sum += value * value;
         lane += share;
     }
@@ -110,7 +126,11 @@ fn tile_norms(
     }
     sync_cube();
     if UNIT_POS < ROWS {
-        put(norms, UNIT_POS, (total / comptime!(config.k as f32) + eps).inverse_sqrt());
+        put(
+            norms,
+            UNIT_POS,
+            (total / comptime!(config.k as f32) + eps).inverse_sqrt(),
+        );
     }
     sync_cube();
 }
@@ -136,12 +156,24 @@ fn unit_tile(
         for p in 0..parts {
             if comptime!(p == 0 || config.adapters.is_some()) {
                 load_inputs(
-                    buffers, x_tile, norms, count, row, depth, comptime!(config.clone()),
+                    buffers,
+                    x_tile,
+                    norms,
+                    count,
+                    row,
+                    depth,
+                    comptime!(config.clone()),
                     comptime!(unit.parts[p]),
                 );
             }
             load_weights(
-                buffers, w_tile, first, end, depth, comptime!(config.clone()), comptime!(unit.clone()),
+                buffers,
+                w_tile,
+                first,
+                end,
+                depth,
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
                 comptime!(unit.parts[p]),
             );
             sync_cube();
@@ -178,7 +210,14 @@ fn load_inputs(
             let mut factors = Sequence::<f32>::new();
             factors.push(norms[m as usize]);
             value = evaluate(
-                buffers, &none, &factors, 0u32, at, lane, comptime!(config.prologue.clone()), last,
+                buffers,
+                &none,
+                &factors,
+                0u32,
+                at,
+                lane,
+                comptime!(config.prologue.clone()),
+                last,
             );
             match comptime!(config.adapters) {
                 Some(adapters) => {
@@ -214,12 +253,21 @@ fn load_weights(
         let address = buffers.args[comptime!(described.arg)]
             + (lane - buffers.args[comptime!(unit.arg)]) * comptime!(described.row_bytes);
         decode_run(
-            buffers.weights, address, run, &mut w, comptime!(described.format), comptime!(config.k),
+            buffers.weights,
+            address,
+            run,
+            &mut w,
+            comptime!(described.format),
+            comptime!(config.k),
         );
     }
     #[unroll]
     for i in 0..RUN {
-        put(w_tile, (piece * RUN as u32 + i as u32) * LANES + local, w[i]);
+        put(
+            w_tile,
+            (piece * RUN as u32 + i as u32) * LANES + local,
+            w[i],
+        );
     }
 }
 
@@ -290,8 +338,14 @@ fn finish(
                 }
             }
             finish_pair(
-                buffers, &products, row + m, first + local, end, comptime!(unit.clone()),
-                comptime!(config.parts.len()), comptime!(config.adapters),
+                buffers,
+                &products,
+                row + m,
+                first + local,
+                end,
+                comptime!(unit.clone()),
+                comptime!(config.parts.len()),
+                comptime!(config.adapters),
             );
         }
         task += UNITS;

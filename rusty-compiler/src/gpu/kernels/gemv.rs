@@ -59,7 +59,13 @@ pub fn gemv(
             };
             if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
                 let first = buffers.args[arg] + (tile - before) * comptime!(config.cube_lanes());
-                unit_tile(&buffers, row, first, comptime!(config.clone()), comptime!(config.units[u].clone()));
+                unit_tile(
+                    &buffers,
+                    row,
+                    first,
+                    comptime!(config.clone()),
+                    comptime!(config.units[u].clone()),
+                );
             }
         }
     }
@@ -76,7 +82,15 @@ fn unit_tile(
     let count = comptime!(config.lanes as usize * unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(count);
-    accumulate(buffers, &mut sums, row, first, end, comptime!(config.clone()), comptime!(unit.clone()));
+    accumulate(
+        buffers,
+        &mut sums,
+        row,
+        first,
+        end,
+        comptime!(config.clone()),
+        comptime!(unit.clone()),
+    );
     let totals = share(&sums, comptime!(config.clone()), count);
     finish(buffers, totals, row, first, end, config, unit);
 }
@@ -94,7 +108,12 @@ fn accumulate(
 ) {
     let results = Sequence::<f32>::new();
     let factors = norm_factors(
-        buffers, 0u32, row, 0u32, comptime!(config.prologue.clone()), comptime!(config.team),
+        buffers,
+        0u32,
+        row,
+        0u32,
+        comptime!(config.prologue.clone()),
+        comptime!(config.team),
     );
     let team = comptime!(config.team_units());
     let start = first + (UNIT_POS / team) * config.lanes;
@@ -105,12 +124,28 @@ fn accumulate(
         #[unroll]
         for i in 0..RUN {
             let lane = run * RUN as u32 + i as u32;
-            x[i] = input(buffers, &results, &factors, row, lane, comptime!(config.clone()));
+            x[i] = input(
+                buffers,
+                &results,
+                &factors,
+                row,
+                lane,
+                comptime!(config.clone()),
+            );
         }
         #[unroll]
         for p in 0..comptime!(unit.parts.len()) {
             part_products(
-                buffers, sums, &x, row, start, end, run, comptime!(config.clone()), comptime!(unit.clone()), p,
+                buffers,
+                sums,
+                &x,
+                row,
+                start,
+                end,
+                run,
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
+                p,
             );
         }
         run += team;
@@ -129,11 +164,27 @@ fn input(
 ) -> f32 {
     let last = comptime!(config.prologue.insts.len() - 1);
     if comptime!(config.k as usize % RUN == 0) {
-        evaluate(buffers, results, factors, 0u32, row, lane, comptime!(config.prologue.clone()), last)
+        evaluate(
+            buffers,
+            results,
+            factors,
+            0u32,
+            row,
+            lane,
+            comptime!(config.prologue.clone()),
+            last,
+        )
     } else {
         let inside = min(lane, comptime!(config.k - 1).runtime());
         let value = evaluate(
-            buffers, results, factors, 0u32, row, inside, comptime!(config.prologue.clone()), last,
+            buffers,
+            results,
+            factors,
+            0u32,
+            row,
+            inside,
+            comptime!(config.prologue.clone()),
+            last,
         );
         select(lane < config.k, value, 0.0f32)
     }
@@ -163,12 +214,20 @@ fn part_products(
     }
     match comptime!(config.adapters) {
         Some(adapters) => {
-            let entry = entry_of(buffers, row, comptime!(unit.parts[p] as u32).runtime(), adapters);
+            let entry = entry_of(
+                buffers,
+                row,
+                comptime!(unit.parts[p] as u32).runtime(),
+                adapters,
+            );
             let gain = buffers.pool[(entry + 4) as usize];
             if gain > 0 {
                 #[unroll]
                 for i in 0..RUN {
-                    let lane = min(run * RUN as u32 + i as u32, comptime!(config.k - 1).runtime());
+                    let lane = min(
+                        run * RUN as u32 + i as u32,
+                        comptime!(config.k - 1).runtime(),
+                    );
                     gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
                 }
             }
@@ -179,8 +238,16 @@ fn part_products(
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
         let lane = min(start + l as u32, end - 1);
-        let address = buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
-        decode_run(buffers.weights, address, run, &mut w, comptime!(part.format), comptime!(config.k));
+        let address =
+            buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
+        decode_run(
+            buffers.weights,
+            address,
+            run,
+            &mut w,
+            comptime!(part.format),
+            comptime!(config.k),
+        );
         let mut sum = 0.0f32;
         #[unroll]
         for i in 0..RUN {
@@ -192,7 +259,11 @@ fn part_products(
 
 /// Sums over each team, into shared memory: `[team][sum]`.
 #[cube]
-fn share(sums: &Array<f32>, #[comptime] config: ContractConfig, #[comptime] count: usize) -> Shared<[f32]> {
+fn share(
+    sums: &Array<f32>,
+    #[comptime] config: ContractConfig,
+    #[comptime] count: usize,
+) -> Shared<[f32]> {
     let teams = comptime!(config.teams() as usize);
     let size = comptime!(config.team_units());
     let mut totals = Shared::<[f32]>::new_slice(comptime!(teams * count));
@@ -222,7 +293,8 @@ fn share(sums: &Array<f32>, #[comptime] config: ContractConfig, #[comptime] coun
                 sync_cube();
             }
             if inner == 0 {
-                totals[(team * comptime!(count as u32) + i as u32) as usize] = partial[UNIT_POS as usize];
+                totals[(team * comptime!(count as u32) + i as u32) as usize] =
+                    partial[UNIT_POS as usize];
             }
             sync_cube();
         }
@@ -255,8 +327,14 @@ fn finish(
             }
         }
         finish_pair(
-            buffers, &products, row, first + local, end, comptime!(unit.clone()),
-            comptime!(config.parts.len()), comptime!(config.adapters),
+            buffers,
+            &products,
+            row,
+            first + local,
+            end,
+            comptime!(unit.clone()),
+            comptime!(config.parts.len()),
+            comptime!(config.adapters),
         );
     }
 }

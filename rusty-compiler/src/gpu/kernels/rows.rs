@@ -88,7 +88,9 @@ pub fn rows(
             #[unroll]
             for t in 0..comptime!(config.tails.len()) {
                 let start = comptime!(config.start(t));
-                if CUBE_POS_Y >= start && CUBE_POS_Y < comptime!(config.start(t) + config.segments(t)) {
+                if CUBE_POS_Y >= start
+                    && CUBE_POS_Y < comptime!(config.start(t) + config.segments(t))
+                {
                     tail_segment(
                         &buffers,
                         base,
@@ -134,10 +136,27 @@ fn tail_segment(
     let size = comptime!(store.program.segment);
     let first = segment * size;
     let end = min(first + size, comptime!(store.width).runtime());
-    let factors = norm_factors(buffers, base, row, first, comptime!(store.program.clone()), team);
+    let factors = norm_factors(
+        buffers,
+        base,
+        row,
+        first,
+        comptime!(store.program.clone()),
+        team,
+    );
     let mut lane = first + UNIT_POS * 2;
     while lane < end {
-        store_pair(buffers, &results, &results, &factors, base, row, lane, end, comptime!(store.clone()));
+        store_pair(
+            buffers,
+            &results,
+            &results,
+            &factors,
+            base,
+            row,
+            lane,
+            end,
+            comptime!(store.clone()),
+        );
         lane += comptime!(team.units * 2);
     }
 }
@@ -162,7 +181,14 @@ pub fn norm_factors(
         let mut lane = UNIT_POS;
         while lane < comptime!(program.segment) {
             let value = evaluate(
-                buffers, &results, &factors, base, row, first + lane, comptime!(program.clone()), x,
+                buffers,
+                &results,
+                &factors,
+                base,
+                row,
+                first + lane,
+                comptime!(program.clone()),
+                x,
             );
             sum += value * value;
             lane += comptime!(team.units);

@@ -74,10 +74,28 @@ pub fn store_pair(
     #[comptime] store: Store,
 ) {
     let last = comptime!(store.program.insts.len() - 1);
-    let low = evaluate(buffers, first, factors, base, row, lane, comptime!(store.program.clone()), last);
+    let low = evaluate(
+        buffers,
+        first,
+        factors,
+        base,
+        row,
+        lane,
+        comptime!(store.program.clone()),
+        last,
+    );
     let mut high = 0.0f32;
     if lane + 1 < end {
-        high = evaluate(buffers, second, factors, base, row, lane + 1, comptime!(store.program.clone()), last);
+        high = evaluate(
+            buffers,
+            second,
+            factors,
+            base,
+            row,
+            lane + 1,
+            comptime!(store.program.clone()),
+            last,
+        );
     }
     match comptime!(store.target) {
         Target::Arena { arg } => {

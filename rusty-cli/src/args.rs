@@ -1,0 +1,292 @@
+//! The command line, as data.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Runs language models on the machine at hand, with adapters injected at run time.
+#[derive(Parser, Debug)]
+#[command(
+    name = "rusty",
+    version,
+    about,
+    arg_required_else_help = true,
+    propagate_version = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// More messages on stderr; twice for still more. RUST_LOG overrides.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Generate text for one prompt, streamed as it comes.
+    Run(Run),
+    /// Talk with a model, turn by turn.
+    Chat(Chat),
+    /// Write the logits of every position of a token list.
+    Logits(Logits),
+    /// Show what the compiler makes of a model: graph, passes, plan, totals.
+    Explain(Explain),
+    /// Show what a model file holds and what it needs.
+    Inspect(Inspect),
+    /// Turn text into token ids.
+    Tokenize(Tokenize),
+    /// Measure prefill and decode speed.
+    Bench(Bench),
+    /// List devices, and why absent ones are absent.
+    Devices(Devices),
+}
+
+/// How a model is loaded and where it runs.
+#[derive(Args, Debug, Clone)]
+pub struct Load {
+    /// auto, cpu, vulkan, metal, dx12 or cuda.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+    /// Storage of keys and values.
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
+    /// Quantize float weights at load.
+    #[arg(long, value_enum)]
+    pub quantize: Option<Quantize>,
+    /// Context in tokens [default: the model's, at most 4096].
+    #[arg(long, value_name = "TOKENS")]
+    pub ctx: Option<usize>,
+    /// Threads of the CPU device [default: all cores].
+    #[arg(short, long)]
+    pub threads: Option<usize>,
+    /// An adapter: a PEFT folder, or the name of one of the demo model's; may be repeated.
+    #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
+    pub adapters: Vec<String>,
+    /// Run a short test inference after loading.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Storage of keys and values.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kv {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+}
+
+/// Formats that float weights may be turned into at load.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantize {
+    /// Q4_0.
+    Int4,
+    /// Q8_0.
+    Int8,
+}
+
+/// How tokens are chosen.
+#[derive(Args, Debug, Clone)]
+pub struct Sampling {
+    /// Tokens to generate at most.
+    #[arg(
+        short = 'n',
+        long = "max-tokens",
+        default_value_t = 256,
+        value_name = "N"
+    )]
+    pub max_tokens: usize,
+    /// Temperature; 0 is greedy.
+    #[arg(long = "temp", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Keep the K most likely tokens; 0: all.
+    #[arg(long, default_value_t = 0)]
+    pub top_k: usize,
+    /// Keep the most likely tokens up to this probability.
+    #[arg(long, default_value_t = 1.0)]
+    pub top_p: f32,
+    /// Keep tokens at least this fraction as likely as the most likely one.
+    #[arg(long, default_value_t = 0.0)]
+    pub min_p: f32,
+    /// Divide the logits of seen tokens by this.
+    #[arg(long, default_value_t = 1.0)]
+    pub repetition_penalty: f32,
+    /// Subtract this from the logits of seen tokens.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Subtract this from a token's logit for each time it was seen.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Seed of the random choice.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Stop before this text; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+}
+
+/// Options of `rusty run`.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    #[arg(short, long)]
+    pub model: Option<String>,
+    /// The prompt; standard input where neither is given.
+    #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag")]
+    pub prompt: Option<String>,
+    /// The prompt.
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT")]
+    pub prompt_flag: Option<String>,
+    /// A system message.
+    #[arg(long)]
+    pub system: Option<String>,
+    /// Give the prompt to the model as it is, without its chat template.
+    #[arg(long)]
+    pub raw: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub load: Load,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Options of `rusty chat`.
+#[derive(Args, Debug)]
+pub struct Chat {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// A system message.
+    #[arg(long)]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub load: Load,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Options of `rusty logits`.
+#[derive(Args, Debug)]
+pub struct Logits {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// Token ids.
+    #[arg(long, value_delimiter = ',', required = true, value_name = "ID,ID,...")]
+    pub tokens: Vec<u32>,
+    /// Safetensors file to write: `logits`, F32 `[T, vocab]`.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub load: Load,
+}
+
+/// Options of `rusty explain`.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// Plan for a described target instead of the device at hand (h200, m3, rdna3, llvmpipe, avx2, ...).
+    #[arg(long, value_name = "NAME")]
+    pub target: Option<String>,
+    /// Device whose target is used.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// Print totals and kernels as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rusty inspect`.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// List every tensor.
+    #[arg(long)]
+    pub tensors: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rusty tokenize`.
+#[derive(Args, Debug)]
+pub struct Tokenize {
+    /// MODEL and TEXT, or TEXT alone for the built-in demo.
+    #[arg(num_args = 1..=2, required = true, value_names = ["MODEL", "TEXT"])]
+    pub arguments: Vec<String>,
+    /// Add the special tokens that the model expects around a text.
+    #[arg(long)]
+    pub special: bool,
+    /// Print `{"ids":[...]}`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rusty bench`.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, llama-3-8b.
+    #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    pub random: Option<String>,
+    /// Format of random weights.
+    #[arg(long, default_value = "q4_0", requires = "random")]
+    pub format: String,
+    /// Prompt tokens; 0: no prefill test.
+    #[arg(short = 'p', long, default_value_t = 512)]
+    pub prompt: usize,
+    /// Generated tokens; 0: no decode test.
+    #[arg(short = 'n', long, default_value_t = 128)]
+    pub generate: usize,
+    /// Tokens already in the cache.
+    #[arg(short, long, default_value_t = 0)]
+    pub depth: usize,
+    /// Sequences at once.
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Random adapters on all sites, one per sequence in turn.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub adapters: usize,
+    /// Rank of random adapters.
+    #[arg(long, default_value_t = 16, value_name = "R")]
+    pub adapter_rank: u32,
+    /// Repetitions.
+    #[arg(short, long, default_value_t = 5)]
+    pub repetitions: usize,
+    /// Threads of the CPU device.
+    #[arg(short, long)]
+    pub threads: Option<usize>,
+    /// Device.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    /// Storage of keys and values.
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
+    /// Quantize float weights at load.
+    #[arg(long, value_enum)]
+    pub quantize: Option<Quantize>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Forms of `rusty bench`'s result.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A table.
+    Text,
+    /// A JSON array.
+    Json,
+}
+
+/// Options of `rusty devices`.
+#[derive(Args, Debug)]
+pub struct Devices {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

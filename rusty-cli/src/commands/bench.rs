@@ -1,0 +1,133 @@
+//! `rusty bench`: prefill and decode speed of a model on a device.
+
+use crate::args::{Bench, Output};
+use crate::model;
+use anyhow::{Result, ensure};
+use rusty_compiler::{BindOptions, SlotId};
+use rusty_engine::throughput::{Throughput, Workload, measure};
+use rusty_loader::ModelFile;
+use serde_json::json;
+use std::io::Write;
+use std::sync::Arc;
+
+/// Measures and prints.
+pub fn run(options: &Bench) -> Result<()> {
+    ensure!(
+        options.prompt + options.generate > 0,
+        "nothing to measure: both -p and -n are 0"
+    );
+    ensure!(
+        options.repetitions > 0 && options.batch > 0,
+        "repetitions and batch must be at least 1"
+    );
+    let (file, name) = open(options)?;
+    let device = model::device(&options.device, options.threads)?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let plan = rusty_compiler::compile(&graph, device.target())?;
+    let format = dominant_format(&plan);
+    let (rows, vocab, sites) = (plan.row_budget(), plan.vocab, plan.sites.clone());
+    let workload = Workload {
+        prompt: options.prompt,
+        generate: options.generate,
+        depth: options.depth,
+        batch: options.batch,
+        adapters: options.adapters,
+    };
+    let bind = BindOptions {
+        pages: workload.pages(),
+        kv: options.kv.into(),
+        slots: options.adapters as u32,
+    };
+    let mut executable = rusty_compiler::bind(plan, &*file, &device, &bind)?;
+    for i in 1..=options.adapters {
+        let adapter = rusty_adapters::random(
+            &format!("random-{i}"),
+            &sites,
+            options.adapter_rank,
+            i as u64,
+        );
+        executable.attach(SlotId(i as u32), Arc::new(adapter))?;
+    }
+    let results = measure(
+        &mut *executable,
+        rows,
+        vocab,
+        &workload,
+        options.repetitions,
+    )?;
+    print(
+        options.output,
+        &results,
+        &device.to_string(),
+        &name,
+        &format,
+    )
+}
+
+fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
+    match &options.random {
+        Some(shape) => {
+            let file = rusty_loader::random::model(shape, &options.format)?;
+            Ok((file, shape.clone()))
+        }
+        None => {
+            let file = model::open_quantized(options.model.as_deref(), options.quantize)?;
+            let name = file.label().to_string();
+            Ok((file, name))
+        }
+    }
+}
+
+/// The format that holds most of the weights' bytes.
+fn dominant_format(plan: &rusty_compiler::Plan) -> String {
+    let mut bytes: Vec<(&str, u64)> = Vec::new();
+    for weight in &plan.weights {
+        let name = weight.format.name();
+        match bytes.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, total)) => *total += weight.bytes(),
+            None => bytes.push((name, weight.bytes())),
+        }
+    }
+    bytes
+        .iter()
+        .max_by_key(|(_, total)| *total)
+        .map_or("none", |(name, _)| name)
+        .to_string()
+}
+
+fn print(
+    form: Output,
+    results: &[Throughput],
+    device: &str,
+    model: &str,
+    format: &str,
+) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if form == Output::Json {
+        let rows: Vec<_> = results
+            .iter()
+            .map(|r| {
+                json!({
+                    "test": r.test, "avg_ts": r.mean(), "stddev_ts": r.stddev(),
+                    "samples_ts": r.samples, "device": device, "model": model, "format": format,
+                })
+            })
+            .collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:<28} {:<8} {:<24} {:<14} {:>18}",
+        "model", "format", "device", "test", "tok/s"
+    )?;
+    for r in results {
+        let speed = format!("{:.2} ± {:.2}", r.mean(), r.stddev());
+        writeln!(
+            out,
+            "{model:<28} {format:<8} {device:<24} {:<14} {speed:>18}",
+            r.test
+        )?;
+    }
+    Ok(())
+}

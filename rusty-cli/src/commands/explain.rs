@@ -1,0 +1,65 @@
+//! `rusty explain`: what the compiler makes of a model.
+
+use crate::args::Explain;
+use crate::model;
+use anyhow::{Result, anyhow};
+use rusty_backend::Target;
+use rusty_compiler::plan::Kernel;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// Prints graph, passes, plan and totals, or totals and kernels as JSON.
+pub fn run(options: &Explain) -> Result<()> {
+    let file = model::open(options.model.as_deref())?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let target = match &options.target {
+        Some(name) => Target::named(name).ok_or_else(|| {
+            anyhow!(
+                "no target '{name}'; there are {}",
+                Target::names().join(", ")
+            )
+        })?,
+        None => model::device(&options.device, None)?.target().clone(),
+    };
+    let report = rusty_compiler::explain(&graph, &target)?;
+    let mut out = std::io::stdout().lock();
+    if !options.json {
+        writeln!(out, "{}", report.text())?;
+        return Ok(());
+    }
+    let passes: Vec<Value> = report
+        .passes
+        .iter()
+        .map(|p| json!({"name": p.name, "kernels": p.kernels, "changed": p.text.is_some()}))
+        .collect();
+    let kernels: Vec<Value> = report
+        .plan
+        .kernels
+        .iter()
+        .enumerate()
+        .map(|(at, k)| kernel(k, report.plan.kernel_bytes(at)))
+        .collect();
+    let object = json!({
+        "arch": report.plan.arch,
+        "target": report.plan.target,
+        "nodes": report.nodes,
+        "dispatches_per_token": report.dispatches_per_token,
+        "unfused_dispatches_per_token": report.unfused_dispatches_per_token,
+        "bytes_per_token": report.bytes_per_token,
+        "arena_bytes": report.plan.arena_bytes,
+        "layers": report.plan.kv.len(),
+        "passes": passes,
+        "kernels": kernels,
+    });
+    writeln!(out, "{}", serde_json::to_string_pretty(&object)?)?;
+    Ok(())
+}
+
+fn kernel(kernel: &Kernel, (read, written): (u64, u64)) -> Value {
+    let variants: Vec<Value> = kernel
+        .variants
+        .iter()
+        .map(|v| json!({"name": v.name, "rows": [v.rows.0, v.rows.1], "dispatches": v.dispatches}))
+        .collect();
+    json!({"name": kernel.name, "bytes_read": read, "bytes_written": written, "variants": variants})
+}

@@ -1,0 +1,144 @@
+//! `rusty inspect`: what a model file holds and what running it needs.
+
+use crate::args::Inspect;
+use crate::model;
+use anyhow::Result;
+use rusty_backend::Target;
+use rusty_compiler::Plan;
+use rusty_loader::ModelFile;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Context for which memory is stated, in tokens.
+const CONTEXT: u64 = 4096;
+
+/// Prints the facts.
+pub fn run(options: &Inspect) -> Result<()> {
+    let file = model::open(options.model.as_deref())?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let target = Target::host_cpu();
+    let plan = rusty_compiler::compile(&graph, &target)?;
+    let facts = Facts::new(&*file, &plan);
+    let mut out = std::io::stdout().lock();
+    if options.json {
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(&facts.json(&*file, &plan, options.tensors))?
+        )?;
+        return Ok(());
+    }
+    let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
+    writeln!(out, "{}", file.label())?;
+    writeln!(out, "architecture  {}", plan.arch)?;
+    writeln!(out, "layers        {}", plan.kv.len())?;
+    writeln!(out, "vocabulary    {}", plan.vocab)?;
+    writeln!(out, "context       {} tokens", plan.context)?;
+    writeln!(out, "parameters    {:.2} M", facts.parameters as f64 / 1e6)?;
+    for (format, (tensors, bytes)) in &facts.formats {
+        writeln!(
+            out,
+            "  {format:<10}  {tensors} tensors, {:.1} MiB",
+            mib(*bytes)
+        )?;
+    }
+    writeln!(out, "weights       {:.1} MiB", mib(facts.weights))?;
+    writeln!(
+        out,
+        "KV            {:.2} MiB per 1024 tokens (f16)",
+        mib(plan.kv_bytes_per_token(2) * 1024)
+    )?;
+    writeln!(out, "arena         {:.1} MiB", mib(plan.arena_bytes))?;
+    let total = facts.total(&plan);
+    let fits = if total <= target.memory_bytes {
+        "fits"
+    } else {
+        "does not fit"
+    };
+    writeln!(
+        out,
+        "in all        {:.1} MiB with {} tokens of context; {fits} in {:.0} MiB",
+        mib(total),
+        facts.context(&plan),
+        mib(target.memory_bytes)
+    )?;
+    if options.tensors {
+        for name in file.tensor_names() {
+            if let Some(t) = file.tensor(&name) {
+                writeln!(out, "{name:<40} {:<6} {:?}", t.format.name(), t.shape)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Facts {
+    parameters: u64,
+    weights: u64,
+    formats: BTreeMap<&'static str, (usize, u64)>,
+}
+
+impl Facts {
+    fn new(file: &dyn ModelFile, plan: &Plan) -> Self {
+        let mut facts = Facts {
+            parameters: 0,
+            weights: 0,
+            formats: BTreeMap::new(),
+        };
+        for weight in &plan.weights {
+            let Some(view) = file.tensor(&weight.name) else {
+                continue;
+            };
+            facts.parameters += view.elements() as u64;
+            facts.weights += view.bytes.len() as u64;
+            let entry = facts.formats.entry(view.format.name()).or_default();
+            entry.0 += 1;
+            entry.1 += view.bytes.len() as u64;
+        }
+        facts
+    }
+
+    fn context(&self, plan: &Plan) -> u64 {
+        CONTEXT.min(u64::from(plan.context))
+    }
+
+    fn total(&self, plan: &Plan) -> u64 {
+        self.weights + plan.arena_bytes + self.context(plan) * plan.kv_bytes_per_token(2)
+    }
+
+    fn json(&self, file: &dyn ModelFile, plan: &Plan, tensors: bool) -> serde_json::Value {
+        let formats: serde_json::Map<String, serde_json::Value> = self
+            .formats
+            .iter()
+            .map(|(name, (count, bytes))| {
+                ((*name).into(), json!({"tensors": count, "bytes": bytes}))
+            })
+            .collect();
+        let list: Vec<_> = file
+            .tensor_names()
+            .into_iter()
+            .filter(|_| tensors)
+            .filter_map(|name| file.tensor(&name).map(|t| (name, t)))
+            .map(|(name, t)| json!({"name": name, "format": t.format.name(), "shape": t.shape}))
+            .collect();
+        let mut object = json!({
+            "model": file.label(),
+            "arch": plan.arch,
+            "layers": plan.kv.len(),
+            "vocab": plan.vocab,
+            "context": plan.context,
+            "parameters": self.parameters,
+            "formats": formats,
+            "weight_bytes": self.weights,
+            "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(2) * 1024,
+            "arena_bytes": plan.arena_bytes,
+            "total_bytes": self.total(plan),
+            "sites": plan.sites.len(),
+        });
+        if tensors {
+            object["tensors"] = list.into();
+        }
+        object
+    }
+}

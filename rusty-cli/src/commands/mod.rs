@@ -1,0 +1,10 @@
+//! One file per command.
+
+pub mod bench;
+pub mod chat;
+pub mod devices;
+pub mod explain;
+pub mod inspect;
+pub mod logits;
+pub mod run;
+pub mod tokenize;

@@ -1,0 +1,94 @@
+//! `rusty run`: one prompt, one answer, streamed.
+
+use crate::args::Run;
+use crate::engine;
+use anyhow::{Context, Result, ensure};
+use rusty_engine::{Engine, Message, Prompt, Timings};
+use serde_json::json;
+use std::io::{IsTerminal, Read, Write};
+
+/// Generates and prints.
+pub fn run(options: &Run) -> Result<()> {
+    let text = prompt_text(options)?;
+    let (engine, slot) = engine::load(options.model.as_deref(), &options.load)?;
+    let mut session = engine.session();
+    session.set_adapter(slot)?;
+    let prompt = prompt(options, text, &engine);
+    let prompt_tokens = session.prompt_tokens(&prompt)?;
+    // The ids are known already; rendering and tokenizing again would only cost time to the first token.
+    let request = engine::request(Prompt::Tokens(prompt_tokens.clone()), &options.sampling);
+    let mut answer = session.generate(&request)?;
+    let mut out = std::io::stdout().lock();
+    let (mut ids, mut text) = (Vec::new(), String::new());
+    for token in answer.by_ref() {
+        let token = token?;
+        ids.extend(token.id);
+        if options.json {
+            text.push_str(&token.text);
+        } else {
+            out.write_all(token.text.as_bytes())?;
+            out.flush()?;
+        }
+    }
+    let timings = answer.timings();
+    if options.json {
+        let object = json!({
+            "tokens": ids,
+            "text": text,
+            "prompt_tokens": prompt_tokens.len(),
+            "finish": answer.finish(),
+            "device": engine.device(),
+            "timings": {
+                "prefill_tok_s": timings.prefill_tok_s(),
+                "decode_tok_s": timings.decode_tok_s(),
+                "load_s": engine.load_s(),
+                "ttft_s": timings.ttft_s,
+            },
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        writeln!(out)?;
+        eprintln!("{}", summary(&timings, &engine));
+    }
+    Ok(())
+}
+
+/// One line of speeds.
+pub fn summary(timings: &Timings, engine: &Engine) -> String {
+    format!(
+        "[{} prompt tokens at {:.1} tok/s, {} generated at {:.1} tok/s, on {}]",
+        timings.prompt_tokens,
+        timings.prefill_tok_s(),
+        timings.generated,
+        timings.decode_tok_s(),
+        engine.device(),
+    )
+}
+
+fn prompt_text(options: &Run) -> Result<String> {
+    if let Some(text) = options.prompt.as_ref().or(options.prompt_flag.as_ref()) {
+        return Ok(text.clone());
+    }
+    if std::io::stdin().is_terminal() {
+        eprintln!("reading the prompt from standard input; end it with Ctrl-D");
+    }
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .context("standard input")?;
+    let text = text.trim_end_matches(['\n', '\r']).to_string();
+    ensure!(
+        !text.is_empty(),
+        "no prompt: give it as an argument, with -p, or on standard input"
+    );
+    Ok(text)
+}
+
+/// A chat turn where the model has a template, plain text otherwise.
+fn prompt(options: &Run, text: String, engine: &Engine) -> Prompt {
+    if options.raw || engine.template().is_none() {
+        return Prompt::Text(text);
+    }
+    let system = options.system.iter().map(|s| Message::new("system", s));
+    Prompt::Chat(system.chain([Message::new("user", &text)]).collect())
+}

@@ -1,0 +1,31 @@
+//! `rusty tokenize`: text to token ids.
+
+use crate::args::Tokenize;
+use crate::model;
+use anyhow::Result;
+use rusty_loader::text::Tokenizer;
+use serde_json::json;
+use std::io::Write;
+
+/// Prints ids, one line of them, with their pieces unless JSON is asked for.
+pub fn run(options: &Tokenize) -> Result<()> {
+    let (tokenizer, text) = match &options.arguments[..] {
+        [model, text] => (Tokenizer::open(&model::resolve(model)?)?, text),
+        [text, ..] => (Tokenizer::from_model(&*rusty_engine::demo::model()?)?, text),
+        [] => unreachable!("the command line requires one"),
+    };
+    let ids = tokenizer.encode(text, options.special)?;
+    let mut out = std::io::stdout().lock();
+    if options.json {
+        writeln!(out, "{}", json!({ "ids": ids }))?;
+        return Ok(());
+    }
+    for id in ids {
+        writeln!(
+            out,
+            "{id:>8}  {:?}",
+            tokenizer.id_to_token(id).unwrap_or_default()
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! From command-line options to a loaded engine with its adapter attached, and to a request.
+
+use crate::args::{Load, Sampling};
+use crate::{adapter, model};
+use anyhow::{Context, Result};
+use rusty_compiler::SlotId;
+use rusty_engine::{Engine, EngineOptions, Prompt, Request};
+
+/// Loads the model, attaches the adapters, and runs the test inference where asked.
+pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, SlotId)> {
+    let file = model::open_quantized(model, options.quantize)?;
+    let engine = Engine::load(
+        &*file,
+        &EngineOptions {
+            device: options.device.parse().context("--device")?,
+            threads: options.threads,
+            kv: options.kv.into(),
+            context: options.ctx,
+            ..EngineOptions::default()
+        },
+    )?;
+    tracing::info!(
+        "{} on {} in {:.2} s",
+        engine.label(),
+        engine.device(),
+        engine.load_s()
+    );
+    if options.check {
+        engine.check()?;
+    }
+    let slot = adapter::attach(&engine, &options.adapters)?;
+    Ok((engine, slot))
+}
+
+/// A request as the options state it.
+pub fn request(prompt: Prompt, sampling: &Sampling) -> Request {
+    Request {
+        sampling: rusty_engine::Sampling {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            repetition_penalty: sampling.repetition_penalty,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            seed: sampling.seed,
+        },
+        max_tokens: sampling.max_tokens,
+        stop: sampling.stop.clone(),
+        ..Request::new(prompt)
+    }
+}

@@ -1,0 +1,66 @@
+//! From the MODEL argument to an opened model, and from the DEVICE argument to a device.
+
+use crate::args::{Kv, Quantize};
+use crate::progress;
+use anyhow::{Context, Result};
+use rusty_backend::{Device, DeviceChoice};
+use rusty_compiler::KvFormat;
+use rusty_loader::ModelFile;
+use rusty_loader::quantize::{Target, quantize};
+use std::path::PathBuf;
+
+/// The path of a MODEL argument: a file, a folder, or a hub id that is looked up in the local cache and
+/// downloaded where it is not there.
+pub fn resolve(model: &str) -> Result<PathBuf> {
+    Ok(PathBuf::from(model))
+}
+
+/// Opens a MODEL argument; none is the built-in demo.
+pub fn open(model: Option<&str>) -> Result<Box<dyn ModelFile>> {
+    match model {
+        Some(model) => Ok(rusty_loader::open(&resolve(model)?)?),
+        None => Ok(rusty_engine::demo::model()?),
+    }
+}
+
+/// As [`open`], with float weights quantized where asked.
+pub fn open_quantized(
+    model: Option<&str>,
+    quantized: Option<Quantize>,
+) -> Result<Box<dyn ModelFile>> {
+    let file = open(model)?;
+    let Some(format) = quantized else {
+        return Ok(file);
+    };
+    let bar = progress::bar("quantizing", true);
+    let file = quantize(file, format.into(), &|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    Ok(file)
+}
+
+/// Opens a DEVICE argument.
+pub fn device(choice: &str, threads: Option<usize>) -> Result<Device> {
+    let choice: DeviceChoice = choice.parse().context("--device")?;
+    Ok(Device::open(&choice, threads)?)
+}
+
+impl From<Kv> for KvFormat {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F32 => KvFormat::F32,
+            Kv::F16 => KvFormat::F16,
+        }
+    }
+}
+
+impl From<Quantize> for Target {
+    fn from(quantize: Quantize) -> Self {
+        match quantize {
+            Quantize::Int4 => Target::Int4,
+            Quantize::Int8 => Target::Int8,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Progress bars on a terminal, nothing elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// A bar counting `unit` (bytes print as MiB); hidden where stderr is no terminal.
+pub fn bar(what: &str, bytes: bool) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let template = if bytes {
+        "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta}"
+    } else {
+        "{msg} [{bar:32}] {pos}/{len} {eta}"
+    };
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_message(what.to_string());
+    bar
+}
