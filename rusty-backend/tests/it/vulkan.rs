@@ -182,7 +182,8 @@ fn launches_are_checked_when_recorded() {
         })
         .contains("1 buffers for 2 bindings")
     );
-    assert!(refused(&|l| l.buffers[0].offset = 4).contains("multiple of"));
+    let misplaced = refused(&|l| (l.buffers[0].offset, l.buffers[0].len) = (4, 1024));
+    assert!(misplaced.contains("multiple of"), "{misplaced}");
     assert!(refused(&|l| l.buffers[0].len = 1 << 20).contains("buffer x has 2048 bytes"));
     assert!(refused(&|l| l.groups = [1, 1, u32::MAX]).contains("groups"));
 }
