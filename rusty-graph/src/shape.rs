@@ -196,7 +196,7 @@ impl Operands<'_> {
             self.activation(1)?,
             self.activation(2)?,
         ];
-        if spec.kv_heads == 0 || spec.heads == 0 || spec.heads % spec.kv_heads != 0 {
+        if spec.kv_heads == 0 || spec.heads == 0 || !spec.heads.is_multiple_of(spec.kv_heads) {
             return Err(format!(
                 "{} query heads are no multiple of {} key heads",
                 spec.heads, spec.kv_heads

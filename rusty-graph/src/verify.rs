@@ -99,7 +99,7 @@ fn weights(graph: &Graph) -> Result<()> {
 }
 
 fn rope(spec: &RopeSpec) -> Result<(), String> {
-    if spec.dims == 0 || spec.dims % 2 != 0 {
+    if spec.dims == 0 || !spec.dims.is_multiple_of(2) {
         return Err(format!("rotates {} lanes", spec.dims));
     }
     if !(spec.base.is_finite() && spec.base > 1.0) {

@@ -326,7 +326,7 @@ impl Lowering<'_> {
         spec: &AttentionSpec,
         decode: bool,
     ) -> Result<Template> {
-        if spec.head_dim % 2 == 1 || spec.heads % spec.kv_heads != 0 {
+        if spec.head_dim % 2 == 1 || !spec.heads.is_multiple_of(spec.kv_heads) {
             return Err(self.refuse(
                 kernel,
                 "head width must be even, heads a multiple of key/value heads",

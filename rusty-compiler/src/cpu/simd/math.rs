@@ -23,7 +23,7 @@ pub(in crate::cpu) unsafe fn exp<V: Vector>(x: V::F) -> V::F {
             8.333_452e-3,
             4.166_579_6e-2,
             1.666_666_5e-1,
-            5.000_000_1e-1,
+            5e-1,
         ] {
             p = V::fma(p, r, V::splat(c));
         }

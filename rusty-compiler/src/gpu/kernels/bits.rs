@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 /// The value of IEEE half-precision bits; exact, subnormals included where the device keeps them.
 #[cube]
 pub fn f16_value(bits: u32) -> f32 {
-    let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192296858534828e33f32;
+    let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192_297e33_f32;
     f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))
 }
 

@@ -306,9 +306,9 @@ fn rotate(
 pub fn unary(x: f32, #[comptime] op: UnaryOp) -> f32 {
     match op {
         UnaryOp::Silu => x / (1.0 + (-x).exp()),
-        UnaryOp::Gelu => 0.5 * x * (1.0 + (x * 0.70710678118f32).erf()),
+        UnaryOp::Gelu => 0.5 * x * (1.0 + (x * 0.707_106_77_f32).erf()),
         UnaryOp::GeluTanh => {
-            let inner = 0.7978845608f32 * (x + 0.044715f32 * x * x * x);
+            let inner = 0.797_884_6_f32 * (x + 0.044715f32 * x * x * x);
             0.5 * x * (1.0 + safe_tanh(inner))
         }
         UnaryOp::Tanh => safe_tanh(x),

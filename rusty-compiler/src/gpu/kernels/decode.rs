@@ -79,7 +79,7 @@ pub fn decode_run(
 /// Zero past the row's end: the next row's bits may be infinite.
 #[cube]
 fn keep(value: f32, element: u32, #[comptime] len: u32) -> f32 {
-    if comptime!(len as usize % RUN == 0) {
+    if comptime!((len as usize).is_multiple_of(RUN)) {
         value
     } else {
         select(element < len, value, 0.0f32)
@@ -136,7 +136,7 @@ fn gather_bits(
     let shift = (rest / lanes) * comptime!(field.bits);
     let index = (start >> 2) as usize;
     let offset = (start & 3) * 8;
-    let aligned = comptime!(block_bytes % 4 == 0 && field.offset % 4 == 0);
+    let aligned = comptime!(block_bytes.is_multiple_of(4) && field.offset.is_multiple_of(4));
     let mut next = words[index];
     #[unroll]
     for w in 0..comptime!(RUN / 4) {

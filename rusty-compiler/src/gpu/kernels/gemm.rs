@@ -219,12 +219,9 @@ fn load_inputs(
                 comptime!(config.prologue.clone()),
                 last,
             );
-            match comptime!(config.adapters) {
-                Some(adapters) => {
-                    let entry = entry_of(buffers, at, comptime!(part as u32).runtime(), adapters);
-                    value *= gain_in(buffers, entry, lane);
-                }
-                None => {}
+            if let Some(adapters) = comptime!(config.adapters) {
+                let entry = entry_of(buffers, at, comptime!(part as u32).runtime(), adapters);
+                value *= gain_in(buffers, entry, lane);
             }
         }
         put(x_tile, k * STRIDE + m, value);

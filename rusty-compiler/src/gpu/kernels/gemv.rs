@@ -163,7 +163,7 @@ fn input(
     #[comptime] config: ContractConfig,
 ) -> f32 {
     let last = comptime!(config.prologue.insts.len() - 1);
-    if comptime!(config.k as usize % RUN == 0) {
+    if comptime!((config.k as usize).is_multiple_of(RUN)) {
         evaluate(
             buffers,
             results,
@@ -212,27 +212,24 @@ fn part_products(
     for i in 0..RUN {
         gained[i] = x[i];
     }
-    match comptime!(config.adapters) {
-        Some(adapters) => {
-            let entry = entry_of(
-                buffers,
-                row,
-                comptime!(unit.parts[p] as u32).runtime(),
-                adapters,
-            );
-            let gain = buffers.pool[(entry + 4) as usize];
-            if gain > 0 {
-                #[unroll]
-                for i in 0..RUN {
-                    let lane = min(
-                        run * RUN as u32 + i as u32,
-                        comptime!(config.k - 1).runtime(),
-                    );
-                    gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
-                }
+    if let Some(adapters) = comptime!(config.adapters) {
+        let entry = entry_of(
+            buffers,
+            row,
+            comptime!(unit.parts[p] as u32).runtime(),
+            adapters,
+        );
+        let gain = buffers.pool[(entry + 4) as usize];
+        if gain > 0 {
+            #[unroll]
+            for i in 0..RUN {
+                let lane = min(
+                    run * RUN as u32 + i as u32,
+                    comptime!(config.k - 1).runtime(),
+                );
+                gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
             }
         }
-        None => {}
     }
     let mut w = Array::<f32>::new(RUN);
     #[unroll]

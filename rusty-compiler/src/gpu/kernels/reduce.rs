@@ -18,7 +18,7 @@ pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {
         let planes = comptime!((team.units / team.plane) as usize);
         let mut partial = Shared::<[f32]>::new_slice(planes);
         let own = plane_sum(value);
-        if UNIT_POS % team.plane == 0 {
+        if UNIT_POS.is_multiple_of(team.plane) {
             partial[(UNIT_POS / team.plane) as usize] = own;
         }
         sync_cube();

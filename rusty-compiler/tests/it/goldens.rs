@@ -1,0 +1,382 @@
+//! Whole models against other implementations' logits, on every instruction set of the machine's CPU and on
+//! its Vulkan adapter, a software one included.
+
+use rusty_backend::{CpuDevice, Device, DeviceChoice, Isa, WgpuApi};
+use rusty_compiler::cpu::CpuExecutable;
+use rusty_compiler::{
+    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
+};
+use rusty_loader::ModelFile;
+use safetensors::SafeTensors;
+use std::path::PathBuf;
+
+const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens");
+/// Rows that may want logits in one step.
+const SELECTED: usize = 64;
+
+/// Models whose weights are floats.
+const FLOAT_MODELS: [&str; 10] = [
+    "llama-dynamic",
+    "llama-linear",
+    "llama-llama3rope-sharded",
+    "llama-mha-f16",
+    "llama-yarn",
+    "mistral-window",
+    "qwen2-bias",
+    "qwen3-tied",
+    "qwen3-untied-bf16",
+    "qwen3-yarn",
+];
+/// GGUF files in block formats: folder and stem.
+const QUANTIZED: [(&str, &str); 5] = [
+    ("qwen3", "Q4_0"),
+    ("qwen3", "Q8_0"),
+    ("qwen3", "Q4_K"),
+    ("qwen3", "Q6_K"),
+    ("llama", "mix-Q4_K_M"),
+];
+
+fn golden(path: &str) -> PathBuf {
+    PathBuf::from(GOLDENS).join(path)
+}
+
+struct Expected(Vec<u8>);
+
+impl Expected {
+    fn read(folder: &str) -> Self {
+        Self(std::fs::read(golden(folder).join("expected.safetensors")).expect("expected"))
+    }
+
+    fn ids(&self, name: &str) -> Option<Vec<u32>> {
+        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
+        let view = all.tensor(name).ok()?;
+        let ids = view.data().as_chunks::<8>().0;
+        Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
+    }
+
+    fn floats(&self, name: &str) -> Vec<f32> {
+        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
+        let view = all.tensor(name).expect(name);
+        let values = view.data().as_chunks::<4>().0;
+        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+}
+
+/// Where a model runs.
+#[derive(Clone, Debug)]
+enum On {
+    Cpu(Isa),
+    Gpu(Device),
+}
+
+fn instruction_sets() -> Vec<On> {
+    CpuDevice::runnable().into_iter().map(On::Cpu).collect()
+}
+
+fn vulkan() -> On {
+    let choice = DeviceChoice::Wgpu(WgpuApi::Vulkan);
+    On::Gpu(Device::open(&choice, None).expect("`cargo xtask setup` installs a Vulkan device"))
+}
+
+fn everywhere() -> Vec<On> {
+    instruction_sets().into_iter().chain([vulkan()]).collect()
+}
+
+fn bound(file: &dyn ModelFile, on: &On, kv: KvFormat, threads: usize) -> Box<dyn Executable> {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let options = BindOptions {
+        pages: 24,
+        kv,
+        slots: 2,
+    };
+    match on {
+        On::Cpu(isa) => {
+            let device = CpuDevice::new(Some(threads));
+            let plan = compile(&graph, device.target()).expect("plan");
+            let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options);
+            Box::new(exe.expect("bind"))
+        }
+        On::Gpu(device) => {
+            let plan = compile(&graph, device.target()).expect("plan");
+            bind(plan, file, device, &options).expect("bind")
+        }
+    }
+}
+
+/// Logits of every position, in chunks of uneven length.
+fn all_logits(exe: &mut dyn Executable, ids: &[u32], chunk: usize, pages: &[u32]) -> Vec<Vec<f32>> {
+    let mut logits = vec![];
+    for (at, tokens) in ids.chunks(chunk).enumerate() {
+        let positions: Vec<u32> = (0..tokens.len()).map(|i| (at * chunk + i) as u32).collect();
+        let sequences = [Sequence {
+            pages,
+            rope_length: ids.len() as u32,
+        }];
+        let step = Step {
+            tokens,
+            positions: &positions,
+            sequence_of: &vec![0; tokens.len()],
+            sequences: &sequences,
+            slots: &vec![SlotId::BASE; tokens.len()],
+            wants: &vec![Want::Logits; tokens.len()],
+        };
+        for (_, result) in exe.run(&step).expect("step").results {
+            match result {
+                RowResult::Logits(l) => logits.push(l),
+                other => panic!("asked for logits, got {other:?}"),
+            }
+        }
+    }
+    logits
+}
+
+fn assert_close(name: &str, have: &[Vec<f32>], want: &[f32], tolerance: f32) {
+    let have: Vec<f32> = have.concat();
+    assert_eq!(have.len(), want.len(), "{name}");
+    let worst = have
+        .iter()
+        .zip(want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(worst <= tolerance, "{name}: {worst}");
+}
+
+#[test]
+fn float_models_match_the_reference() {
+    for model in FLOAT_MODELS {
+        let folder = format!("models/{model}");
+        let file = rusty_loader::open(golden(&folder)).expect(model);
+        let expected = Expected::read(&folder);
+        for on in everywhere() {
+            let mut exe = bound(&*file, &on, KvFormat::F32, 2);
+            for prompt in 0..3 {
+                let Some(ids) = expected.ids(&format!("ids.{prompt}")) else {
+                    continue;
+                };
+                let pages: Vec<u32> = (0..24).rev().collect();
+                let logits = all_logits(&mut *exe, &ids, SELECTED - prompt, &pages);
+                let want = expected.floats(&format!("logits.{prompt}"));
+                assert_close(&format!("{model} {on:?} {prompt}"), &logits, &want, 1e-3);
+            }
+        }
+    }
+}
+
+#[test]
+fn float_gguf_matches_the_reference() {
+    let expected = Expected::read("gguf/qwen3-float");
+    let ids = expected.ids("ids").expect("ids");
+    for format in ["F32", "F16", "BF16"] {
+        let path = golden(&format!("gguf/qwen3-float/{format}.gguf"));
+        let file = rusty_loader::open(path).expect(format);
+        let want = expected.floats(&format!("{format}.logits_dequant"));
+        let pages: Vec<u32> = (0..24).collect();
+        for on in [instruction_sets().remove(0), vulkan()] {
+            let mut exe = bound(&*file, &on, KvFormat::F32, 1);
+            let logits = all_logits(&mut *exe, &ids, SELECTED, &pages);
+            assert_close(&format!("{format} {on:?}"), &logits, &want, 1e-3);
+        }
+    }
+}
+
+/// GPU kernels multiply decoded weights with unrounded inputs.
+#[test]
+fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
+    let on = vulkan();
+    for (folder, stem) in QUANTIZED {
+        let folder = format!("gguf/{folder}");
+        let expected = Expected::read(&folder);
+        let ids = expected.ids("ids").expect("ids");
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(stem);
+        let want = expected.floats(&format!("{stem}.logits_dequant"));
+        let pages: Vec<u32> = (0..24).collect();
+        let mut exe = bound(&*file, &on, KvFormat::F32, 1);
+        let logits = all_logits(&mut *exe, &ids, SELECTED, &pages);
+        assert_close(stem, &logits, &want, 1e-3);
+        // One row at a time takes the decode kernels.
+        let logits = all_logits(&mut *exe, &ids, 1, &pages);
+        assert_close(stem, &logits, &want, 1e-3);
+    }
+}
+
+/// Half-precision keys and values stay within the stated distance of the reference.
+#[test]
+fn half_precision_cache_is_close() {
+    let folder = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let expected = Expected::read(folder);
+    let ids = expected.ids("ids.1").expect("ids");
+    let want = expected.floats("logits.1");
+    let pages: Vec<u32> = (0..24).collect();
+    for on in everywhere() {
+        let mut exe = bound(&*file, &on, KvFormat::F16, 2);
+        let have = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
+        let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
+        for (a, b) in have
+            .iter()
+            .zip(&want)
+            .map(|(a, b)| (f64::from(*a), f64::from(*b)))
+        {
+            apart += (a - b) * (a - b);
+            dot += a * b;
+            a2 += a * a;
+            b2 += b * b;
+        }
+        let rms = (apart / want.len() as f64).sqrt();
+        let cosine = dot / (a2 * b2).sqrt();
+        assert!(
+            rms < 0.05 && cosine > 0.9999,
+            "{on:?}: rms {rms}, cosine {cosine}"
+        );
+    }
+}
+
+/// The executable's own choice of token follows the reference's greedy run.
+#[test]
+fn greedy_tokens_match_the_reference() {
+    for model in FLOAT_MODELS {
+        let folder = format!("models/{model}");
+        let file = rusty_loader::open(golden(&folder)).expect(model);
+        let expected = Expected::read(&folder);
+        let prompt = expected.ids("ids.0").expect("ids");
+        let want = expected.ids("greedy.0").expect("greedy");
+        let pages: Vec<u32> = (0..24).collect();
+        for on in [instruction_sets().remove(0), vulkan()] {
+            let mut exe = bound(&*file, &on, KvFormat::F32, 2);
+            let mut all = prompt.clone();
+            let mut done = 0;
+            while all.len() < prompt.len() + want.len() {
+                let next = greedy(&mut *exe, &all[done..], done, prompt.len(), &pages);
+                done = all.len();
+                all.push(next);
+            }
+            assert_eq!(all[prompt.len()..], want, "{model} {on:?}");
+        }
+    }
+}
+
+fn greedy(
+    exe: &mut dyn Executable,
+    tokens: &[u32],
+    at: usize,
+    prompt: usize,
+    pages: &[u32],
+) -> u32 {
+    let rows = tokens.len();
+    let positions: Vec<u32> = (at..at + rows).map(|p| p as u32).collect();
+    let mut wants = vec![Want::Nothing; rows];
+    wants[rows - 1] = Want::ArgMax;
+    let step = Step {
+        tokens,
+        positions: &positions,
+        sequence_of: &vec![0; rows],
+        sequences: &[Sequence {
+            pages,
+            rope_length: prompt as u32,
+        }],
+        slots: &vec![SlotId::BASE; rows],
+        wants: &wants,
+    };
+    match exe.run(&step).expect("step").results[..] {
+        [(_, RowResult::Token(token))] => token,
+        ref other => panic!("asked for a token, got {other:?}"),
+    }
+}
+
+/// Root mean square of the difference over that of the reference's own rounding is about 1: inputs are
+/// rounded to bytes in both.
+#[test]
+fn quantized_gguf_is_as_close_as_an_honest_integer_path() {
+    for (folder, stem) in QUANTIZED {
+        let folder = format!("gguf/{folder}");
+        let expected = Expected::read(&folder);
+        let ids = expected.ids("ids").expect("ids");
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(stem);
+        let exact = expected.floats(&format!("{stem}.logits_dequant"));
+        let other = expected.floats(&format!("{stem}.logits_llamacpp"));
+        let rms = |v: &[f32]| {
+            let squares = v.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b));
+            (squares.sum::<f32>() / exact.len() as f32).sqrt()
+        };
+        let pages: Vec<u32> = (0..24).collect();
+        let mut first: Option<Vec<f32>> = None;
+        for isa in instruction_sets() {
+            let mut exe = bound(&*file, &isa, KvFormat::F32, 2);
+            let logits = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
+            let (have, peer) = (rms(&logits), rms(&other));
+            assert!(
+                have < 1.5 * peer + 0.01,
+                "{stem} {isa:?}: {have}, another's {peer}"
+            );
+            // All instruction sets round inputs alike and add exactly; only float sums differ.
+            let first = first.get_or_insert_with(|| logits.clone());
+            let apart = logits.iter().zip(&*first).map(|(a, b)| (a - b).abs());
+            let apart = apart.fold(0.0, f32::max);
+            assert!(
+                apart < 0.1 * peer + 0.05,
+                "{stem} {isa:?}: {apart} from the best set"
+            );
+        }
+    }
+}
+
+/// Two sequences in one batch, chunked and on scattered pages, give bit for bit what each gives alone.
+#[test]
+fn batching_and_paging_change_no_bit() {
+    for path in [
+        "gguf/qwen3/Q4_0.gguf",
+        "models/qwen3-tied",
+        "gguf/llama/mix-Q4_K_M.gguf",
+    ] {
+        let file = rusty_loader::open(golden(path)).expect(path);
+        let ids: Vec<u32> = (0..90).map(|i| (i * 37 + 11) % 250).collect();
+        let (a, b) = (&ids[..58], &ids[20..]);
+        let isa = instruction_sets().remove(0);
+        let mut alone = bound(&*file, &isa, KvFormat::F16, 1);
+        let straight: Vec<u32> = (0..8).collect();
+        let want_a = all_logits(&mut *alone, a, 1, &straight);
+        let want_b = all_logits(&mut *alone, b, 64, &straight);
+
+        let mut exe = bound(&*file, &isa, KvFormat::F16, 2);
+        let (mut got_a, mut got_b) = (vec![], vec![]);
+        let pages: [&[u32]; 2] = [&[21, 3, 17, 5], &[2, 4, 23, 0, 9]];
+        let mut done = [0, 0];
+        let mut round = 0;
+        while done[0] < a.len() || done[1] < b.len() {
+            round += 1;
+            let take = [
+                (round * 5 % 17 + 1).min(a.len() - done[0]),
+                (round * 7 % 23 + 1).min(b.len() - done[1]),
+            ];
+            let both = [a, b];
+            let (mut tokens, mut positions, mut sequence_of) = (vec![], vec![], vec![]);
+            for s in [1, 0] {
+                let range = done[s]..done[s] + take[s];
+                tokens.extend(&both[s][range.clone()]);
+                positions.extend(range.clone().map(|i| i as u32));
+                sequence_of.extend(range.map(|_| s as u32));
+                done[s] += take[s];
+            }
+            let sequences = [0, 1].map(|s| Sequence {
+                pages: pages[s],
+                rope_length: both[s].len() as u32,
+            });
+            let step = Step {
+                tokens: &tokens,
+                positions: &positions,
+                sequence_of: &sequence_of,
+                sequences: &sequences,
+                slots: &vec![SlotId::BASE; tokens.len()],
+                wants: &vec![Want::Logits; tokens.len()],
+            };
+            for (row, result) in exe.run(&step).expect("step").results {
+                let RowResult::Logits(l) = result else {
+                    panic!("asked for logits")
+                };
+                [&mut got_a, &mut got_b][sequence_of[row as usize] as usize].push(l);
+            }
+        }
+        assert!(got_a == want_a, "{path}: first sequence");
+        assert!(got_b == want_b, "{path}: second sequence");
+    }
+}
