@@ -235,7 +235,7 @@ impl GraphBuilder {
     /// The finished graph: logits `[L, vocab]` and the normed rows `[L, width]` they come from.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where an invariant of [`crate::verify`] does not hold.
+    /// [`Error::Invalid`] where an invariant of [`crate::verify()`] does not hold.
     pub fn finish(mut self, logits: ValueId, hidden: ValueId) -> Result<Graph> {
         self.graph.outputs = vec![logits, hidden];
         crate::verify::verify(&self.graph)?;

@@ -4,7 +4,7 @@
 //! symbolic rows ([`Dim`]). Weights are declared by name and read from a model file only when a plan is
 //! bound. Each linear product carries a [`SiteId`], the place where an adapter's delta is injected.
 //!
-//! [`arch::build`] makes the graph of a model file through a [`GraphBuilder`]; [`verify`] states and checks
+//! [`arch::build`] makes the graph of a model file through a [`GraphBuilder`]; [`verify()`] states and checks
 //! the invariants.
 
 pub mod arch;

@@ -37,7 +37,11 @@ const STEPS: &[Task] = &[
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => STEPS.iter().try_for_each(run_step),
+        ["test"] => {
+            STEPS.iter().try_for_each(run_step)?;
+            println!("all steps passed");
+            Ok(())
+        }
         [name] => match STEPS.iter().find(|(task, _)| *task == name) {
             Some(step) => run_step(step),
             None => bail!("no task '{name}'\n{USAGE}"),

@@ -1,13 +1,13 @@
 //! The CPU: native kernels that interpret a plan.
 //!
-//! A step is one job of a persistent [pool](pool): every thread walks the plan's kernels in order, takes its
+//! A step is one job of a persistent thread `pool`: every thread walks the plan's kernels in order, takes its
 //! share of each, and waits at a spinning barrier between two kernels. Nothing is spawned or compiled in a
 //! step.
 //!
-//! * Kernels are written once over a [vector trait](simd) and compiled for AVX-512 (with VNNI), AVX2, NEON
+//! * Kernels are written once over a vector trait (`simd`) and compiled for AVX-512 (with VNNI), AVX2, NEON
 //!   and portable code; the device's instruction set picks one at run time.
-//! * Float weights are read from the mapping and multiplied in [single precision](float). Block formats are
-//!   repacked once into [panels](panel) and multiplied as [integers](tile) with [inputs](quantize) rounded
+//! * Float weights are read from the mapping and multiplied in single precision (`float`). Block formats are
+//!   repacked once into panels (`panel`) and multiplied as integers (`tile`) with inputs (`quantize`) rounded
 //!   to bytes per group of 32.
 //! * A row's result never depends on the other rows of its step, bit for bit: every output accumulates in
 //!   one order whatever the tile it falls into.

@@ -1,7 +1,7 @@
 //! Adapters inside fused kernels.
 //!
 //! For row `i` with slot `s` a site computes `gain_out (W (gain_in x) + B (scale (A (gain_in x)))) + bias`.
-//! [`shrink`] makes `u = scale (A (gain_in x))` for every row and part of a contraction in one launch; the
+//! [`shrink()`] makes `u = scale (A (gain_in x))` for every row and part of a contraction in one launch; the
 //! contraction's adapter variant applies the rest while its products are in registers.
 //!
 //! A kernel's tables live in its *pool*: an entry of [`ENTRY`] words for every slot and part, then data. An
