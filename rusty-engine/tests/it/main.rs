@@ -1,0 +1,33 @@
+//! The engine on golden data and on the demo model: samplers, adapters, sessions.
+
+mod adapters;
+mod demo;
+mod samplers;
+mod sessions;
+
+use rusty_backend::{DeviceChoice, WgpuApi};
+use rusty_compiler::KvFormat;
+use rusty_engine::{Engine, EngineOptions};
+use std::path::PathBuf;
+
+/// The CPU and the Vulkan adapter, a software one included.
+const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Cpu, DeviceChoice::Wgpu(WgpuApi::Vulkan)];
+
+fn golden(path: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens")).join(path)
+}
+
+fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
+    let file = rusty_loader::open(golden(model)).expect(model);
+    let options = EngineOptions {
+        device,
+        kv,
+        ..EngineOptions::default()
+    };
+    Engine::load(&*file, &options).expect(model)
+}
+
+fn demo(options: &EngineOptions) -> Engine {
+    let file = rusty_engine::demo::model().expect("demo");
+    Engine::load(&*file, options).expect("demo")
+}

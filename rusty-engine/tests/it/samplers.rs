@@ -1,0 +1,72 @@
+//! Sampler chains against transformers' and llama.cpp's probabilities.
+
+use super::golden;
+use rusty_engine::sampler::{Stage, softmax};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+fn stage(op: &Value) -> Stage {
+    let f = |key: &str| op[key].as_f64().expect(key) as f32;
+    let n = |key: &str| op[key].as_u64().expect(key) as usize;
+    match op["op"].as_str().expect("op") {
+        "temperature" => Stage::Temperature(f("temperature")),
+        "top_k" => Stage::TopK(n("k")),
+        "top_p" => Stage::TopP(f("p")),
+        "min_p" => Stage::MinP(f("p")),
+        "typical" => Stage::Typical(f("p")),
+        "epsilon" => Stage::Epsilon(f("epsilon")),
+        "eta" => Stage::Eta(f("epsilon")),
+        "top_n_sigma" => Stage::TopNSigma(f("n")),
+        "repetition" => Stage::Repetition(f("penalty")),
+        "presence_frequency" => Stage::PresenceFrequency {
+            presence: f("presence"),
+            frequency: f("frequency"),
+        },
+        "no_repeat_ngram" => Stage::NoRepeatNgram(n("n")),
+        "dry" => Stage::Dry {
+            multiplier: f("multiplier"),
+            base: f("base"),
+            allowed_length: n("allowed_length"),
+            last_n: n("last_n"),
+            breakers: op["breakers"].as_array().map_or(vec![], |ids| {
+                ids.iter().map(|i| i.as_u64().expect("id") as u32).collect()
+            }),
+        },
+        other => panic!("no stage {other}"),
+    }
+}
+
+#[test]
+fn chains_give_the_reference_probabilities() {
+    let cases = std::fs::read(golden("samplers/cases.json")).expect("cases");
+    let cases: Vec<Value> = serde_json::from_slice(&cases).expect("json");
+    let bytes = std::fs::read(golden("samplers/cases.safetensors")).expect("tensors");
+    let tensors = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let floats = |name: &Value| -> Vec<f32> {
+        let view = tensors
+            .tensor(name.as_str().expect("name"))
+            .expect("tensor");
+        let values = view.data().as_chunks::<4>().0;
+        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    assert!(cases.len() > 60);
+    for case in &cases {
+        let ids = case["history"].as_array().expect("history");
+        let history: Vec<u32> = ids.iter().map(|i| i.as_u64().expect("id") as u32).collect();
+        let mut logits = floats(&case["logits"]);
+        for op in case["chain"].as_array().expect("chain") {
+            stage(op).apply(&mut logits, &history);
+        }
+        let have = softmax(&logits);
+        for (token, (have, want)) in have.iter().zip(floats(&case["probs"])).enumerate() {
+            let have = *have as f32;
+            let close = (have - want).abs() <= 1e-6 + 1e-4 * want;
+            let both_removed = (have == 0.0) == (want == 0.0);
+            assert!(
+                close && both_removed,
+                "case {}: token {token}: {have}, {want}",
+                case["id"]
+            );
+        }
+    }
+}
