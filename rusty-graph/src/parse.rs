@@ -1,0 +1,333 @@
+//! Reading the [text form](crate::text) of a graph.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+
+use rusty_loader::Format;
+
+use crate::text::{BINARY, UNARY};
+use crate::{
+    AttentionSpec, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId, RopeLayout,
+    RopeScaling, RopeSpec, Site, SiteId, SymId, Symbol, Value, ValueId, WeightDecl, WeightId,
+};
+
+impl Graph {
+    /// Reads a graph's text form and verifies the graph.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] with the line, or what [`verify`](crate::verify()) finds.
+    pub fn parse(text: &str) -> Result<Graph> {
+        let mut graph = Graph {
+            arch: String::new(),
+            symbols: vec![],
+            nodes: vec![],
+            values: vec![],
+            weights: vec![],
+            sites: vec![],
+            ropes: vec![],
+            kv: vec![],
+            outputs: vec![],
+            context: 0,
+            vocab: 0,
+        };
+        for (at, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            statement(&mut graph, &mut Words::new(line)).map_err(|reason| Error::Parse {
+                line: at + 1,
+                reason,
+            })?;
+        }
+        crate::verify(&graph)?;
+        Ok(graph)
+    }
+}
+
+impl FromStr for Graph {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Graph> {
+        Graph::parse(text)
+    }
+}
+
+/// What is left of a line: words, then attributes `key=value`.
+struct Words<'a> {
+    words: std::vec::IntoIter<&'a str>,
+    attributes: HashMap<&'a str, &'a str>,
+}
+
+type Parsed<T> = std::result::Result<T, String>;
+
+impl<'a> Words<'a> {
+    fn new(line: &'a str) -> Self {
+        let (attributes, words): (Vec<&str>, Vec<&str>) = line
+            .split_whitespace()
+            .partition(|w| w.len() > 1 && w.contains('='));
+        Self {
+            words: words.into_iter(),
+            attributes: attributes
+                .into_iter()
+                .filter_map(|w| w.split_once('='))
+                .collect(),
+        }
+    }
+
+    fn word(&mut self, what: &str) -> Parsed<&'a str> {
+        self.words
+            .next()
+            .ok_or_else(|| format!("{what} is missing"))
+    }
+
+    fn exactly(&mut self, word: &str) -> Parsed<()> {
+        match self.words.next() {
+            Some(found) if found == word => Ok(()),
+            found => Err(format!(
+                "'{word}' expected, found '{}'",
+                found.unwrap_or("the end")
+            )),
+        }
+    }
+
+    fn number<T: FromStr>(&mut self, what: &str) -> Parsed<T> {
+        number(self.word(what)?, what)
+    }
+
+    /// An attribute, which is then gone.
+    fn attribute(&mut self, key: &str) -> Parsed<&'a str> {
+        self.attributes
+            .remove(key)
+            .ok_or_else(|| format!("{key}= is missing"))
+    }
+
+    fn value<T: FromStr>(&mut self, key: &str) -> Parsed<T> {
+        number(self.attribute(key)?, key)
+    }
+
+    fn optional<T: FromStr>(&mut self, key: &str) -> Parsed<Option<T>> {
+        self.attributes
+            .remove(key)
+            .map(|word| number(word, key))
+            .transpose()
+    }
+
+    /// The line must have been read whole.
+    fn end(&mut self) -> Parsed<()> {
+        match (self.words.next(), self.attributes.keys().next()) {
+            (Some(word), _) => Err(format!("'{word}' does not belong here")),
+            (None, Some(key)) => Err(format!("'{key}=' does not belong here")),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+fn number<T: FromStr>(word: &str, what: &str) -> Parsed<T> {
+    word.parse()
+        .map_err(|_| format!("{what}: '{word}' is not a value of its kind"))
+}
+
+/// The number of an id such as `%7` or `site3`.
+fn id(word: &str, prefix: &str) -> Parsed<u32> {
+    let digits = word.strip_prefix(prefix);
+    digits
+        .and_then(|d| d.parse().ok())
+        .ok_or_else(|| format!("'{word}' is no {prefix}N"))
+}
+
+/// An id that must be the next of its table.
+fn next_id(words: &mut Words<'_>, prefix: &str, len: usize) -> Parsed<()> {
+    let word = words.word(prefix)?;
+    match id(word, prefix)? as usize == len {
+        true => Ok(()),
+        false => Err(format!("'{word}' comes where {prefix}{len} is next")),
+    }
+}
+
+fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
+    match words.word("a statement")? {
+        "graph" => {
+            graph.arch = words.word("an architecture")?.into();
+            graph.context = words.value("context")?;
+            graph.vocab = words.value("vocab")?;
+        }
+        "symbol" => graph.symbols.push(Symbol {
+            name: words.word("a name")?.into(),
+            max: words.value("max")?,
+        }),
+        "kv" => graph.kv.push(KvLayer {
+            kv_heads: words.value("kv_heads")?,
+            head_dim: words.value("head_dim")?,
+        }),
+        "rope" => {
+            next_id(words, "rope", graph.ropes.len())?;
+            graph.ropes.push(rope(words)?);
+        }
+        "weight" => {
+            next_id(words, "w", graph.weights.len())?;
+            graph.weights.push(weight(words)?);
+        }
+        "site" => {
+            next_id(words, "site", graph.sites.len())?;
+            let name = words.word("a name")?.into();
+            let k = words.number("a width")?;
+            words.exactly("->")?;
+            let n = words.number("a width")?;
+            graph.sites.push(Site { name, k, n });
+        }
+        "output" => {
+            while let Some(word) = words.words.next() {
+                graph.outputs.push(ValueId(id(word, "%")?));
+            }
+        }
+        word => node(graph, word, words)?,
+    }
+    words.end()
+}
+
+fn weight(words: &mut Words<'_>) -> Parsed<WeightDecl> {
+    let name = words.word("a name")?.into();
+    let shape = bracketed(words.word("a shape")?)?
+        .map(|extent| number(extent, "an extent"))
+        .collect::<Parsed<_>>()?;
+    let word = words.word("a format")?;
+    let format = Format::by_name(word).ok_or_else(|| format!("'{word}' is no format"))?;
+    Ok(WeightDecl {
+        name,
+        shape,
+        format,
+    })
+}
+
+/// The parts of `[a,b,c]`.
+fn bracketed(word: &str) -> Parsed<impl Iterator<Item = &str>> {
+    let inner = word.strip_prefix('[').and_then(|w| w.strip_suffix(']'));
+    let inner = inner.ok_or_else(|| format!("'{word}' is no shape"))?;
+    Ok(inner.split(',').filter(|part| !part.is_empty()))
+}
+
+fn node(graph: &mut Graph, defined: &str, words: &mut Words<'_>) -> Parsed<()> {
+    let at = graph.nodes.len() as u32;
+    if id(defined, "%")? != at {
+        return Err(format!("'{defined}' comes where %{at} is next"));
+    }
+    let name = words.word("a name")?.into();
+    let shape = bracketed(words.word("a shape")?)?
+        .map(|extent| {
+            let symbol = graph.symbols.iter().position(|s| s.name == extent);
+            match symbol {
+                Some(symbol) => Ok(Dim::Sym(SymId(symbol as u32))),
+                None => Ok(Dim::Const(number(extent, "an extent")?)),
+            }
+        })
+        .collect::<Parsed<_>>()?;
+    words.exactly("=")?;
+    let op = op(words)?;
+    let mut inputs = vec![];
+    while let Some(word) = words.words.next() {
+        inputs.push(ValueId(id(word, "%")?));
+    }
+    graph.values.push(Value {
+        name,
+        shape,
+        def: NodeId(at),
+    });
+    graph.nodes.push(Node {
+        op,
+        inputs,
+        output: ValueId(at),
+    });
+    Ok(())
+}
+
+fn op(words: &mut Words<'_>) -> Parsed<Op> {
+    Ok(match words.word("an op")? {
+        "input" => {
+            words.exactly("tokens")?;
+            Op::Input(Input::Tokens)
+        }
+        "weight" => Op::Weight(WeightId(id(words.word("a weight")?, "w")?)),
+        "gather" => Op::Gather,
+        "select_rows" => Op::SelectRows,
+        "matmul" => Op::MatMul {
+            site: match words.attributes.remove("site") {
+                Some(word) => Some(SiteId(id(word, "site")?)),
+                None => None,
+            },
+        },
+        "scale" => Op::Scale(words.value("by")?),
+        "rms_norm" => Op::RmsNorm {
+            eps: words.value("eps")?,
+            group: words.value("group")?,
+        },
+        "rope" => Op::Rope {
+            rope: RopeId(id(words.attribute("spec")?, "rope")?),
+            head_dim: words.value("head_dim")?,
+        },
+        "attention" => Op::Attention(AttentionSpec {
+            layer: words.value("layer")?,
+            heads: words.value("heads")?,
+            kv_heads: words.value("kv_heads")?,
+            head_dim: words.value("head_dim")?,
+            scale: words.value("scale")?,
+            window: words.optional("window")?,
+            softcap: words.optional("softcap")?,
+        }),
+        word => {
+            let unary = UNARY.iter().find(|(_, w)| *w == word);
+            let binary = BINARY.iter().find(|(_, w)| *w == word);
+            match (unary, binary) {
+                (Some((op, _)), _) => Op::Unary(*op),
+                (_, Some((op, _))) => Op::Binary(*op),
+                _ => return Err(format!("'{word}' is no op")),
+            }
+        }
+    })
+}
+
+fn rope(words: &mut Words<'_>) -> Parsed<RopeSpec> {
+    let layout = match words.attribute("layout")? {
+        "half" => RopeLayout::Half,
+        "interleaved" => RopeLayout::Interleaved,
+        word => return Err(format!("'{word}' is no layout")),
+    };
+    let scaling = match words.attribute("scaling")? {
+        "none" => RopeScaling::None,
+        "linear" => RopeScaling::Linear {
+            factor: words.value("factor")?,
+        },
+        "dynamic" => RopeScaling::Dynamic {
+            factor: words.value("factor")?,
+            original: words.value("original")?,
+        },
+        "llama3" => RopeScaling::Llama3 {
+            factor: words.value("factor")?,
+            low_freq: words.value("low_freq")?,
+            high_freq: words.value("high_freq")?,
+            original: words.value("original")?,
+        },
+        "yarn" => RopeScaling::Yarn {
+            factor: words.value("factor")?,
+            original: words.value("original")?,
+            beta_fast: words.value("beta_fast")?,
+            beta_slow: words.value("beta_slow")?,
+            attn_factor: words.value("attn_factor")?,
+            truncate: words.value("truncate")?,
+        },
+        "divisors" => {
+            let list = words.attribute("list")?.split(',');
+            RopeScaling::Divisors(
+                list.map(|d| number(d, "a divisor"))
+                    .collect::<Parsed<_>>()?,
+            )
+        }
+        word => return Err(format!("'{word}' is no scaling")),
+    };
+    Ok(RopeSpec {
+        dims: words.value("dims")?,
+        base: words.value("base")?,
+        layout,
+        scaling,
+    })
+}

@@ -1,0 +1,47 @@
+//! Graphs of all architectures: their text form, their invariants and, by the interpreter, their numbers.
+
+mod invariants;
+mod oracle;
+mod text;
+
+use rusty_graph::Graph;
+use rusty_loader::ModelFile;
+use std::path::PathBuf;
+
+/// Models of the supported architectures.
+const MODELS: [&str; 10] = [
+    "llama-dynamic",
+    "llama-linear",
+    "llama-llama3rope-sharded",
+    "llama-mha-f16",
+    "llama-yarn",
+    "mistral-window",
+    "qwen2-bias",
+    "qwen3-tied",
+    "qwen3-untied-bf16",
+    "qwen3-yarn",
+];
+/// Models of architectures that are refused by name.
+const REFUSED: [&str; 9] = [
+    "deepseek-v2",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "gemma2",
+    "gemma3",
+    "mixtral",
+    "phi3",
+    "phi3-longrope",
+    "qwen3-moe",
+];
+
+fn golden(path: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens")).join(path)
+}
+
+fn open(path: &str) -> Box<dyn ModelFile> {
+    rusty_loader::open(golden(path)).expect(path)
+}
+
+fn graph(path: &str) -> Graph {
+    rusty_graph::arch::build(&*open(path)).expect(path)
+}
