@@ -12,7 +12,14 @@ use std::path::PathBuf;
 /// The path of a MODEL argument: a file, a folder, or a hub id that is looked up in the local cache and
 /// downloaded where it is not there.
 pub fn resolve(model: &str) -> Result<PathBuf> {
-    Ok(PathBuf::from(model))
+    let bar = progress::bar("downloading", true);
+    let path = rusty_loader::hub::resolve(model, &|progress| {
+        bar.set_message(progress.file.clone());
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    })?;
+    bar.finish_and_clear();
+    Ok(path)
 }
 
 /// Opens a MODEL argument; none is the built-in demo.

@@ -35,6 +35,14 @@ pub enum Error {
         /// What to do instead.
         hint: String,
     },
+    /// A model's name could not be turned into a path.
+    #[error("model '{model}' {reason}")]
+    Hub {
+        /// What was asked for.
+        model: String,
+        /// What happened and what to do.
+        reason: String,
+    },
 }
 
 impl Error {

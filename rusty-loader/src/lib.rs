@@ -14,6 +14,7 @@ pub mod bytes;
 pub mod error;
 pub mod formats;
 pub mod gguf;
+pub mod hub;
 pub mod integrity;
 mod loaded;
 pub mod meta;

@@ -24,7 +24,7 @@ pub fn run(options: &Explain) -> Result<()> {
     let report = rusty_compiler::explain(&graph, &target)?;
     let mut out = std::io::stdout().lock();
     if !options.json {
-        writeln!(out, "{}", report.text())?;
+        writeln!(out, "== graph\n{graph}\n{}", report.text())?;
         return Ok(());
     }
     let passes: Vec<Value> = report

@@ -4,6 +4,7 @@ mod blocks;
 mod gguf;
 mod goldens;
 mod hostile;
+mod hub;
 mod models;
 mod text;
 mod weights;
