@@ -13,6 +13,38 @@ pub(crate) struct Config {
     root: bool,
     rank_pattern: Vec<(Regex, f64)>,
     alpha_pattern: Vec<(Regex, f64)>,
+    targets: Targets,
+}
+
+/// Which modules the adapter changes.
+#[derive(Debug)]
+enum Targets {
+    /// All linear layers, or what the tensors show.
+    All,
+    /// Modules whose names end with one of these.
+    Ends(Vec<String>),
+    /// Modules whose whole names match.
+    Expression(Regex),
+}
+
+impl Targets {
+    fn parse(value: Option<&Value>) -> Result<Self, String> {
+        match value {
+            None | Some(Value::Null) => Ok(Targets::All),
+            Some(Value::String(word)) if word == "all-linear" => Ok(Targets::All),
+            Some(Value::String(pattern)) => Regex::new(&format!("^(?:{pattern})$"))
+                .map(Targets::Expression)
+                .map_err(|e| format!("'target_modules' is no expression: {e}")),
+            Some(Value::Array(items)) => {
+                let names = items.iter().map(|i| i.as_str().map(str::to_string));
+                let names = names.collect::<Option<_>>();
+                names
+                    .map(Targets::Ends)
+                    .ok_or_else(|| "'target_modules' holds what is no name".into())
+            }
+            Some(_) => Err("'target_modules' is neither a list nor an expression".into()),
+        }
+    }
 }
 
 impl Config {
@@ -27,7 +59,7 @@ impl Config {
         let kind = json
             .get("peft_type")
             .and_then(Value::as_str)
-            .unwrap_or("LORA");
+            .ok_or_else(|| malformed("'peft_type' is missing".into()))?;
         if kind != "LORA" {
             return Err(Error::Unsupported {
                 path: path.into(),
@@ -79,7 +111,21 @@ impl Config {
             root: is_set("use_rslora"),
             rank_pattern: patterns(path, json.get("rank_pattern"))?,
             alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
+            targets: Targets::parse(json.get("target_modules")).map_err(malformed)?,
         })
+    }
+
+    /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
+    pub fn changes(&self, module: &str) -> bool {
+        let ends = |name: &String| {
+            let rest = module.strip_suffix(name.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        match &self.targets {
+            Targets::All => true,
+            Targets::Ends(names) => names.iter().any(ends),
+            Targets::Expression(pattern) => pattern.is_match(module),
+        }
     }
 
     /// The rank at a module.

@@ -64,6 +64,12 @@ pub fn from_bytes(
             shape: view.shape().to_vec(),
             reason: format!("but the model has no site '{}'", place.site),
         })?;
+        if !config.changes(&place.module) {
+            let module = &place.module;
+            return Err(malformed(format!(
+                "tensor '{tensor}' changes {module}, which the configuration's target_modules leave out"
+            )));
+        }
         let entry = halves
             .entry(site)
             .or_insert_with(|| Halves::new(place.module));
@@ -104,7 +110,7 @@ impl Place {
             Some(module) => (module, true),
             None => (stem.strip_suffix(".lora_B")?, false),
         };
-        let module = module.strip_prefix("base_model.").unwrap_or(module);
+        let module = module.strip_prefix("base_model.model.").unwrap_or(module);
         let mut inner = module;
         while let Some(rest) = inner.strip_prefix("model.") {
             inner = rest;
@@ -128,7 +134,6 @@ impl Place {
             "mlp.down_proj" => "ffn_down",
             _ => return None,
         };
-        let module = module.strip_prefix("model.").unwrap_or(module);
         Some(Place {
             site: format!("blk.{layer}.{part}"),
             module: module.into(),

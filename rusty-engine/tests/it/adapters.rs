@@ -161,3 +161,26 @@ fn other_adapters_are_refused() {
     }
     assert!(refused > 5);
 }
+
+/// Malformed adapters end as their case says, and an error names the adapter.
+#[test]
+fn hostile_adapters_end_as_expected() {
+    let cases = std::fs::read(golden("hostile/cases.json")).expect("cases");
+    let cases: Vec<Value> = serde_json::from_slice(&cases).expect("json");
+    let base = rusty_loader::open(golden("hostile/checkpoint/control-valid")).expect("base");
+    let graph = rusty_graph::arch::build(&*base).expect("graph");
+    let mut seen = 0;
+    for case in cases.iter().filter(|c| c["kind"] == "adapter") {
+        let path = case["path"].as_str().expect("path");
+        match load(&golden(&format!("hostile/{path}")), &graph) {
+            Ok(_) => assert_eq!(case["expect"], "ok", "{path} was accepted: {}", case["why"]),
+            Err(error) => {
+                assert_eq!(case["expect"], "error", "{path}: {error}");
+                let name = path.rsplit('/').next().expect("name");
+                assert!(error.to_string().contains(name), "{path}: {error}");
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 12);
+}

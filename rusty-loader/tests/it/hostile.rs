@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rusty_loader::safetensors::SafetensorsFile;
+use rusty_loader::text::Tokenizer;
 
 use crate::goldens;
 
@@ -29,7 +30,7 @@ fn ends_as_expected(kind: &str, open: impl Fn(&Path) -> rusty_loader::Result<()>
             _ => {}
         }
     }
-    assert!(seen > 20, "only {seen} cases of {kind}");
+    assert!(seen > 10, "only {seen} cases of {kind}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -67,6 +68,15 @@ fn safetensors_files() {
 #[test]
 fn checkpoint_folders() {
     ends_as_expected("checkpoint", open_wholly);
+}
+
+#[test]
+fn tokenizer_folders() {
+    ends_as_expected("tokenizer", |path| {
+        let tokenizer = Tokenizer::open(path)?;
+        let ids = tokenizer.encode("abba", true)?;
+        tokenizer.decode(&ids, true).map(drop)
+    });
 }
 
 #[test]
