@@ -177,7 +177,7 @@ fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
             graph.sites.push(Site { name, k, n });
         }
         "output" => {
-            while let Some(word) = words.words.next() {
+            for word in words.words.by_ref() {
                 graph.outputs.push(ValueId(id(word, "%")?));
             }
         }
@@ -225,7 +225,7 @@ fn node(graph: &mut Graph, defined: &str, words: &mut Words<'_>) -> Parsed<()> {
     words.exactly("=")?;
     let op = op(words)?;
     let mut inputs = vec![];
-    while let Some(word) = words.words.next() {
+    for word in words.words.by_ref() {
         inputs.push(ValueId(id(word, "%")?));
     }
     graph.values.push(Value {
