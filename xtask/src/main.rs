@@ -5,6 +5,7 @@
 
 mod layers;
 mod licences;
+mod nvrtc;
 mod vulkan;
 
 use anyhow::{Context, Result, bail};
@@ -14,7 +15,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask TASK
 
   test       set up, then everything below (what CI runs)
-  setup      install a software Vulkan device where no adapter exists
+  setup      install a software Vulkan device and NVRTC where they are missing
   fmt        check formatting
   layers     check that each crate uses only crates below it
   licences   check the licences of all dependencies
@@ -25,7 +26,7 @@ const USAGE: &str = "usage: cargo xtask TASK
 type Task = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Task] = &[
-    ("setup", vulkan::ensure_device),
+    ("setup", setup),
     ("fmt", fmt),
     ("layers", layers::check),
     ("licences", licences::check),
@@ -58,6 +59,11 @@ fn run_step((name, task): &Task) -> Result<()> {
     Ok(())
 }
 
+fn setup() -> Result<()> {
+    vulkan::ensure_device()?;
+    nvrtc::ensure_compiler()
+}
+
 fn fmt() -> Result<()> {
     cargo(&["fmt", "--all", "--check"], &[])
 }
@@ -86,10 +92,12 @@ fn doc() -> Result<()> {
 
 fn unit() -> Result<()> {
     // Snapshots are compared, never rewritten, by the test command.
-    cargo(
-        &["test", "--workspace", "--quiet"],
-        &[("INSTA_UPDATE", "no")],
-    )
+    let mut environment = vec![("INSTA_UPDATE", "no".to_string())];
+    if let Some(folder) = nvrtc::library_folder() {
+        environment.push(("RUSTY_NVRTC", folder.display().to_string()));
+    }
+    let environment: Vec<_> = environment.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    cargo(&["test", "--workspace", "--quiet"], &environment)
 }
 
 /// Runs cargo in the workspace's root with extra environment.

@@ -197,7 +197,10 @@ fn cuda(definition: KernelDefinition, target: &Target) -> Result<KernelText, Str
     let kernel = CppCompiler::<cubecl_cpp::target::Cuda>::default()
         .compile(definition, &options)
         .map_err(|e| format!("{e:?}"))?;
-    Ok(plain(entry, kernel.to_string(), Language::CudaC))
+    let mut text = plain(entry, kernel.to_string(), Language::CudaC);
+    // Shared memory is declared `extern`: its size is an argument of the launch.
+    text.shared_bytes = kernel.shared_memory_size as u32;
+    Ok(text)
 }
 
 fn metal(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {

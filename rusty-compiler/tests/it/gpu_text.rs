@@ -1,3 +1,7 @@
+//! The text of every kernel variant in every language, and NVRTC's word on the CUDA ones.
+
+use rusty_backend::cuda::nvrtc;
+use rusty_backend::{KernelText, Language, Target};
 use rusty_compiler::KvFormat;
 use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
@@ -7,7 +11,7 @@ use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
-use rusty_compiler::gpu::kernels::sink::{Store, Target};
+use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
 use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
@@ -86,7 +90,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                             ],
                             vec![],
                         ),
-                        target: Target::Arena { arg: 7 },
+                        target: Sink::Arena { arg: 7 },
                     }],
                 }],
                 adapters: a,
@@ -145,12 +149,12 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                 Store {
                     width: 256,
                     program: rope.clone(),
-                    target: Target::Arena { arg: 2 },
+                    target: Sink::Arena { arg: 2 },
                 },
                 Store {
                     width: 256,
                     program: rope,
-                    target: Target::Page {
+                    target: Sink::Page {
                         half: 0,
                         kv: KvFormat::F16,
                     },
@@ -177,7 +181,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                 tails: vec![Store {
                     width: 256,
                     program: given(vec![Inst::Result(0)], vec![]),
-                    target: Target::Arena { arg: 1 },
+                    target: Sink::Arena { arg: 1 },
                 }],
             },
         }),
@@ -195,37 +199,129 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
     out
 }
 
+/// Targets that stand for the languages: with plane operations and without.
+fn targets() -> Vec<(String, Target)> {
+    let mut all = vec![];
+    for (name, language) in [
+        ("llvmpipe", Language::Wgsl),
+        ("h200", Language::CudaC),
+        ("m3", Language::Msl),
+    ] {
+        for plane_ops in [true, false] {
+            let mut target = Target::named(name).expect(name);
+            target.plane_ops = plane_ops;
+            target.language = language;
+            let planes = if plane_ops { "planes" } else { "shared memory" };
+            all.push((format!("{language:?}, {planes}"), target));
+        }
+    }
+    all
+}
+
+fn texts(target: &Target) -> Vec<(KernelSpec, KernelText)> {
+    let plane = if target.plane_ops {
+        target.plane_size
+    } else {
+        0
+    };
+    specs(plane)
+        .into_iter()
+        .map(|spec| {
+            let text = spec.text(target).expect(spec.name());
+            (spec, text)
+        })
+        .collect()
+}
+
+fn label(spec: &KernelSpec) -> String {
+    let contract = |c: &ContractConfig| {
+        let adapters = if c.adapters.is_some() {
+            " adapters"
+        } else {
+            ""
+        };
+        format!(" {}{adapters}", c.parts[0].format.name())
+    };
+    let of_kind = match &spec.kind {
+        Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
+        Kind::Attention(c) => format!(" {:?}", c.kv),
+        _ => String::new(),
+    };
+    format!("{}{of_kind}", spec.name())
+}
+
+/// What a launch relies on in a text: its entry, its bindings in order, shared memory, plane operations,
+/// barriers and loads of more than one word.
+fn shape(text: &KernelText) -> String {
+    let source = &text.source;
+    let count = |words: &[&str]| {
+        words
+            .iter()
+            .map(|w| source.matches(w).count())
+            .sum::<usize>()
+    };
+    let (entry, bindings) = match text.language {
+        Language::Wgsl => (
+            source.contains(&format!("fn {}(", text.entry)),
+            count(&["var<storage,"]),
+        ),
+        Language::CudaC => (
+            source.contains(&format!(" {}(", text.entry)),
+            count(&["const __restrict__", "__grid_constant__"]),
+        ),
+        _ => (
+            source.contains(&format!(" {}(", text.entry)),
+            count(&["[[buffer("]),
+        ),
+    };
+    assert!(entry, "no entry {} in\n{source}", text.entry);
+    let planes = count(&["subgroup", "__shfl", "simd_"]);
+    let barriers = count(&["workgroupBarrier", "__syncthreads", "threadgroup_barrier"]);
+    let shared = count(&[
+        "var<workgroup>",
+        "extern __shared__",
+        "threadgroup uint8_t",
+        "threadgroup ",
+    ]);
+    let wide = count(&["vec4<", "vec2<", "float4", "float2", "uint4", "uint2"]);
+    format!(
+        "bindings {bindings}, shared {}, shared bytes {}, planes {}, barriers {}, wide {}",
+        shared > 0,
+        text.shared_bytes,
+        planes > 0,
+        barriers > 0,
+        wide > 0
+    )
+}
+
 #[test]
-fn texts() {
-    let dir = std::env::var("DUMP").ok();
-    for (name, ext) in [("llvmpipe", "wgsl"), ("h200", "cu"), ("m3", "metal")] {
-        for plane in [false, true] {
-            let mut target = rusty_backend::Target::named(name).unwrap();
-            target.plane_ops = plane;
-            if name == "m3" {
-                target.language = rusty_backend::Language::Msl;
-            }
-            for (i, spec) in specs(if plane { target.plane_size } else { 0 })
-                .iter()
-                .enumerate()
-            {
-                let t = std::time::Instant::now();
-                let text = spec
-                    .text(&target)
-                    .unwrap_or_else(|e| panic!("{} {name}: {e}", spec.name()));
-                println!(
-                    "{name} {plane} {} {} bytes {:?}",
-                    spec.name(),
-                    text.source.len(),
-                    t.elapsed()
-                );
-                if let Some(d) = &dir {
-                    std::fs::write(
-                        format!("{d}/{i}_{}_{plane}.{ext}", spec.name()),
-                        text.source,
-                    )
-                    .unwrap();
-                }
+fn every_variant_has_text_of_its_shape() {
+    let mut lines = String::new();
+    for (name, target) in targets() {
+        lines.push_str(&format!("== {name}\n"));
+        for (spec, text) in texts(&target) {
+            lines.push_str(&format!("{}: {}\n", label(&spec), shape(&text)));
+        }
+    }
+    insta::assert_snapshot!(lines);
+}
+
+/// Compiles every CUDA text to machine code where `cargo xtask setup` could install NVRTC, which it says.
+#[test]
+fn nvrtc_takes_every_cuda_text() {
+    if std::env::var_os("RUSTY_NVRTC").is_none() {
+        println!("RUSTY_NVRTC is not set: CUDA texts are checked for their shape only");
+        return;
+    }
+    let cuda = targets()
+        .into_iter()
+        .filter(|(_, t)| t.language == Language::CudaC);
+    for (name, target) in cuda {
+        for (spec, text) in texts(&target) {
+            for arch in [80, 90] {
+                let code = nvrtc::machine_code(&text.source, arch);
+                let code = code.unwrap_or_else(|e| panic!("{name}, {}: {e}", label(&spec)));
+                assert!(code.len() > 500);
             }
         }
     }

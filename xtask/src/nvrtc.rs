@@ -1,0 +1,48 @@
+//! NVIDIA's run-time compiler from PyPI, so that CUDA texts are compiled in tests on machines without CUDA.
+
+use crate::root;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The package, as tried.
+const PACKAGE: &str = "nvidia-cuda-nvrtc==13.*";
+
+/// Installs the package below `target/` where Python's pip can get it, and says so where it cannot: CUDA
+/// texts are then checked for their shape only.
+pub fn ensure_compiler() -> Result<()> {
+    if !(cfg!(target_os = "linux") && cfg!(target_arch = "x86_64")) || library_folder().is_some() {
+        return Ok(());
+    }
+    let pip = Command::new("python3")
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--disable-pip-version-check",
+        ])
+        .args(["--root-user-action", "ignore", "--target"])
+        .arg(folder())
+        .arg(PACKAGE)
+        .output();
+    let reason = match pip {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        Err(error) => error.to_string(),
+    };
+    let reason = reason.lines().last().unwrap_or("no reason given");
+    println!("   no NVRTC, so CUDA texts are checked for their shape only ({reason})");
+    Ok(())
+}
+
+/// Where the library lies, once installed.
+pub fn library_folder() -> Option<PathBuf> {
+    let folder = folder().join("nvidia/cu13/lib");
+    folder.is_dir().then_some(folder)
+}
+
+fn folder() -> PathBuf {
+    root().join("target/nvrtc")
+}
