@@ -227,7 +227,7 @@ fn texts(target: &Target) -> Vec<(KernelSpec, KernelText)> {
     specs(plane)
         .into_iter()
         .map(|spec| {
-            let text = spec.text(target).expect(spec.name());
+            let text = spec.text(target).expect("text");
             (spec, text)
         })
         .collect()
