@@ -17,7 +17,7 @@
 use super::simd::LANES;
 use half::f16;
 use rusty_loader::Codec;
-use rusty_loader::formats::ScaleRule;
+use rusty_loader::formats::{ScaleRule, packed_k};
 
 /// Inputs per group: what one activation scale covers.
 pub(super) const GROUP: usize = 32;
@@ -272,17 +272,5 @@ fn unsigned_codes(c: &Codec, block: &[u8], codes: &mut [u8]) {
                 }
             }
         }
-    }
-}
-
-/// 6-bit scale and minimum of group `g` in the 12 packed bytes of ggml's K-quants (`get_scale_min_k4`).
-fn packed_k(p: &[u8], g: usize) -> (u8, u8) {
-    if g < 4 {
-        (p[g] & 63, p[g + 4] & 63)
-    } else {
-        (
-            (p[g + 4] & 15) | (p[g - 4] >> 6) << 4,
-            (p[g + 4] >> 4) | (p[g] >> 6) << 4,
-        )
     }
 }

@@ -221,7 +221,7 @@ pub(super) fn f16_at(block: &[u8], at: usize) -> f32 {
 }
 
 /// 6-bit scale and minimum `g` (0..8) of the K-quants' 12 packed bytes (`get_scale_min_k4` in ggml).
-fn packed_k(packed: &[u8], g: usize) -> (u8, u8) {
+pub fn packed_k(packed: &[u8], g: usize) -> (u8, u8) {
     if g < 4 {
         (packed[g] & 63, packed[g + 4] & 63)
     } else {

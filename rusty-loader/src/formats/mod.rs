@@ -17,7 +17,7 @@ mod encode;
 mod table;
 
 pub use codec::{BitField, Codec, ScaleRule};
-pub use decode::MAX_BLOCK_LEN;
+pub use decode::{MAX_BLOCK_LEN, packed_k};
 pub use encode::Encoder;
 pub use table::{ALL, Q4_0, Q4_K, Q6_K, Q8_0};
 
