@@ -5,11 +5,9 @@
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::float::{self, Extent, FloatRows};
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
-use super::tile::{self, Panel};
-use super::weights::{Matrix, Weights};
+use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::slots::SlotId;
 use crate::{Error, Result};
@@ -24,10 +22,10 @@ const FLOAT_BLOCK_ROWS: usize = 24;
 /// Widest strip.
 pub(super) const STRIP: usize = 128;
 
-struct PartCode {
-    weight: WeightId,
-    n: usize,
-    site: Option<SiteId>,
+pub(super) struct PartCode {
+    pub(super) weight: WeightId,
+    pub(super) n: usize,
+    pub(super) site: Option<SiteId>,
 }
 
 /// Parts and tails that belong together.
@@ -40,12 +38,12 @@ struct Bundle {
 
 /// A contraction, ready to run.
 pub(super) struct Contract {
-    rows: RowSet,
+    pub(super) rows: RowSet,
     k: usize,
     prologue: super::body::Program,
-    parts: Vec<PartCode>,
+    pub(super) parts: Vec<PartCode>,
     bundles: Vec<Bundle>,
-    strip: usize,
+    pub(super) strip: usize,
     strips: usize,
     forms: Forms,
     counter: usize,
@@ -355,90 +353,6 @@ impl Contract {
                 }
             }
             scratch.results = results;
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn product(
-        &self,
-        ctx: &Context<'_>,
-        scratch: &mut Scratch,
-        part: usize,
-        x: InputRows,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
-        out: *mut f32,
-    ) {
-        let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
-            return;
-        };
-        debug_assert!(column + columns <= self.parts[part].n);
-        let panels = column / LANES..(column + columns).div_ceil(LANES);
-        // SAFETY: the caller's duty.
-        unsafe {
-            match matrix {
-                Matrix::Float { bytes, kind, k } => {
-                    let w = FloatRows {
-                        kind: *kind,
-                        at: bytes.as_ptr().add(column * k * kind.bytes()),
-                        k: *k,
-                    };
-                    let extent = Extent {
-                        first,
-                        rows,
-                        columns,
-                        out,
-                        stride: self.strip,
-                    };
-                    float::multiply(ctx.level, w, x, extent);
-                }
-                Matrix::Panels { layout, offset } => {
-                    for panel in panels {
-                        let at = ctx
-                            .weights
-                            .panels
-                            .ptr()
-                            .add(offset + panel * layout.panel_bytes());
-                        let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at);
-                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
-                    }
-                }
-                Matrix::Stored { bytes, layout } => {
-                    for panel in panels {
-                        let at = scratch.panel.ptr();
-                        let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
-                        layout.pack(bytes, panel, packed);
-                        let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at);
-                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
-                    }
-                }
-            }
-        }
-    }
-
-    unsafe fn expand(
-        &self,
-        ctx: &Context<'_>,
-        part: usize,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
-        out: *mut f32,
-    ) {
-        let all = ctx.rows(self.rows);
-        let stride = ctx.slots.largest_rank();
-        for row in 0..rows {
-            let slot = ctx.slot(self.rows, first + row);
-            if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
-                let u = ctx
-                    .lows
-                    .floats()
-                    .wrapping_add((part * all + first + row) * stride);
-                let y = out.wrapping_add(row * self.strip);
-                // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
-                unsafe { delta.expand(ctx.level, u, column, columns, y) };
-            }
         }
     }
 }

@@ -1,14 +1,16 @@
 //! A plan bound to the CPU.
 
 use super::adapters::SlotTable;
+use super::attend::{Attend, most_spans};
 use super::body::{Registers, RopeRows};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
 use super::contract::{BLOCK_ROWS, Contract, PRIVATE_ROWS, STRIP};
 use super::kv::KvPool;
+use super::largest::Largest;
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
 use super::quantize::Inputs;
-use super::rows::{Attend, Largest, Rows, most_spans};
+use super::rows::Rows;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Plan};

@@ -18,6 +18,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod adapters;
+mod attend;
 mod attention;
 mod body;
 mod context;
@@ -25,9 +26,11 @@ mod contract;
 mod executable;
 mod float;
 mod kv;
+mod largest;
 mod memory;
 mod panel;
 mod pool;
+mod product;
 mod quantize;
 mod rows;
 mod simd;

@@ -11,8 +11,9 @@ use super::panel::{Kind, PanelLayout};
 use crate::plan::{Anchor, Operand, Plan};
 use crate::{Error, Result};
 use rayon::prelude::*;
+use rusty_backend::UnifiedTensor;
 use rusty_graph::{WeightDecl, WeightId};
-use rusty_loader::{Format, ModelFile, SharedBytes, WeightView};
+use rusty_loader::{Format, ModelFile, WeightView};
 use std::collections::BTreeMap;
 
 /// Share of the machine's memory that panels may take.
@@ -22,7 +23,7 @@ const PANEL_SHARE: f64 = 0.7;
 pub(super) enum Matrix {
     /// In place.
     Float {
-        bytes: SharedBytes,
+        bytes: UnifiedTensor,
         kind: FloatKind,
         k: usize,
     },
@@ -30,7 +31,7 @@ pub(super) enum Matrix {
     Panels { layout: PanelLayout, offset: usize },
     /// Blocks in place, packed at each use.
     Stored {
-        bytes: SharedBytes,
+        bytes: UnifiedTensor,
         layout: PanelLayout,
     },
 }
@@ -138,7 +139,7 @@ impl Weights {
         let decl = &plan.weights[id.index()];
         let view = find(file, decl)?;
         let (n, k) = (view.rows(), view.row_len());
-        let bytes = view.bytes;
+        let bytes = UnifiedTensor::from_shared(view.bytes);
         let float = |kind| Matrix::Float {
             bytes: bytes.clone(),
             kind,
@@ -198,6 +199,9 @@ impl Weights {
             // SAFETY: the range is inside the buffer, which nobody else uses yet.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), size) };
+            let UnifiedTensor::Host(bytes) = bytes else {
+                continue;
+            };
             let stored: &[u8] = bytes;
             out.par_chunks_mut(layout.panel_bytes())
                 .enumerate()
@@ -214,9 +218,9 @@ impl Weights {
             match matrix {
                 Matrix::Float { bytes, .. } | Matrix::Stored { bytes, .. } => {
                     if bytes.is_mapped() {
-                        self.mapped += bytes.len() as u64;
+                        self.mapped += bytes.byte_len();
                     } else {
-                        self.resident += bytes.len() as u64;
+                        self.resident += bytes.byte_len();
                     }
                 }
                 Matrix::Panels { layout, .. } => self.resident += layout.bytes() as u64,

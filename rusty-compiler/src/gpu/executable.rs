@@ -3,22 +3,20 @@
 use super::adapters::{self, Pool};
 use super::kernels::delta::SHRINK_CUBES;
 use super::kernels::env::BINDINGS;
-use super::kernels::sink::token_words;
-use super::lower::{Grid, Lowering, Stage, Template, When, has_sites};
+use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
+use super::prepare::{arena_bytes, caches, compile, page_bytes, vector_weights};
+use super::stage::{Grid, Stage, Template, When};
 use super::text::{KernelSpec, info};
 use super::weights::WeightStore;
-use crate::plan::{Operand, Plan, PlanValueId};
+use crate::plan::{Plan, PlanValueId};
 use crate::slots::SlotData;
 use crate::{
-    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
-    StepOutput, Want,
+    BindOptions, Error, Executable, MemoryUse, Result, RowResult, SlotId, Step, StepOutput, Want,
 };
-use rayon::prelude::*;
 use rusty_backend::{DeviceBuffer, GpuDevice, Launch, Owner, Pipeline, Recording};
-use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Recordings kept; beyond, all are made anew as they are needed.
@@ -394,76 +392,4 @@ fn groups(grid: Grid, rows: u32, shape: Shape, max: [u32; 3]) -> [u32; 3] {
         Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
         Grid::Attention { kv_heads } => [shape.tiles, kv_heads, 1],
     }
-}
-
-/// Weights that bodies read as vectors.
-fn vector_weights(plan: &Plan) -> Vec<WeightId> {
-    let operands = plan.kernels.iter().flat_map(|k| &k.operands);
-    let vectors = operands.filter_map(|o| match o {
-        Operand::Vector(w) => Some(*w),
-        _ => None,
-    });
-    vectors.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// Compiles every kernel, in parallel.
-fn compile(stages: &[Stage], device: &dyn GpuDevice) -> Result<HashMap<KernelSpec, Pipeline>> {
-    let mut specs: Vec<&KernelSpec> = Vec::new();
-    for stage in stages {
-        for (_, _, templates) in stage.plain.iter().chain(&stage.adapted) {
-            specs.extend(templates.iter().map(|t| &t.spec));
-        }
-    }
-    let mut seen = std::collections::HashSet::new();
-    specs.retain(|s| seen.insert(*s));
-    let made = specs
-        .par_iter()
-        .map(|spec| {
-            let text = spec.text(device.target())?;
-            Ok(((*spec).clone(), device.pipeline(&text)?))
-        })
-        .collect::<Result<HashMap<_, _>>>()?;
-    device.keep_pipelines();
-    tracing::debug!(kernels = made.len(), "compiled");
-    Ok(made)
-}
-
-/// Bytes of the plan's arena and, behind it, of adapters' intermediate: `ranks` per row and part.
-fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
-    let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
-    let parts = plan.kernels.iter().map(|k| match &k.anchor {
-        crate::plan::Anchor::Contract { parts, .. } => parts.len() as u64,
-        _ => 0,
-    });
-    let shrunk = u64::from(rows) * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
-    (plan.arena_bytes.next_multiple_of(256) + shrunk).max(256)
-}
-
-/// Bytes of a page of a layer.
-fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u64 {
-    let kv = plan.kv[layer];
-    let words = token_words(kv.kv_heads * kv.head_dim, options.kv);
-    2 * PAGE_TOKENS as u64 * u64::from(words) * 4
-}
-
-/// One buffer of pages per layer.
-fn caches(plan: &Plan, device: &dyn GpuDevice, options: &BindOptions) -> Result<Vec<DeviceBuffer>> {
-    let target = device.target();
-    let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
-    (0..plan.kv.len())
-        .map(|layer| {
-            let bytes = page_bytes(plan, layer, options) * u64::from(options.pages.max(1));
-            if bytes > limit {
-                return Err(Error::Target {
-                    target: target.name.clone(),
-                    kernel: format!("keys and values of layer {layer}"),
-                    reason: format!(
-                        "{} pages are {bytes} bytes; {limit} fit a binding: use a shorter context",
-                        options.pages
-                    ),
-                });
-            }
-            Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
-        })
-        .collect()
 }

@@ -8,73 +8,14 @@ use super::kernels::env::header;
 use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
-use super::text::{KernelSpec, Kind};
+use super::stage::{Grid, Scalars, Stage, Template, When, template};
+use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::plan::{Anchor, Body, F32, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, KvFormat, Result};
 use rusty_backend::{DeviceBuffer, Target};
 use rusty_graph::{AttentionSpec, WeightId};
 use std::collections::HashMap;
-
-/// How many groups a launch has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grid {
-    /// One per row, by `y`.
-    Rows { y: u32 },
-    /// `tiles` over two dimensions, for each batch of `rows` rows.
-    Tiles { tiles: u32, rows: u32 },
-    /// One per row, part and share of the ranks.
-    Shrink { parts: u32 },
-    /// One per attention tile and key/value head.
-    Attention { kv_heads: u32 },
-}
-
-/// A launch for any number of rows.
-#[derive(Clone, Debug)]
-pub(super) struct Template {
-    pub spec: KernelSpec,
-    pub grid: Grid,
-    pub scalars: Vec<u32>,
-    /// The first of two scalars that say where adapters' intermediate lies and how many ranks it has.
-    pub shrunk: Option<usize>,
-    pub weights: Option<DeviceBuffer>,
-    pub label: String,
-}
-
-/// When a template is launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// Always.
-    Always,
-    /// In steps whose tiles are all single rows, or in others.
-    Decode(bool),
-    /// Where a row wants its most likely token.
-    ArgMax,
-}
-
-/// A plan kernel ready to be recorded.
-#[derive(Clone, Debug)]
-pub(super) struct Stage {
-    /// Whether it runs over the rows that want an output.
-    pub selected: bool,
-    /// The layer whose pages it touches.
-    pub layer: Option<u32>,
-    /// Launches by range of rows, plain.
-    pub plain: Vec<((u32, u32), When, Vec<Template>)>,
-    /// Launches by range of rows, with adapters; empty where the kernel has no site.
-    pub adapted: Vec<((u32, u32), When, Vec<Template>)>,
-}
-
-/// Scalars of a launch, numbered as kernels are told.
-#[derive(Default)]
-pub(super) struct Scalars(pub Vec<u32>);
-
-impl Scalars {
-    pub fn push(&mut self, value: u32) -> usize {
-        self.0.push(value);
-        self.0.len() - 1
-    }
-}
 
 /// What lowering needs to know.
 pub(super) struct Lowering<'a> {
@@ -431,27 +372,6 @@ impl Lowering<'_> {
 
 /// Query rows of an attention tile, where shared memory allows.
 pub(super) const ATTENTION_ROWS: u32 = 8;
-
-/// A launch of `kind` for a plan kernel.
-pub(super) fn template(
-    kernel: &Kernel,
-    kind: Kind,
-    grid: Grid,
-    scalars: Scalars,
-    weights: Option<DeviceBuffer>,
-) -> Template {
-    Template {
-        spec: KernelSpec {
-            kind,
-            scalars: scalars.0.len(),
-        },
-        grid,
-        scalars: scalars.0,
-        shrunk: None,
-        weights,
-        label: kernel.name.clone(),
-    }
-}
 
 /// A team with about `wanted` units: a power of two, whole planes, at most 256.
 pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {

@@ -15,6 +15,8 @@ mod executable;
 pub mod kernels;
 mod lower;
 mod operands;
+mod prepare;
+mod stage;
 pub mod text;
 mod weights;
 

@@ -1,0 +1,101 @@
+//! One tile of a contraction: weights times inputs, by how the weights lie, and an adapter's share of it.
+
+use super::context::{Context, Scratch};
+use super::contract::Contract;
+use super::float::{self, Extent, FloatRows};
+use super::quantize::InputRows;
+use super::simd::LANES;
+use super::tile::{self, Panel};
+use super::weights::Matrix;
+
+impl Contract {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) unsafe fn product(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        part: usize,
+        x: InputRows,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        out: *mut f32,
+    ) {
+        let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
+            return;
+        };
+        debug_assert!(column + columns <= self.parts[part].n);
+        let panels = column / LANES..(column + columns).div_ceil(LANES);
+        // SAFETY: the caller's duty.
+        unsafe {
+            match matrix {
+                Matrix::Float { bytes, kind, k } => {
+                    let Some(bytes) = bytes.host_bytes() else {
+                        unreachable!("weights of the CPU lie in host memory")
+                    };
+                    let w = FloatRows {
+                        kind: *kind,
+                        at: bytes.as_ptr().add(column * k * kind.bytes()),
+                        k: *k,
+                    };
+                    let extent = Extent {
+                        first,
+                        rows,
+                        columns,
+                        out,
+                        stride: self.strip,
+                    };
+                    float::multiply(ctx.level, w, x, extent);
+                }
+                Matrix::Panels { layout, offset } => {
+                    for panel in panels {
+                        let at = ctx
+                            .weights
+                            .panels
+                            .ptr()
+                            .add(offset + panel * layout.panel_bytes());
+                        let out = out.add(panel * LANES - column);
+                        let panel = Panel::new(layout, at);
+                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                    }
+                }
+                Matrix::Stored { bytes, layout } => {
+                    let Some(bytes) = bytes.host_bytes() else {
+                        unreachable!("weights of the CPU lie in host memory")
+                    };
+                    for panel in panels {
+                        let at = scratch.panel.ptr();
+                        let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
+                        layout.pack(bytes, panel, packed);
+                        let out = out.add(panel * LANES - column);
+                        let panel = Panel::new(layout, at);
+                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) unsafe fn expand(
+        &self,
+        ctx: &Context<'_>,
+        part: usize,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        out: *mut f32,
+    ) {
+        let all = ctx.rows(self.rows);
+        let stride = ctx.slots.largest_rank();
+        for row in 0..rows {
+            let slot = ctx.slot(self.rows, first + row);
+            if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
+                let u = ctx
+                    .lows
+                    .floats()
+                    .wrapping_add((part * all + first + row) * stride);
+                let y = out.wrapping_add(row * self.strip);
+                // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
+                unsafe { delta.expand(ctx.level, u, column, columns, y) };
+            }
+        }
+    }
+}

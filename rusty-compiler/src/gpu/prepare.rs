@@ -1,0 +1,90 @@
+//! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
+
+use super::kernels::sink::token_words;
+use super::stage::Stage;
+use super::text::KernelSpec;
+use crate::plan::{Operand, Plan};
+use crate::{BindOptions, Error, PAGE_TOKENS, Result};
+use rayon::prelude::*;
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline};
+use rusty_graph::WeightId;
+use std::collections::{BTreeSet, HashMap};
+
+/// Weights that bodies read as vectors.
+pub(super) fn vector_weights(plan: &Plan) -> Vec<WeightId> {
+    let operands = plan.kernels.iter().flat_map(|k| &k.operands);
+    let vectors = operands.filter_map(|o| match o {
+        Operand::Vector(w) => Some(*w),
+        _ => None,
+    });
+    vectors.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Compiles every kernel, in parallel.
+pub(super) fn compile(
+    stages: &[Stage],
+    device: &dyn GpuDevice,
+) -> Result<HashMap<KernelSpec, Pipeline>> {
+    let mut specs: Vec<&KernelSpec> = Vec::new();
+    for stage in stages {
+        for (_, _, templates) in stage.plain.iter().chain(&stage.adapted) {
+            specs.extend(templates.iter().map(|t| &t.spec));
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    specs.retain(|s| seen.insert(*s));
+    let made = specs
+        .par_iter()
+        .map(|spec| {
+            let text = spec.text(device.target())?;
+            Ok(((*spec).clone(), device.pipeline(&text)?))
+        })
+        .collect::<Result<HashMap<_, _>>>()?;
+    device.keep_pipelines();
+    tracing::debug!(kernels = made.len(), "compiled");
+    Ok(made)
+}
+
+/// Bytes of the plan's arena and, behind it, of adapters' intermediate: `ranks` per row and part.
+pub(super) fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
+    let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
+    let parts = plan.kernels.iter().map(|k| match &k.anchor {
+        crate::plan::Anchor::Contract { parts, .. } => parts.len() as u64,
+        _ => 0,
+    });
+    let shrunk = u64::from(rows) * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
+    (plan.arena_bytes.next_multiple_of(256) + shrunk).max(256)
+}
+
+/// Bytes of a page of a layer.
+pub(super) fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u64 {
+    let kv = plan.kv[layer];
+    let words = token_words(kv.kv_heads * kv.head_dim, options.kv);
+    2 * PAGE_TOKENS as u64 * u64::from(words) * 4
+}
+
+/// One buffer of pages per layer.
+pub(super) fn caches(
+    plan: &Plan,
+    device: &dyn GpuDevice,
+    options: &BindOptions,
+) -> Result<Vec<DeviceBuffer>> {
+    let target = device.target();
+    let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
+    (0..plan.kv.len())
+        .map(|layer| {
+            let bytes = page_bytes(plan, layer, options) * u64::from(options.pages.max(1));
+            if bytes > limit {
+                return Err(Error::Target {
+                    target: target.name.clone(),
+                    kernel: format!("keys and values of layer {layer}"),
+                    reason: format!(
+                        "{} pages are {bytes} bytes; {limit} fit a binding: use a shorter context",
+                        options.pages
+                    ),
+                });
+            }
+            Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
+        })
+        .collect()
+}
