@@ -44,7 +44,8 @@ impl Repository {
             Some(file) => (Some(snapshot.join(file)).filter(|p| p.is_file())?, true),
             None if is_checkpoint(&snapshot) => {
                 let absent = self.folder.join(".no_exist").join(&commit);
-                let known = |name: &&str| snapshot.join(name).exists() || absent.join(name).exists();
+                let known =
+                    |name: &&str| snapshot.join(name).exists() || absent.join(name).exists();
                 let whole = BESIDE_WEIGHTS.iter().all(known);
                 (snapshot, whole)
             }
@@ -87,7 +88,9 @@ impl Repository {
 
     /// Keeps other processes from downloading the same file, until the result is dropped.
     pub fn lock(&self, file: &RemoteFile) -> io::Result<File> {
-        let path = self.locks.join(format!("{}.lock", file.checksum.recorded()));
+        let path = self
+            .locks
+            .join(format!("{}.lock", file.checksum.recorded()));
         create_parent(&path)?;
         let lock = File::create(path)?;
         match lock.lock() {

@@ -84,14 +84,7 @@ pub(super) fn download(
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    outcome.map_err(|reason| {
-        format!(
-            "{reason} ({}/{}/{})",
-            client.endpoint(),
-            id.owner,
-            id.name
-        )
-    })
+    outcome.map_err(|reason| format!("{reason} ({}/{}/{})", client.endpoint(), id.owner, id.name))
 }
 
 impl Download<'_> {
@@ -359,15 +352,26 @@ fn explain(error: &HFError) -> String {
     };
     let what = match context.status.as_u16() {
         // To the unknown, the hub does not tell the absent from the private.
-        401 => "does not exist or is private; check the id, and set HF_TOKEN to a token that may read it",
+        401 => {
+            "does not exist or is private; check the id, and set HF_TOKEN to a token that may read it"
+        }
         403 => "may not be read with this token; ask for access on its page, then set HF_TOKEN",
         404 => unknown(context.error_code.as_deref()),
-        429 => "cannot be downloaded now: the server asks to wait; try again later, or set HF_TOKEN",
+        429 => {
+            "cannot be downloaded now: the server asks to wait; try again later, or set HF_TOKEN"
+        }
         _ => "cannot be downloaded now; try again later",
     };
     let said = context.server_message.as_deref().unwrap_or_default();
-    let (colon, said) = if said.is_empty() { ("", "") } else { (": ", said) };
-    format!("{what} [{} of {}{colon}{said}]", context.status, context.url)
+    let (colon, said) = if said.is_empty() {
+        ("", "")
+    } else {
+        (": ", said)
+    };
+    format!(
+        "{what} [{} of {}{colon}{said}]",
+        context.status, context.url
+    )
 }
 
 fn with_causes(error: &HFError) -> String {

@@ -43,16 +43,16 @@ impl RemoteFile {
         let size = lfs.as_ref().and_then(|l| l.size).unwrap_or(size);
         let checksum = match lfs {
             None => Checksum::Git(oid),
-            Some(lfs) => lfs
-                .sha256
-                .map_or(Checksum::Pointer(oid), Checksum::Sha256),
+            Some(lfs) => lfs.sha256.map_or(Checksum::Pointer(oid), Checksum::Sha256),
         };
         let plain = |part: &str| {
             !matches!(part, "" | "." | "..") && !part.contains(['\\', ':']) && !part.contains('\0')
         };
         let number = checksum.recorded();
         let hex = matches!(number.len(), 40 | 64)
-            && number.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            && number
+                .bytes()
+                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         (hex && path.split('/').all(plain)).then_some(Self {
             path,
             size,

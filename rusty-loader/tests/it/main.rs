@@ -5,6 +5,7 @@ mod gguf;
 mod goldens;
 mod hostile;
 mod hub;
+mod hub_server;
 mod models;
 mod text;
 mod weights;
