@@ -111,6 +111,9 @@ impl Download<'_> {
                 tracing::debug!("{absent} cannot be marked as absent: {error}");
             }
         }
+        if self.id.revision == commit {
+            return Ok(());
+        }
         self.local
             .set_revision(&self.id.revision, &commit)
             .map_err(|e| format!("cannot be entered into the cache: {e}"))

@@ -4,6 +4,7 @@ mod blocks;
 mod gguf;
 mod goldens;
 mod hostile;
+mod hostile_text;
 mod hub;
 mod hub_server;
 mod models;
