@@ -10,7 +10,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 use minijinja_contrib::pycompat;
 
 /// Instructions that one rendering may execute; a conversation takes a few hundred per message.
-const MAX_INSTRUCTIONS: u64 = 20_000_000;
+const MAX_INSTRUCTIONS: u64 = 10_000_000;
 /// Macros within macros count ten each; what is left of a thread's stack must do for them.
 const MAX_RECURSION: usize = 200;
 /// Bytes that one rendering may give.

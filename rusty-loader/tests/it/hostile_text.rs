@@ -257,7 +257,7 @@ fn long_tokens_cost_no_more_than_their_length() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn damaged_vocabularies_never_panic(
