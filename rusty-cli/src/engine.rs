@@ -8,7 +8,7 @@ use rusty_engine::{Engine, EngineOptions, Prompt, Request};
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
 pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, SlotId)> {
-    let file = model::open_quantized(model, options.quantize)?;
+    let file = model::quantized(model::open(model)?, options.quantize)?;
     let engine = Engine::load(
         &*file,
         &EngineOptions {

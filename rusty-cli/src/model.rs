@@ -30,13 +30,9 @@ pub fn open(model: Option<&str>) -> Result<Box<dyn ModelFile>> {
     }
 }
 
-/// As [`open`], with float weights quantized where asked.
-pub fn open_quantized(
-    model: Option<&str>,
-    quantized: Option<Quantize>,
-) -> Result<Box<dyn ModelFile>> {
-    let file = open(model)?;
-    let Some(format) = quantized else {
+/// Quantizes float weights where asked, with a progress bar.
+pub fn quantized(file: Box<dyn ModelFile>, format: Option<Quantize>) -> Result<Box<dyn ModelFile>> {
+    let Some(format) = format else {
         return Ok(file);
     };
     let bar = progress::bar("quantizing", true);

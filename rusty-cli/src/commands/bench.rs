@@ -3,12 +3,13 @@
 use crate::args::{Bench, Output};
 use crate::model;
 use anyhow::{Result, ensure};
-use rusty_compiler::{BindOptions, SlotId};
+use rusty_compiler::{BindOptions, MemoryUse, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
 use rusty_loader::ModelFile;
 use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Measures and prints.
 pub fn run(options: &Bench) -> Result<()> {
@@ -21,6 +22,8 @@ pub fn run(options: &Bench) -> Result<()> {
         "repetitions and batch must be at least 1"
     );
     let (file, name) = open(options)?;
+    let start = Instant::now();
+    let file = model::quantized(file, options.quantize)?;
     let device = model::device(&options.device, options.threads)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let plan = rusty_compiler::compile(&graph, device.target())?;
@@ -39,6 +42,7 @@ pub fn run(options: &Bench) -> Result<()> {
         slots: options.adapters as u32,
     };
     let mut executable = rusty_compiler::bind(plan, &*file, &device, &bind)?;
+    let load_s = start.elapsed().as_secs_f64();
     for i in 1..=options.adapters {
         let adapter = rusty_adapters::random(
             &format!("random-{i}"),
@@ -55,13 +59,18 @@ pub fn run(options: &Bench) -> Result<()> {
         &workload,
         options.repetitions,
     )?;
-    print(
-        options.output,
-        &results,
-        &device.to_string(),
-        &name,
-        &format,
-    )
+    let report = Report {
+        model: name,
+        format,
+        device: device.to_string(),
+        load_s,
+        memory: executable.memory(),
+        results,
+    };
+    match options.output {
+        Output::Json => report.json(),
+        Output::Text => report.table(),
+    }
 }
 
 fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
@@ -71,7 +80,7 @@ fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
             Ok((file, shape.clone()))
         }
         None => {
-            let file = model::open_quantized(options.model.as_deref(), options.quantize)?;
+            let file = model::open(options.model.as_deref())?;
             let name = file.label().to_string();
             Ok((file, name))
         }
@@ -95,39 +104,65 @@ fn dominant_format(plan: &rusty_compiler::Plan) -> String {
         .to_string()
 }
 
-fn print(
-    form: Output,
-    results: &[Throughput],
-    device: &str,
-    model: &str,
-    format: &str,
-) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    if form == Output::Json {
-        let rows: Vec<_> = results
+/// What was measured, on what.
+struct Report {
+    model: String,
+    format: String,
+    device: String,
+    /// Seconds from the opened file to an executable: quantizing, compiling, repacking or uploading.
+    load_s: f64,
+    memory: MemoryUse,
+    results: Vec<Throughput>,
+}
+
+impl Report {
+    fn json(&self) -> Result<()> {
+        let rows: Vec<_> = self
+            .results
             .iter()
             .map(|r| {
                 json!({
-                    "test": r.test, "avg_ts": r.mean(), "stddev_ts": r.stddev(),
-                    "samples_ts": r.samples, "device": device, "model": model, "format": format,
+                    "test": r.test,
+                    "avg_ts": r.mean(),
+                    "stddev_ts": r.stddev(),
+                    "samples_ts": r.samples,
+                    "device": self.device,
+                    "model": self.model,
+                    "format": self.format,
+                    "load_s": self.load_s,
+                    "weight_bytes": self.memory.mapped_weights + self.memory.resident_weights,
+                    "arena_bytes": self.memory.arena,
                 })
             })
             .collect();
+        let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(());
+        Ok(())
     }
-    writeln!(
-        out,
-        "{:<28} {:<8} {:<24} {:<14} {:>18}",
-        "model", "format", "device", "test", "tok/s"
-    )?;
-    for r in results {
-        let speed = format!("{:.2} ± {:.2}", r.mean(), r.stddev());
+
+    fn table(&self) -> Result<()> {
+        let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{model:<28} {format:<8} {device:<24} {:<14} {speed:>18}",
-            r.test
+            "{:<28} {:<8} {:<24} {:<14} {:>18}",
+            "model", "format", "device", "test", "tok/s"
         )?;
+        for r in &self.results {
+            let speed = format!("{:.2} ± {:.2}", r.mean(), r.stddev());
+            let (model, format, device) = (&self.model, &self.format, &self.device);
+            writeln!(
+                out,
+                "{model:<28} {format:<8} {device:<24} {:<14} {speed:>18}",
+                r.test
+            )?;
+        }
+        let weights = self.memory.mapped_weights + self.memory.resident_weights;
+        eprintln!(
+            "loaded in {:.2} s; weights {} MiB, activations {} MiB",
+            self.load_s,
+            weights >> 20,
+            self.memory.arena >> 20
+        );
+        Ok(())
     }
-    Ok(())
 }

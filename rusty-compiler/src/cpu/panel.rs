@@ -15,6 +15,7 @@
 //! groups of 32 (or 16 with byte scales) and blocks that are a multiple of 32.
 
 use super::simd::LANES;
+use half::f16;
 use rusty_loader::Codec;
 use rusty_loader::formats::ScaleRule;
 
@@ -138,6 +139,61 @@ impl PanelLayout {
                 let bytes = self.kind.code_bytes();
                 let out = &mut out[group * bytes..][..bytes];
                 self.pack_codes(&codes, part * GROUP, out);
+            }
+        }
+    }
+
+    /// The values of row `row`, read back from all panels: what the format's own decoder gives.
+    pub(super) fn unpack_row(&self, panels: &[u8], row: usize, out: &mut [f32]) {
+        let panel = &panels[row / LANES * self.panel_bytes()..][..self.panel_bytes()];
+        let row = row % LANES;
+        for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
+            let bytes = self.kind.code_bytes();
+            let codes = &panel[group * bytes..][..bytes];
+            for (i, out) in out.iter_mut().enumerate() {
+                let (scale, min) = self.scale_of(panel, group, i, row);
+                let product = scale * f32::from(self.code_of(codes, i, row));
+                *out = if self.kind == Kind::Min4 {
+                    product - min
+                } else {
+                    product
+                };
+            }
+        }
+    }
+
+    /// Code `i` of a group, less its zero point.
+    fn code_of(&self, codes: &[u8], i: usize, row: usize) -> i16 {
+        let (quad, byte) = (i / 4, row * 4 + i % 4);
+        let nibble = |at: usize| i16::from(codes[at / 2 * 64 + byte] >> (at % 2 * 4) & 15);
+        match self.kind {
+            Kind::Block8 => i16::from(codes[quad * 64 + byte]) - 128,
+            Kind::Block4 => nibble(quad) - 8,
+            Kind::Min4 => nibble(quad),
+            Kind::Half6 => {
+                let pairs = codes[(4 + quad / 4) * 64 + byte] >> (quad % 4 * 2) & 3;
+                (nibble(quad) | i16::from(pairs) << 4) - 32
+            }
+        }
+    }
+
+    /// Scale and minimum of element `i` of a group.
+    fn scale_of(&self, panel: &[u8], group: usize, i: usize, row: usize) -> (f32, f32) {
+        let half = |at: usize| f16::from_le_bytes([panel[at], panel[at + 1]]).to_f32();
+        let scales = self.scales_at() + group * GROUP_SCALES;
+        let block = group / (self.codec.block_len / GROUP);
+        match self.kind {
+            Kind::Block4 | Kind::Block8 => (half(scales + row * 2), 0.0),
+            Kind::Min4 => {
+                let at = self.supers_at() + block * 4 * LANES + row * 2;
+                let (scale, min) = (panel[scales + row], panel[scales + LANES + row]);
+                let (d, dmin) = (half(at), half(at + 2 * LANES));
+                (d * f32::from(scale), dmin * f32::from(min))
+            }
+            Kind::Half6 => {
+                let d = half(self.supers_at() + block * 2 * LANES + row * 2);
+                let scale = panel[scales + i / 16 * LANES + row] as i8;
+                (d * f32::from(scale), 0.0)
             }
         }
     }

@@ -52,9 +52,9 @@ impl Rows {
         let source = match &kernel.anchor {
             Anchor::Map => Source::Map,
             Anchor::Gather { table, width } => {
-                weights
-                    .table_of(*table)
-                    .ok_or_else(|| invalid(kernel, "its table is not bound"))?;
+                if !weights.has_table(*table) {
+                    return Err(invalid(kernel, "its table is not bound"));
+                }
                 Source::Gather {
                     table: *table,
                     width: *width as usize,
@@ -120,13 +120,10 @@ impl Rows {
             Source::Select { x } => ctx.value_row(*x, ctx.selected[row] as usize),
             Source::Gather { table, width } => {
                 let out = scratch.tile.floats();
-                if let Some(view) = ctx.weights.table_of(*table) {
-                    let bytes = view.row_bytes();
-                    let at = ctx.step.tokens[ctx.token_row(self.rows, row)] as usize * bytes;
-                    // SAFETY: the tile holds a gathered row.
-                    let out = unsafe { std::slice::from_raw_parts_mut(out, *width) };
-                    view.format.decode_row(&view.bytes[at..at + bytes], out);
-                }
+                let token = ctx.step.tokens[ctx.token_row(self.rows, row)] as usize;
+                // SAFETY: the tile holds a gathered row.
+                let lanes = unsafe { std::slice::from_raw_parts_mut(out, *width) };
+                ctx.weights.gather(*table, token, lanes);
                 out
             }
         }

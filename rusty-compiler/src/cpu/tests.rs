@@ -131,6 +131,11 @@ fn integer_tiles_match_decoded_weights() {
             for (i, panel) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
                 layout.pack(&stored, i, panel);
             }
+            let mut row = vec![0.0; k];
+            for (i, want) in weights.chunks_exact(k).enumerate() {
+                layout.unpack_row(&panels, i, &mut row);
+                assert_eq!(row, want, "{} row {i}", codec.name);
+            }
             let rows = 40;
             let x = noise.floats(rows * k);
             for level in levels() {

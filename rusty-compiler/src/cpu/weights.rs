@@ -87,6 +87,10 @@ impl Weights {
             }
         }
         weights.repack(memory);
+        let Weights {
+            tables, matrices, ..
+        } = &mut weights;
+        tables.retain(|id, _| !matches!(matrices.get(id), Some(Matrix::Panels { .. })));
         weights.account();
         Ok(weights)
     }
@@ -101,9 +105,25 @@ impl Weights {
         self.vectors.get(&id).map(Vec::as_slice)
     }
 
-    /// A gathered table.
-    pub(super) fn table_of(&self, id: WeightId) -> Option<&WeightView> {
-        self.tables.get(&id)
+    /// Whether rows of a table can be gathered.
+    pub(super) fn has_table(&self, id: WeightId) -> bool {
+        self.tables.contains_key(&id) || self.matrices.contains_key(&id)
+    }
+
+    /// Decodes row `row` of a gathered table: from the panels of the product that reads the same weight (a tied
+    /// head), so that it is held once, or from the table itself.
+    pub(super) fn gather(&self, id: WeightId, row: usize, out: &mut [f32]) {
+        if let Some(Matrix::Panels { layout, offset }) = self.matrices.get(&id) {
+            // SAFETY: the matrix's panels lie at its offset; nothing writes them once they are packed.
+            let panels = unsafe {
+                std::slice::from_raw_parts(self.panels.ptr().add(*offset), layout.bytes())
+            };
+            layout.unpack_row(panels, row, out);
+        } else if let Some(view) = self.tables.get(&id) {
+            let bytes = view.row_bytes();
+            view.format
+                .decode_row(&view.bytes[row * bytes..][..bytes], out);
+        }
     }
 
     /// Bytes in the mapping and bytes of our own.

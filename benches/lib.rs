@@ -1,0 +1,5 @@
+//! Benchmarks with checked answers: `cargo bench -p rusty-benches`.
+//!
+//! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
+//!
+//! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

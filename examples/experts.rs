@@ -1,0 +1,59 @@
+//! One model, three experts resident at once: sessions with different adapters share every batch.
+//!
+//! `cargo run --release -p rusty-examples --example experts`
+
+use anyhow::{Context, Result};
+use rusty_adapters::from_bytes;
+use rusty_engine::{Engine, EngineOptions, Message, Prompt, Request, demo};
+use std::path::Path;
+
+fn main() -> Result<()> {
+    let options = EngineOptions {
+        sessions: 3,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::load(&*demo::model()?, &options)?;
+    let request = Request::new(Prompt::Chat(vec![Message::new(
+        "user",
+        "Find users older than 30",
+    )]));
+
+    let mut sessions = Vec::new();
+    for name in demo::adapters() {
+        let (config, tensors) = demo::adapter(name).context(name)?;
+        let adapter = from_bytes(
+            name,
+            Path::new(name),
+            config.as_bytes(),
+            tensors,
+            engine.graph(),
+        )?;
+        let mut session = engine.session();
+        session.set_adapter(engine.attach(adapter)?)?;
+        sessions.push((name, session, String::new()));
+    }
+    // Each thread pulls its own answer; whoever pulls runs a step for all that wait.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = sessions
+            .iter_mut()
+            .map(|(_, session, answer)| {
+                scope.spawn(|| -> Result<()> {
+                    for token in session.generate(&request)? {
+                        answer.push_str(&token?.text);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(_) => anyhow::bail!("a session's thread panicked"),
+            })
+    })?;
+    for (name, _, answer) in &sessions {
+        println!("{name:>7}: {answer}");
+    }
+    Ok(())
+}
