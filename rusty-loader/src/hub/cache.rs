@@ -1,45 +1,128 @@
-//! The hub's cache layout: `models--OWNER--NAME/{refs,blobs,snapshots/COMMIT}`, snapshots being links to blobs.
+//! The hub's cache layout: `models--OWNER--NAME/{refs,blobs,snapshots/COMMIT,.no_exist/COMMIT}`, snapshots being
+//! links to blobs that are named by their digests, `.no_exist` holding an empty file for what is known to be
+//! absent.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::listing::{BESIDE_WEIGHTS, INDEX, RemoteFile, WEIGHTS};
 use super::model_id::ModelId;
 
 /// One repository's folder.
 pub(super) struct Repository {
     folder: PathBuf,
+    locks: PathBuf,
+}
+
+/// A model in the cache.
+pub(super) struct Found {
+    pub path: PathBuf,
+    pub commit: String,
+    /// Nothing that the repository may hold beside the weights is missing.
+    pub whole: bool,
 }
 
 impl Repository {
     pub fn new(cache: &Path, id: &ModelId) -> Self {
+        let name = format!("models--{}--{}", id.owner, id.name);
         Self {
-            folder: cache.join(format!("models--{}--{}", id.owner, id.name)),
+            folder: cache.join(&name),
+            locks: cache.join(".locks").join(name),
         }
     }
 
-    /// The model of a revision, where all of it is here: the GGUF file, or the folder of a checkpoint.
-    pub fn find(&self, id: &ModelId) -> Option<PathBuf> {
+    /// The model of a revision, where its weights are here: the GGUF file, or the folder of a checkpoint.
+    pub fn find(&self, id: &ModelId) -> Option<Found> {
         let commit = match fs::read_to_string(self.folder.join("refs").join(&id.revision)) {
             Ok(commit) => commit.trim().to_string(),
             // A revision may be a commit itself.
             Err(_) => id.revision.clone(),
         };
         let snapshot = self.snapshot(&commit);
-        match &id.file {
-            Some(file) => Some(snapshot.join(file)).filter(|path| path.is_file()),
-            None if is_checkpoint(&snapshot) => Some(snapshot),
-            None => lone_gguf(&snapshot),
-        }
+        let (path, whole) = match &id.file {
+            Some(file) => (Some(snapshot.join(file)).filter(|p| p.is_file())?, true),
+            None if is_checkpoint(&snapshot) => {
+                let absent = self.folder.join(".no_exist").join(&commit);
+                let known =
+                    |name: &&str| snapshot.join(name).exists() || absent.join(name).exists();
+                let whole = BESIDE_WEIGHTS.iter().all(known);
+                (snapshot, whole)
+            }
+            None => (lone_gguf(&snapshot)?, true),
+        };
+        Some(Found {
+            path,
+            commit,
+            whole,
+        })
     }
 
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Where a file's content belongs, by its etag.
-    pub fn blob(&self, etag: &str) -> PathBuf {
-        self.folder.join("blobs").join(etag)
+    /// The name of the blob that has a file's content, where it is here already.
+    pub fn blob_of(&self, file: &RemoteFile) -> Option<String> {
+        let blobs = self.folder.join("blobs");
+        let fits = |name: &String| {
+            let size = fs::metadata(blobs.join(name)).map(|m| m.len());
+            size.is_ok_and(|size| size == file.size) && file.checksum.accepts(name, file.size)
+        };
+        let recorded = file.checksum.recorded().to_string();
+        if fits(&recorded) {
+            return Some(recorded);
+        }
+        let entries = fs::read_dir(&blobs).ok()?.flatten();
+        let mut names = entries.filter_map(|e| e.file_name().into_string().ok());
+        names.find(|name| name.len() == 64 && fits(name))
+    }
+
+    /// Where a file's content is gathered until it is complete.
+    pub fn partial(&self, file: &RemoteFile) -> io::Result<PathBuf> {
+        let name = format!("{}.incomplete", file.checksum.recorded());
+        let path = self.folder.join("blobs").join(name);
+        create_parent(&path)?;
+        Ok(path)
+    }
+
+    /// Keeps other processes from downloading the same file, until the result is dropped.
+    pub fn lock(&self, file: &RemoteFile) -> io::Result<File> {
+        let path = self
+            .locks
+            .join(format!("{}.lock", file.checksum.recorded()));
+        create_parent(&path)?;
+        let lock = File::create(path)?;
+        match lock.lock() {
+            // Some network file systems have no locks.
+            Err(e) if e.kind() != io::ErrorKind::Unsupported => Err(e),
+            _ => Ok(lock),
+        }
+    }
+
+    /// Makes complete content a blob.
+    pub fn keep(&self, partial: &Path, blob: &str) -> io::Result<()> {
+        fs::rename(partial, self.folder.join("blobs").join(blob))
+    }
+
+    /// Makes a blob appear as `file` in a commit's snapshot.
+    pub fn link(&self, commit: &str, file: &str, blob: &str) -> io::Result<()> {
+        let link = self.snapshot(commit).join(file);
+        create_parent(&link)?;
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link)?;
+        }
+        #[cfg(unix)]
+        {
+            let up = "../".repeat(2 + file.matches('/').count());
+            std::os::unix::fs::symlink(format!("{up}blobs/{blob}"), link)
+        }
+        // Links to files need privileges on Windows; a second name for the same bytes does not.
+        #[cfg(not(unix))]
+        {
+            let blob = self.folder.join("blobs").join(blob);
+            fs::hard_link(&blob, &link).or_else(|_| fs::copy(blob, link).map(|_| ()))
+        }
     }
 
     /// Remembers which commit a revision is.
@@ -49,24 +132,15 @@ impl Repository {
         fs::write(path, commit)
     }
 
-    /// Makes a blob appear as `file` in a commit's snapshot.
-    pub fn link(&self, commit: &str, file: &str, etag: &str) -> io::Result<()> {
-        let link = self.snapshot(commit).join(file);
-        create_parent(&link)?;
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link)?;
-        }
-        #[cfg(unix)]
-        {
-            let up = "../".repeat(2 + file.matches('/').count());
-            std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), link)
-        }
-        #[cfg(not(unix))]
-        fs::copy(self.blob(etag), link).map(|_| ())
+    /// Remembers that a commit has no such file.
+    pub fn set_absent(&self, commit: &str, file: &str) -> io::Result<()> {
+        let path = self.folder.join(".no_exist").join(commit).join(file);
+        create_parent(&path)?;
+        fs::write(path, b"")
     }
 }
 
-pub(super) fn create_parent(path: &Path) -> io::Result<()> {
+fn create_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
@@ -75,11 +149,10 @@ fn is_checkpoint(folder: &Path) -> bool {
     if !folder.join("config.json").is_file() {
         return false;
     }
-    if folder.join("model.safetensors").is_file() {
+    if folder.join(WEIGHTS).is_file() {
         return true;
     }
-    let index = fs::read(folder.join("model.safetensors.index.json"));
-    let shards = index.ok().and_then(|bytes| shards(&bytes));
+    let shards = fs::read(folder.join(INDEX)).ok().and_then(|b| shards(&b));
     shards.is_some_and(|shards| shards.iter().all(|shard| folder.join(shard).is_file()))
 }
 
@@ -91,12 +164,20 @@ pub(super) fn shards(index: &[u8]) -> Option<Vec<String>> {
     let mut names: Vec<String> = names.collect::<Option<_>>()?;
     names.sort();
     names.dedup();
-    Some(names)
+    (!names.is_empty()).then_some(names)
 }
 
 fn lone_gguf(folder: &Path) -> Option<PathBuf> {
-    let files = fs::read_dir(folder).ok()?.flatten().map(|e| e.path());
-    let mut files = files.filter(|p| p.extension().is_some_and(|e| e == "gguf") && p.is_file());
-    let first = files.next()?;
-    files.next().is_none().then_some(first)
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).ok()?.flatten().map(|e| e.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "gguf") && path.is_file() {
+                found.push(path);
+            }
+        }
+    }
+    found.pop().filter(|_| found.is_empty())
 }

@@ -1,293 +1,392 @@
-//! Downloading what a model needs, piece by piece, checked before it counts.
+//! Downloading what a model needs, checked before it counts.
+//!
+//! The repository's listing at one commit says what each file is (size and checksum), so that headers of
+//! content servers, which lie behind redirects and differ, are never asked. `hf-hub` knows the server's
+//! addresses, tokens and transfer protocols; resuming and checking are done here, because its own download to
+//! the cache does neither. It is asynchronous: a thread of its own drives it, so that callers need not be and
+//! may be.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
-use hf_hub::repository::RepoTreeEntry;
-use hf_hub::{HFClient, HFRepositorySync, RepoTypeModel};
-use sha2::{Digest, Sha256};
+use futures::Stream;
+use hf_hub::repository::{HFRepository, RepoTypeModel};
+use hf_hub::{HFClient, HFError};
 
-use super::cache::{Repository, create_parent, shards};
+use super::cache::{Repository, shards};
+use super::checksum::Hash;
+use super::listing::{BESIDE_WEIGHTS, INDEX, RemoteFile, named, wanted};
 use super::model_id::ModelId;
 use super::{Hub, Progress};
 
-/// Files beside the weights of a checkpoint, where the repository has them.
-const BESIDE_WEIGHTS: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "added_tokens.json",
-];
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-/// Times that a piece is asked for before the download gives up.
-const ATTEMPTS: usize = 3;
+/// Bytes between two reports of progress.
+const REPORT_EVERY: u64 = 1 << 20;
 
 type Done<T> = Result<T, String>;
 
-struct Download<'a> {
-    remote: HFRepositorySync<RepoTypeModel>,
-    local: &'a Repository,
-    revision: &'a str,
-    piece_bytes: u64,
-    progress: &'a dyn Fn(&Progress),
+/// Why a connection gave no file.
+enum Failure {
+    /// Another may do better, from where this one ended.
+    Broken(String),
+    /// No other will.
+    Refused(String),
 }
 
-/// Downloads a model into the cache. `Err` says what happened and what to do.
+struct Download<'a> {
+    remote: HFRepository<RepoTypeModel>,
+    local: &'a Repository,
+    id: &'a ModelId,
+    attempts: u32,
+    patience: Duration,
+    reports: Sender<Progress>,
+}
+
+/// Downloads a model into the cache, at `commit` where that is known. `Err` says what happened and what to do.
 pub(super) fn download(
     hub: &Hub,
     id: &ModelId,
+    commit: Option<String>,
     local: &Repository,
     progress: &dyn Fn(&Progress),
 ) -> Done<()> {
-    let mut builder = HFClient::builder();
+    // Each broken connection is tried again here; the client's own second try covers the listing.
+    let mut builder = HFClient::builder().retry_max_attempts(2);
     if let Some(endpoint) = &hub.endpoint {
         builder = builder.endpoint(endpoint);
     }
     if let Some(token) = &hub.token {
         builder = builder.token(token);
     }
-    let client = builder.build_sync().map_err(|e| e.to_string())?;
+    let client = builder.build().map_err(|e| explain(&e))?;
+    let (reports, told) = mpsc::channel();
     let download = Download {
         remote: client.model(&id.owner, &id.name),
         local,
-        revision: &id.revision,
-        piece_bytes: hub.piece_bytes.max(1),
-        progress,
+        id,
+        attempts: hub.attempts.max(1),
+        patience: hub.patience,
+        reports,
     };
-    let files = download.list()?;
-    let mut commit = None;
-    for file in wanted(&files, id)? {
-        commit = Some(download.file(file)?);
-        if file == INDEX {
-            for shard in download.shards(commit.as_deref().unwrap_or_default())? {
-                download.file(&shard)?;
-            }
-        }
-    }
-    let commit = commit.ok_or("has no files")?;
-    local
-        .set_revision(&id.revision, &commit)
-        .map_err(|e| format!("cannot be entered into the cache: {e}"))
-}
-
-/// The files of a repository that make the model.
-fn wanted<'f>(files: &'f [String], id: &ModelId) -> Done<Vec<&'f str>> {
-    let has = |name: &str| files.iter().map(String::as_str).find(|f| *f == name);
-    if let Some(file) = &id.file {
-        return Ok(vec![
-            has(file).ok_or_else(|| format!("has no file '{file}'"))?,
-        ]);
-    }
-    if has("config.json").is_some()
-        && let Some(weights) = has(WEIGHTS).or(has(INDEX))
-    {
-        let beside = BESIDE_WEIGHTS.iter().filter_map(|name| has(name));
-        return Ok(beside.chain([weights]).collect());
-    }
-    let gguf: Vec<&str> = files
-        .iter()
-        .map(String::as_str)
-        .filter(|f| f.ends_with(".gguf"))
-        .collect();
-    match gguf[..] {
-        [only] => Ok(vec![only]),
-        [] => Err("has neither safetensors with a config.json nor a GGUF file".into()),
-        _ => Err(format!(
-            "has {} GGUF files; name one as {}/{}:FILE: {}",
-            gguf.len(),
-            id.owner,
-            id.name,
-            gguf.join(", ")
-        )),
-    }
+    let outcome = std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|e| format!("cannot be downloaded: {e}"))?;
+            runtime.block_on(download.run(commit))
+        });
+        told.iter().for_each(|report| progress(&report));
+        worker
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    outcome.map_err(|reason| format!("{reason} ({}/{}/{})", client.endpoint(), id.owner, id.name))
 }
 
 impl Download<'_> {
-    fn list(&self) -> Done<Vec<String>> {
-        let tree = self
-            .remote
-            .list_tree()
-            .revision(self.revision)
-            .recursive(true)
-            .send();
-        let tree = tree.map_err(|e| explain(&e))?;
-        Ok(tree
-            .into_iter()
-            .filter_map(|entry| match entry {
-                RepoTreeEntry::File { path, .. } => Some(path),
-                RepoTreeEntry::Directory { .. } => None,
-            })
-            .collect())
+    async fn run(self, commit: Option<String>) -> Done<()> {
+        let commit = match commit {
+            Some(commit) => commit,
+            None => self.commit().await?,
+        };
+        let files = self.list(&commit).await?;
+        for file in wanted(&files, self.id)? {
+            self.file(&commit, file).await?;
+            if file.path == INDEX {
+                for shard in self.shards(&commit)? {
+                    let shard = named(&files, &shard)
+                        .ok_or_else(|| format!("has no file '{shard}', which {INDEX} names"))?;
+                    self.file(&commit, shard).await?;
+                }
+            }
+        }
+        for absent in BESIDE_WEIGHTS {
+            if named(&files, absent).is_none()
+                && let Err(error) = self.local.set_absent(&commit, absent)
+            {
+                tracing::debug!("{absent} cannot be marked as absent: {error}");
+            }
+        }
+        if self.id.revision == commit {
+            return Ok(());
+        }
+        self.local
+            .set_revision(&self.id.revision, &commit)
+            .map_err(|e| format!("cannot be entered into the cache: {e}"))
+    }
+
+    async fn commit(&self) -> Done<String> {
+        let info = self.remote.info().revision(&self.id.revision).send();
+        let info = self.within(info).await.map_err(Failure::words)?;
+        let hex = |sha: &String| sha.len() == 40 && sha.bytes().all(|b| b.is_ascii_hexdigit());
+        let commit = info.sha.filter(hex);
+        commit.ok_or_else(|| "cannot be resolved: the server names no commit".into())
+    }
+
+    async fn list(&self, commit: &str) -> Done<Vec<RemoteFile>> {
+        let gather = async {
+            let tree = self.remote.list_tree().revision(commit).recursive(true);
+            let mut entries = std::pin::pin!(tree.send()?);
+            let mut files = Vec::new();
+            while let Some(entry) = next(entries.as_mut()).await {
+                files.extend(RemoteFile::new(entry?));
+            }
+            Ok(files)
+        };
+        self.within(gather).await.map_err(Failure::words)
     }
 
     fn shards(&self, commit: &str) -> Done<Vec<String>> {
         let index = self.local.snapshot(commit).join(INDEX);
         let bytes = std::fs::read(&index).map_err(|e| format!("{}: {e}", index.display()))?;
-        let shards = shards(&bytes).ok_or_else(|| format!("{INDEX} has no usable weight_map"))?;
-        // Names come from the network; they must not lead out of the snapshot.
-        match shards
-            .iter()
-            .find(|s| s.contains('/') || s.contains('\\') || s.starts_with('.'))
-        {
-            Some(shard) => Err(format!(
-                "{INDEX} names a shard '{shard}', which is no plain file name"
-            )),
-            None => Ok(shards),
-        }
+        shards(&bytes).ok_or_else(|| format!("cannot be used: {INDEX} has no weight_map of names"))
     }
 
-    /// Downloads one file and returns the commit it belongs to.
-    fn file(&self, name: &str) -> Done<String> {
-        let meta = self
-            .remote
-            .get_file_metadata()
-            .filepath(name)
-            .revision(self.revision)
-            .send();
-        let meta = meta.map_err(|e| explain(&e))?;
-        let plain = |word: &str| {
-            !word.is_empty()
-                && word
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
-        };
-        if !plain(&meta.etag) || !plain(&meta.commit_hash) {
-            return Err(format!("{name}: the server's etag or commit is malformed"));
-        }
-        let failed = |e: std::io::Error| format!("{name}: {e}");
-        let blob = self.local.blob(&meta.etag);
-        if !blob.is_file() {
-            create_parent(&blob).map_err(failed)?;
-            let partial = blob.with_extension("incomplete");
-            let part = OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(&partial)
-                .map_err(failed)?;
-            // Another process that downloads the same file appends to it under the same lock.
-            part.lock().map_err(failed)?;
-            if !blob.is_file() {
-                self.pieces(name, part, meta.file_size)?;
-                verify(&partial, name, &meta.etag, meta.file_size)?;
-                std::fs::rename(&partial, &blob).map_err(failed)?;
-            }
-        }
-        self.local
-            .link(&meta.commit_hash, name, &meta.etag)
-            .map_err(failed)?;
-        Ok(meta.commit_hash)
-    }
-
-    /// Appends what is missing.
-    fn pieces(&self, name: &str, mut part: File, total: u64) -> Done<()> {
-        let mut done = part.metadata().map_err(|e| format!("{name}: {e}"))?.len();
-        while done < total {
-            let end = (done + self.piece_bytes).min(total);
-            let piece = self.piece(name, done..end)?;
-            part.write_all(&piece).map_err(|e| format!("{name}: {e}"))?;
-            done = end;
-            (self.progress)(&Progress {
-                file: name.into(),
-                done,
-                total,
-            });
-        }
-        part.sync_all().map_err(|e| format!("{name}: {e}"))
-    }
-
-    fn piece(&self, name: &str, range: std::ops::Range<u64>) -> Done<Vec<u8>> {
-        let mut failure = String::new();
-        for attempt in 1..=ATTEMPTS {
-            let request = self
-                .remote
-                .download_file_to_bytes()
-                .filename(name)
-                .revision(self.revision);
-            match request.range(range.clone()).send() {
-                Ok(bytes) if bytes.len() as u64 == range.end - range.start => {
-                    return Ok(bytes.to_vec());
+    /// Brings one file into a commit's snapshot.
+    async fn file(&self, commit: &str, file: &RemoteFile) -> Done<()> {
+        let failed = |e: std::io::Error| format!("cannot be stored: {}: {e}", file.path);
+        let blob = match self.local.blob_of(file) {
+            Some(blob) => blob,
+            None => {
+                let _lock = self.local.lock(file).map_err(failed)?;
+                // Another process may have brought it while this one waited.
+                match self.local.blob_of(file) {
+                    Some(blob) => blob,
+                    None => {
+                        let partial = self.local.partial(file).map_err(failed)?;
+                        let blob = self.content(commit, file, &partial).await?;
+                        self.local.keep(&partial, &blob).map_err(failed)?;
+                        blob
+                    }
                 }
-                Ok(bytes) => failure = format!("{} bytes came for {range:?}", bytes.len()),
-                Err(error) => failure = explain(&error),
             }
-            tracing::warn!("{name}, attempt {attempt} of {ATTEMPTS}: {failure}");
+        };
+        self.report(file, file.size);
+        self.local.link(commit, &file.path, &blob).map_err(failed)
+    }
+
+    /// Completes a file over as many connections as it takes, and returns its digest.
+    async fn content(&self, commit: &str, file: &RemoteFile, partial: &Path) -> Done<String> {
+        let mut attempt = 1;
+        let digest = loop {
+            match self.connection(commit, file, partial).await {
+                Ok(digest) => break digest,
+                Err(Failure::Broken(reason)) if attempt < self.attempts => {
+                    tracing::warn!("{}, attempt {attempt}: {reason}", file.path);
+                    tokio::time::sleep(Duration::from_millis(100 << attempt.min(6))).await;
+                    attempt += 1;
+                }
+                Err(Failure::Broken(reason)) => {
+                    let have = std::fs::metadata(partial).map_or(0, |m| m.len());
+                    return Err(format!(
+                        "is not complete: {}: {reason}; run the command again to go on after {have} of {} bytes",
+                        file.path, file.size
+                    ));
+                }
+                Err(Failure::Refused(reason)) => return Err(format!("{reason} [{}]", file.path)),
+            }
+        };
+        if file.checksum.accepts(&digest, file.size) {
+            return Ok(digest);
         }
+        let removed = match std::fs::remove_file(partial) {
+            Ok(()) => "it was removed".into(),
+            Err(e) => format!("remove {}: {e}", partial.display()),
+        };
         Err(format!(
-            "{name}: {failure}; run the command again to go on at byte {}",
-            range.start
+            "was not downloaded whole: the checksum of {} is {digest}, which is not what the repository records \
+             ({}); {removed}, run the command again",
+            file.path,
+            file.checksum.recorded()
         ))
     }
-}
 
-/// Compares a finished file with what the server says it is; a file that is not that is removed.
-fn verify(path: &Path, name: &str, etag: &str, size: u64) -> Done<()> {
-    let check = || -> std::io::Result<Option<String>> {
-        let mut file = File::open(path)?;
-        if file.metadata()?.len() != size {
-            return Ok(Some(format!(
-                "has {} bytes instead of {size}",
-                file.metadata()?.len()
-            )));
+    /// Appends what one connection gives, and returns the digest once all is there.
+    async fn connection(
+        &self,
+        commit: &str,
+        file: &RemoteFile,
+        partial: &Path,
+    ) -> Result<String, Failure> {
+        let stored = |e: std::io::Error| Failure::Refused(format!("cannot be stored: {e}"));
+        let mut part = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(partial)
+            .map_err(stored)?;
+        if part.metadata().map_err(stored)?.len() > file.size {
+            part.set_len(0).map_err(stored)?;
         }
-        // Etags of files in large-file storage are their SHA-256; others are git's object ids.
-        if etag.len() != 64 {
-            return Ok(None);
+        let have = part.metadata().map_err(stored)?.len();
+        let mut hash = file.checksum.hash(file.size);
+        hash.read(&part).map_err(stored)?;
+        if have < file.size {
+            self.receive(commit, file, have, &mut part, &mut hash)
+                .await?;
         }
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0; 1 << 20];
+        part.sync_all().map_err(stored)?;
+        Ok(hash.finish())
+    }
+
+    async fn receive(
+        &self,
+        commit: &str,
+        file: &RemoteFile,
+        mut have: u64,
+        part: &mut File,
+        hash: &mut Hash,
+    ) -> Result<(), Failure> {
+        let stored = |e: std::io::Error| Failure::Refused(format!("cannot be stored: {e}"));
+        let rest = (have > 0).then_some(have..file.size);
+        let request = self.remote.download_file_stream().filename(&file.path);
+        let request = request.revision(commit).maybe_range(rest);
+        let (_, mut content) = self.within(request.send()).await?;
+        self.report(file, have);
+        let mut reported = have;
         loop {
-            match file.read(&mut buffer)? {
-                0 => break,
-                n => hash.update(&buffer[..n]),
+            let chunk = async { next(Pin::new(&mut content)).await.transpose() };
+            let Some(chunk) = self.within(chunk).await? else {
+                break;
+            };
+            if chunk.len() as u64 > file.size - have {
+                // A server that does not know ranges sends all of it again.
+                part.set_len(0).map_err(stored)?;
+                return Err(Failure::Broken(format!(
+                    "more than the {} bytes that it has came",
+                    file.size
+                )));
+            }
+            part.write_all(&chunk).map_err(stored)?;
+            hash.update(&chunk);
+            have += chunk.len() as u64;
+            if have - reported >= REPORT_EVERY {
+                self.report(file, have);
+                reported = have;
             }
         }
-        let have: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-        let wrong = !have.eq_ignore_ascii_case(etag);
-        Ok(wrong.then(|| format!("has SHA-256 {have} instead of {etag}")))
-    };
-    match check() {
-        Ok(None) => Ok(()),
-        Ok(Some(wrong)) => {
-            let removed = std::fs::remove_file(path);
-            removed.map_err(|e| format!("{name} {wrong}, and cannot be removed: {e}"))?;
-            Err(format!(
-                "{name} {wrong}; it was removed, run the command again"
-            ))
+        match have == file.size {
+            true => Ok(()),
+            false => Err(Failure::Broken(format!(
+                "the connection ended after {have} of {} bytes",
+                file.size
+            ))),
         }
-        Err(error) => Err(format!("{name}: {error}")),
+    }
+
+    fn report(&self, file: &RemoteFile, done: u64) {
+        // Nobody listens any more where the caller's report panicked.
+        let _ = self.reports.send(Progress {
+            file: file.path.clone(),
+            done,
+            total: file.size,
+        });
+    }
+
+    /// What the server answers, unless it stays silent for too long.
+    async fn within<T>(
+        &self,
+        answer: impl Future<Output = Result<T, HFError>>,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(Failure::of(&error)),
+            Err(_) => Err(Failure::Broken(format!(
+                "cannot be reached: the server was silent for {} s; check the connection and HF_ENDPOINT",
+                self.patience.as_secs()
+            ))),
+        }
     }
 }
 
-/// An error of the hub's client with what to do about it.
-fn explain(error: &hf_hub::HFError) -> String {
-    use hf_hub::HFError as E;
-    const NO_TOKEN: &str = "; set HF_TOKEN to a token that may read it";
-    const NO_ACCESS: &str = "; ask for access on the model's page, then set HF_TOKEN";
-    const NO_MODEL: &str = "; check the id and the revision, or set HF_TOKEN if it is private";
-    let hint = match error {
-        E::AuthRequired { .. } => NO_TOKEN,
-        E::Forbidden { .. } => NO_ACCESS,
-        E::RepoNotFound { .. } | E::RevisionNotFound { .. } => NO_MODEL,
-        E::Http { context } => match context.status.as_u16() {
-            401 => NO_TOKEN,
-            403 => NO_ACCESS,
-            404 => NO_MODEL,
-            _ => "; try again later",
-        },
-        _ => "; check the connection and HF_ENDPOINT",
+/// The next item of a stream.
+async fn next<S: Stream>(mut stream: Pin<&mut S>) -> Option<S::Item> {
+    std::future::poll_fn(|context| stream.as_mut().poll_next(context)).await
+}
+
+impl Failure {
+    fn of(error: &HFError) -> Self {
+        let passing = match error {
+            HFError::Request { .. } | HFError::RateLimited { .. } | HFError::Xet { .. } => true,
+            HFError::Http { context } => context.status.is_server_error(),
+            _ => false,
+        };
+        let words = explain(error);
+        match passing {
+            true => Failure::Broken(words),
+            false => Failure::Refused(words),
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Failure::Broken(words) | Failure::Refused(words) => words,
+        }
+    }
+}
+
+/// An error of the hub's client, and what to do about it, as the end of "model 'X' ..".
+fn explain(error: &HFError) -> String {
+    let unknown = |code: Option<&str>| match code {
+        Some("RevisionNotFound" | "EntryNotFound") => {
+            "is on the hub, but not with this revision or file; check what stands after '@' and ':'"
+        }
+        _ => "is not on the hub; check the id, or set HF_TOKEN if it is private",
     };
+    let context = match error {
+        HFError::AuthRequired { context }
+        | HFError::Forbidden { context }
+        | HFError::RateLimited { context, .. }
+        | HFError::Http { context } => Some(context),
+        HFError::RepoNotFound { context, .. }
+        | HFError::RevisionNotFound { context, .. }
+        | HFError::EntryNotFound { context, .. } => context.as_ref(),
+        _ => None,
+    };
+    let Some(context) = context else {
+        return format!(
+            "cannot be downloaded: {}; check the connection and HF_ENDPOINT",
+            with_causes(error)
+        );
+    };
+    let what = match context.status.as_u16() {
+        // To the unknown, the hub does not tell the absent from the private.
+        401 => {
+            "does not exist or is private; check the id, and set HF_TOKEN to a token that may read it"
+        }
+        403 => "may not be read with this token; ask for access on its page, then set HF_TOKEN",
+        404 => unknown(context.error_code.as_deref()),
+        429 => {
+            "cannot be downloaded now: the server asks to wait; try again later, or set HF_TOKEN"
+        }
+        _ => "cannot be downloaded now; try again later",
+    };
+    let said = context.server_message.as_deref().unwrap_or_default();
+    let (colon, said) = if said.is_empty() {
+        ("", "")
+    } else {
+        (": ", said)
+    };
+    format!(
+        "{what} [{} of {}{colon}{said}]",
+        context.status, context.url
+    )
+}
+
+fn with_causes(error: &HFError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
         source = cause.source();
     }
-    text + hint
+    text
 }

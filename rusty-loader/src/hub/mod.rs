@@ -1,18 +1,23 @@
 //! From what a user calls a model to a path: a file, a folder, or a model of the Hugging Face hub.
 //!
 //! A hub id (`owner/name`, with `@revision` and, for repositories of several GGUF files, `:FILE`) is looked up
-//! in the local cache first, in the layout that all of the hub's clients share. Only what is not there is
-//! downloaded, in pieces, so that a cut download goes on where it ended; each file is checked against the
-//! server's SHA-256 (or, for small files outside large-file storage, its size) before it enters the cache.
+//! in the local cache first, in the layout that all of the hub's clients share; a revision that is there is
+//! used as it is, without asking whether the server has a newer one. Only what is missing is downloaded. A cut
+//! download goes on where it ended, within a call and in the next one, and each file is checked against the
+//! repository's own record of it (SHA-256 in large-file storage, git's object id for the rest) before it enters
+//! the cache.
 //!
 //! `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE` mean what they mean to the hub's
 //! other clients.
 
 mod cache;
+mod checksum;
 mod download;
+mod listing;
 mod model_id;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::{Error, Result};
 use model_id::ModelId;
@@ -22,7 +27,7 @@ use model_id::ModelId;
 pub struct Progress {
     /// The file, as the repository names it.
     pub file: String,
-    /// Bytes that are here.
+    /// Bytes that are here, those of an earlier download included.
     pub done: u64,
     /// Bytes in all.
     pub total: u64,
@@ -39,8 +44,10 @@ pub struct Hub {
     pub cache: Option<PathBuf>,
     /// Use the cache only.
     pub offline: bool,
-    /// Bytes asked for at once; what a cut connection loses at most.
-    pub piece_bytes: u64,
+    /// Connections that may break per file before the download gives up.
+    pub attempts: u32,
+    /// Silence of the server after which a connection counts as broken.
+    pub patience: Duration,
 }
 
 impl Default for Hub {
@@ -50,7 +57,8 @@ impl Default for Hub {
             token: None,
             cache: None,
             offline: false,
-            piece_bytes: 16 << 20,
+            attempts: 6,
+            patience: Duration::from_secs(60),
         }
     }
 }
@@ -58,7 +66,12 @@ impl Default for Hub {
 impl Hub {
     /// As the environment states it.
     pub fn from_env() -> Self {
-        let set = |v: String| !matches!(v.as_str(), "" | "0" | "false" | "False" | "no" | "off");
+        let set = |v: String| {
+            !matches!(
+                v.to_ascii_lowercase().as_str(),
+                "" | "0" | "false" | "no" | "off"
+            )
+        };
         Self {
             offline: std::env::var("HF_HUB_OFFLINE").is_ok_and(set),
             ..Self::default()
@@ -66,38 +79,47 @@ impl Hub {
     }
 
     /// The path of a model: `model` itself where it exists, else a hub id's snapshot folder or GGUF file in the
-    /// cache, downloaded where it is not there. `progress` is told after every piece.
+    /// cache, downloaded where it is not there. `progress` is told as bytes come, at most once per MiB.
     ///
     /// # Errors
-    /// [`Error::Hub`] naming the model and what to do: no such path or id, no access, a cut connection, a file
-    /// whose checksum is wrong.
+    /// [`Error::Hub`] naming the model, the server and what to do: no such path or id, no access, a cut
+    /// connection, a file whose checksum is wrong.
     pub fn resolve(&self, model: &str, progress: &dyn Fn(&Progress)) -> Result<PathBuf> {
         if Path::new(model).exists() {
             return Ok(model.into());
         }
         let id = ModelId::parse(model).map_err(|reason| hub_error(model, reason))?;
         let folder = self.cache.clone().unwrap_or_else(hf_hub::resolve_cache_dir);
-        let cache = cache::Repository::new(&folder, &id);
-        if let Some(path) = cache.find(&id) {
-            return Ok(path);
+        let repository = cache::Repository::new(&folder, &id);
+        let found = repository.find(&id);
+        let commit = match found {
+            Some(found) if found.whole || self.offline => return Ok(found.path),
+            None if self.offline => {
+                let reason = format!(
+                    "is not in the cache ({}), and HF_HUB_OFFLINE forbids to download it; unset it, or give \
+                     the path of a model",
+                    folder.display()
+                );
+                return Err(hub_error(model, reason));
+            }
+            // What a file beside the weights adds must belong to the same commit.
+            Some(ref found) => Some(found.commit.clone()),
+            None => None,
+        };
+        if let Err(reason) = download::download(self, &id, commit, &repository, progress) {
+            let Some(found) = found else {
+                return Err(hub_error(model, reason));
+            };
+            tracing::warn!("{model}: files beside the weights may be missing: it {reason}");
+            return Ok(found.path);
         }
-        if self.offline {
-            let folder = folder.display();
-            return Err(hub_error(
-                model,
-                format!(
-                    "is not in the cache ({folder}), and HF_HUB_OFFLINE forbids to download it"
-                ),
-            ));
-        }
-        download::download(self, &id, &cache, progress)
-            .map_err(|reason| hub_error(model, reason))?;
-        cache.find(&id).ok_or_else(|| {
-            hub_error(
+        match repository.find(&id) {
+            Some(found) => Ok(found.path),
+            None => Err(hub_error(
                 model,
                 "was downloaded, but holds no model that can be opened",
-            )
-        })
+            )),
+        }
     }
 }
 

@@ -16,6 +16,10 @@ mod kind {
     pub const BYTE: u64 = 6;
 }
 
+/// Bytes of a token that merges may build. SentencePiece's own limit is 16 characters unless set otherwise; the
+/// work is quadratic in this.
+const MAX_MERGED: usize = 1024;
+
 /// Where metadata is looked up: an opened model, or a container that holds nothing but a vocabulary.
 pub(super) struct Source<'a> {
     /// File name for errors.
@@ -197,7 +201,10 @@ impl<'a> Vocabulary<'a> {
             .collect();
         let mut merges: Vec<(f64, usize, usize, usize)> = Vec::new();
         for (id, token) in self.tokens.iter().enumerate() {
-            if self.kind(id) == kind::CONTROL || self.kind(id) == kind::BYTE {
+            if self.kind(id) == kind::CONTROL
+                || self.kind(id) == kind::BYTE
+                || token.len() > MAX_MERGED
+            {
                 continue;
             }
             let score = self.scores.get(id).copied().unwrap_or(0.0);

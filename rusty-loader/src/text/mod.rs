@@ -5,7 +5,9 @@
 
 mod gguf_vocab;
 mod pre_tokenizers;
+mod python_syntax;
 mod template;
+mod template_limits;
 mod tokenizer;
 
 pub use template::{ChatTemplate, Render};

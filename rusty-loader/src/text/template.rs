@@ -2,7 +2,11 @@
 //!
 //! The environment is transformers': blocks are trimmed, `raise_exception`, `strftime_now` and loop controls
 //! exist, `tojson` prints like Python's `json.dumps(ensure_ascii=False)`, strings have Python's methods.
+//!
+//! Templates come with models and are not trusted; `template_limits` bounds what they may use.
 
+use super::python_syntax;
+use super::template_limits::{self, Bounded};
 use crate::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
@@ -45,8 +49,7 @@ impl ChatTemplate {
             .build();
         environment
             .set_syntax(syntax.map_err(|e| Error::malformed(label.as_ref(), e.to_string()))?);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        template_limits::set(&mut environment);
         environment.add_function(
             "raise_exception",
             |message: String| -> Result<Value, minijinja::Error> {
@@ -58,12 +61,13 @@ impl ChatTemplate {
         });
         environment.add_filter("tojson", tojson);
         let path = PathBuf::from(label);
-        let plain = strip_generation_tags(source);
+        let plain = python_syntax::in_plain_jinja(source)
+            .map_err(|e| Error::malformed(&path, format!("chat template: {e}")))?;
         environment
             .add_template_owned("chat", plain)
             .map_err(|e| Error::Malformed {
                 path: path.clone(),
-                reason: format!("chat template: {e:#}"),
+                reason: format!("chat template: {e}"),
             })?;
         Ok(Self { environment, path })
     }
@@ -90,15 +94,26 @@ impl ChatTemplate {
                 .iter()
                 .map(|(k, v)| (k.clone(), template_value(v))),
         );
+        let mut text = Bounded::default();
         template
-            .render(context! { ..extra, ..base })
-            .map_err(|e| self.failed(&e))
+            .render_captured_to(context! { ..extra, ..base }, &mut text)
+            .map_err(|e| self.failed(&e))?;
+        String::from_utf8(text.into_bytes()).map_err(|e| Error::Malformed {
+            path: self.path.clone(),
+            reason: format!("chat template: {e}"),
+        })
     }
 
     fn failed(&self, error: &minijinja::Error) -> Error {
+        let mut reason = format!("chat template: {error}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            reason.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
         Error::Malformed {
             path: self.path.clone(),
-            reason: format!("chat template: {error}"),
+            reason,
         }
     }
 }
@@ -122,22 +137,6 @@ fn template_value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// `{% generation %}` marks an assistant's text for training masks and prints nothing itself.
-fn strip_generation_tags(source: &str) -> String {
-    let mut text = source.to_string();
-    for word in ["generation", "endgeneration"] {
-        for (open, close) in [("{%-", "-%}"), ("{%-", "%}"), ("{%", "-%}"), ("{%", "%}")] {
-            for inner in [format!(" {word} "), word.to_string()] {
-                let plain = format!("{open} if true {close}");
-                let end = format!("{open} endif {close}");
-                let with = if word == "generation" { plain } else { end };
-                text = text.replace(&format!("{open}{inner}{close}"), &with);
-            }
-        }
-    }
-    text
-}
-
 /// JSON as Python's `json.dumps(value, ensure_ascii=False, indent=indent)` writes it.
 fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
@@ -145,12 +144,12 @@ fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, min
         let _: Option<Value> = options.get(ignored)?;
     }
     options.assert_all_used()?;
-    let mut bytes = Vec::new();
+    let mut bytes = Bounded::default();
     let failed =
         |e: serde_json::Error| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string());
     match indent {
         Some(width) => {
-            let spaces = vec![b' '; width];
+            let spaces = vec![b' '; template_limits::length(width)?];
             let formatter = serde_json::ser::PrettyFormatter::with_indent(&spaces);
             let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
             value.serialize(&mut serializer).map_err(failed)?;
@@ -161,7 +160,7 @@ fn tojson(value: Value, options: minijinja::value::Kwargs) -> Result<String, min
             value.serialize(&mut serializer).map_err(failed)?;
         }
     }
-    String::from_utf8(bytes)
+    String::from_utf8(bytes.into_bytes())
         .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
 }
 

@@ -122,10 +122,15 @@ impl Tokenizer {
     }
 
     fn from_bytes(path: &Path, json: &[u8], eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
-        let inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::Malformed {
+        let unusable = |e: &dyn std::fmt::Display| Error::Malformed {
             path: path.into(),
             reason: format!("no usable tokenizer: {e}"),
-        })?;
+        };
+        serde_json::from_slice::<Parts>(json).map_err(|e| unusable(&e))?;
+        let built = || tokenizers::Tokenizer::from_bytes(json);
+        let inner = std::panic::catch_unwind(built)
+            .map_err(|_| unusable(&"one of its parts is malformed"))?
+            .map_err(|e| unusable(&e))?;
         Ok(Self {
             inner: Arc::new(inner),
             path: path.into(),
@@ -216,6 +221,17 @@ impl std::fmt::Debug for Tokenizer {
             self.vocab_size()
         )
     }
+}
+
+/// Parts of a description in which the `tokenizers` crate panics where the text stops being JSON; reading them
+/// first gives an error instead. It panics on some well-formed contents too (a character map of no use).
+#[derive(serde::Deserialize)]
+#[allow(dead_code)]
+struct Parts {
+    #[serde(default)]
+    normalizer: serde_json::Value,
+    #[serde(default)]
+    decoder: serde_json::Value,
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
