@@ -122,7 +122,7 @@ pub struct Sampling {
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Stop before this text; may be repeated.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
 }
 
@@ -136,7 +136,12 @@ pub struct Run {
     #[arg(value_name = "PROMPT", conflicts_with = "prompt_flag")]
     pub prompt: Option<String>,
     /// The prompt.
-    #[arg(short = 'p', long = "prompt", value_name = "PROMPT")]
+    #[arg(
+        short = 'p',
+        long = "prompt",
+        value_name = "PROMPT",
+        allow_hyphen_values = true
+    )]
     pub prompt_flag: Option<String>,
     /// A system message.
     #[arg(long)]
@@ -214,9 +219,12 @@ pub struct Inspect {
 /// Options of `rusty tokenize`.
 #[derive(Args, Debug)]
 pub struct Tokenize {
-    /// MODEL and TEXT, or TEXT alone for the built-in demo.
-    #[arg(num_args = 1..=2, required = true, value_names = ["MODEL", "TEXT"])]
-    pub arguments: Vec<String>,
+    /// MODEL, or TEXT for the built-in demo.
+    #[arg(value_name = "MODEL", allow_hyphen_values = true)]
+    pub first: String,
+    /// The text.
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
+    pub second: Option<String>,
     /// Add the special tokens that the model expects around a text.
     #[arg(long)]
     pub special: bool,

@@ -9,10 +9,9 @@ use std::io::Write;
 
 /// Prints ids, one line of them, with their pieces unless JSON is asked for.
 pub fn run(options: &Tokenize) -> Result<()> {
-    let (tokenizer, text) = match &options.arguments[..] {
-        [model, text] => (Tokenizer::open(&model::resolve(model)?)?, text),
-        [text, ..] => (Tokenizer::from_model(&*rusty_engine::demo::model()?)?, text),
-        [] => unreachable!("the command line requires one"),
+    let (tokenizer, text) = match (&options.first, &options.second) {
+        (model, Some(text)) => (Tokenizer::open(&model::resolve(model)?)?, text),
+        (text, None) => (Tokenizer::from_model(&*rusty_engine::demo::model()?)?, text),
     };
     let ids = tokenizer.encode(text, options.special)?;
     let mut out = std::io::stdout().lock();
