@@ -1,5 +1,6 @@
 //! Graphs of all architectures: their text form, their invariants and, by the interpreter, their numbers.
 
+mod gguf_twins;
 mod invariants;
 mod oracle;
 mod text;

@@ -6,10 +6,10 @@ use rusty_graph::interpret::Matrix;
 use safetensors::SafeTensors;
 use std::collections::BTreeSet;
 
-struct Expected(Vec<u8>);
+pub struct Expected(Vec<u8>);
 
 impl Expected {
-    fn read(folder: &str) -> Self {
+    pub fn read(folder: &str) -> Self {
         Self(std::fs::read(golden(folder).join("expected.safetensors")).expect(folder))
     }
 
@@ -18,13 +18,13 @@ impl Expected {
         tensors.tensor(name).ok().map(|t| t.data().to_vec())
     }
 
-    fn ids(&self, name: &str) -> Option<Vec<u32>> {
+    pub fn ids(&self, name: &str) -> Option<Vec<u32>> {
         let bytes = self.bytes(name)?;
         let ids = bytes.as_chunks::<8>().0;
         Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
     }
 
-    fn floats(&self, name: &str) -> Vec<f32> {
+    pub fn floats(&self, name: &str) -> Vec<f32> {
         let bytes = self.bytes(name).expect(name);
         bytes
             .as_chunks::<4>()
@@ -35,7 +35,7 @@ impl Expected {
     }
 }
 
-fn assert_close(what: &str, have: &Matrix, want: &[f32]) {
+pub fn assert_close(what: &str, have: &Matrix, want: &[f32]) {
     assert_eq!(have.data.len(), want.len(), "{what}");
     let apart = have
         .data
