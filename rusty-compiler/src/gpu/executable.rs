@@ -5,7 +5,7 @@ use super::kernels::delta::SHRINK_CUBES;
 use super::kernels::env::BINDINGS;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
-use super::prepare::{arena_bytes, caches, compile, page_bytes, vector_weights};
+use super::prepare::{arena_bytes, caches, compile, page_bytes, tile_rows, vector_weights};
 use super::stage::{Grid, Stage, Template, When};
 use super::text::{KernelSpec, info};
 use super::weights::WeightStore;
@@ -46,6 +46,8 @@ pub struct GpuExecutable {
     ranks: u32,
     recordings: HashMap<Shape, Recording>,
     weight_bytes: u64,
+    /// Query rows of an attention tile.
+    tile_rows: u32,
 }
 
 impl GpuExecutable {
@@ -99,6 +101,7 @@ impl GpuExecutable {
                 other(256, "no pages")?,
                 other(256, "no adapters")?,
             ],
+            tile_rows: tile_rows(&stages),
             kv: caches(&plan, &*device, &options)?,
             stages,
             pipelines,
@@ -312,7 +315,7 @@ impl Executable for GpuExecutable {
             self.options.pages,
             self.options.slots,
         )?;
-        let encoded = encode(step, &self.plan.ropes);
+        let encoded = encode(step, &self.plan.ropes, self.tile_rows);
         self.upload(&encoded.words)?;
         let recording = self.recording(encoded.shape)?;
         self.device.submit(&recording)?;

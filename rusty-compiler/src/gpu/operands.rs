@@ -4,7 +4,6 @@
 //! scalars never change.
 
 use super::kernels::env::header;
-use super::lower::ATTENTION_ROWS;
 use crate::{PAGE_TOKENS, Step};
 use rusty_graph::RopeSpec;
 
@@ -32,10 +31,10 @@ pub(super) struct Encoded {
 }
 
 /// Encodes a checked step.
-pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec]) -> Encoded {
+pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec], tile_rows: u32) -> Encoded {
     let rows = step.rows();
     let selected = step.selected();
-    let tiles = tiles(step);
+    let tiles = tiles(step, tile_rows);
     let decode = tiles.iter().all(|(_, n)| *n == 1);
     let shape = Shape {
         rows: bucket(rows as u32),
@@ -104,12 +103,12 @@ fn rotary(step: &Step<'_>, rope: &RopeSpec, words: &mut Vec<u32>) {
 }
 
 /// Runs of rows of one sequence, cut to the rows of an attention tile: first row and number of rows.
-fn tiles(step: &Step<'_>) -> Vec<(u32, u32)> {
+fn tiles(step: &Step<'_>, tile_rows: u32) -> Vec<(u32, u32)> {
     let mut tiles: Vec<(u32, u32)> = Vec::new();
     for row in 0..step.rows() {
         let same = row > 0 && step.sequence_of[row] == step.sequence_of[row - 1];
         match tiles.last_mut() {
-            Some((_, n)) if same && *n < ATTENTION_ROWS => *n += 1,
+            Some((_, n)) if same && *n < tile_rows => *n += 1,
             _ => tiles.push((row as u32, 1)),
         }
     }

@@ -1,8 +1,9 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
 use super::kernels::sink::token_words;
-use super::stage::Stage;
-use super::text::KernelSpec;
+use super::lower::ATTENTION_ROWS;
+use super::stage::{Stage, When};
+use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
 use crate::{BindOptions, Error, PAGE_TOKENS, Result};
 use rayon::prelude::*;
@@ -87,4 +88,18 @@ pub(super) fn caches(
             Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
         })
         .collect()
+}
+
+/// Query rows that every prefill attention kernel of a plan takes at once: many query heads per key/value head, or
+/// little shared memory, leave room for fewer.
+pub(super) fn tile_rows(stages: &[Stage]) -> u32 {
+    let prefill = stages.iter().flat_map(|s| &s.plain);
+    let prefill = prefill.filter(|(_, when, _)| *when == When::Decode(false));
+    let rows = prefill
+        .flat_map(|(_, _, templates)| templates)
+        .filter_map(|t| match &t.spec.kind {
+            Kind::Attention(config) => Some(config.rows),
+            _ => None,
+        });
+    rows.min().unwrap_or(ATTENTION_ROWS)
 }

@@ -199,6 +199,20 @@ fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
     }
 }
 
+/// Eight query heads on one key/value head leave attention's tiles room for fewer rows.
+#[test]
+fn many_query_heads_per_key_head_agree_across_devices() {
+    let file = rusty_loader::random::model("llama-tiny", "f32").expect("shape");
+    let ids: Vec<u32> = (0..45).map(|i| (i * 37 + 11) % 500).collect();
+    let pages: Vec<u32> = (0..24).collect();
+    let logits = |on: &On| {
+        let mut exe = bound(&*file, on, KvFormat::F32, 2);
+        all_logits(&mut *exe, &ids, SELECTED, &pages)
+    };
+    let want = logits(&instruction_sets().remove(0)).concat();
+    assert_close("Vulkan", &logits(&vulkan()), &want, 1e-3);
+}
+
 /// Half-precision keys and values stay within the stated distance of the reference.
 #[test]
 fn half_precision_cache_is_close() {
