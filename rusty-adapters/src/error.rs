@@ -10,12 +10,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be read.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Io {
         /// File.
         path: PathBuf,
         /// The system's reason.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A file is not what it claims to be.
     #[error("{path}: {reason}")]

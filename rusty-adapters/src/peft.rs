@@ -22,7 +22,7 @@ const MAX_RANK: usize = 4096;
 pub fn load(folder: &Path, graph: &Graph) -> Result<SlotData> {
     let read = |name: &str| {
         let path = folder.join(name);
-        std::fs::read(&path).map_err(|source| Error::Io { path, source })
+        std::fs::read(&path).map_err(|reason| Error::Io { path, reason })
     };
     let (config, tensors) = (
         read("adapter_config.json")?,

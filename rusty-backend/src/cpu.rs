@@ -2,6 +2,10 @@
 
 use crate::target::{Isa, Target};
 
+/// Threads that one core may be given: kernels wait for one another at barriers, and far more threads than
+/// cores make no progress.
+const THREADS_PER_CORE: usize = 4;
+
 /// The host's CPU.
 #[derive(Clone, Debug)]
 pub struct CpuDevice {
@@ -9,7 +13,7 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// The CPU with `threads` threads; none means all cores this process may run on.
+    /// The CPU with `threads` threads, at most four per core; none means all cores this process may run on.
     ///
     /// `RUSTY_ISA` (`scalar`, `avx2`, `avx512`, `neon`) lowers the instruction set below what the machine
     /// has; a set the machine lacks is ignored with a warning.
@@ -22,7 +26,7 @@ impl CpuDevice {
             Isa::Neon { .. } => "cpu-neon",
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.unwrap_or(cores).clamp(1, 256);
+        let threads = threads.unwrap_or(cores).clamp(1, THREADS_PER_CORE * cores);
         let memory_bytes = memory_bytes();
         Self {
             target: Target {

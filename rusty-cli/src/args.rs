@@ -58,7 +58,7 @@ pub struct Load {
     #[arg(long, value_name = "TOKENS")]
     pub ctx: Option<usize>,
     /// Threads of the CPU device [default: all cores].
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = threads)]
     pub threads: Option<usize>,
     /// An adapter: a PEFT folder, or the name of one of the demo model's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
@@ -98,19 +98,19 @@ pub struct Sampling {
     )]
     pub max_tokens: usize,
     /// Temperature; 0 is greedy.
-    #[arg(long = "temp", default_value_t = 0.0)]
+    #[arg(long = "temp", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Keep the K most likely tokens; 0: all.
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
     /// Keep the most likely tokens up to this probability.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Divide the logits of seen tokens by this.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub repetition_penalty: f32,
     /// Subtract this from the logits of seen tokens.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
@@ -144,7 +144,7 @@ pub struct Run {
     )]
     pub prompt_flag: Option<String>,
     /// A system message.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "raw")]
     pub system: Option<String>,
     /// Give the prompt to the model as it is, without its chat template.
     #[arg(long)]
@@ -260,13 +260,13 @@ pub struct Bench {
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub adapters: usize,
     /// Rank of random adapters.
-    #[arg(long, default_value_t = 16, value_name = "R")]
+    #[arg(long, default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub adapter_rank: u32,
     /// Repetitions.
     #[arg(short, long, default_value_t = 5)]
     pub repetitions: usize,
     /// Threads of the CPU device.
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = threads)]
     pub threads: Option<usize>,
     /// Device.
     #[arg(long, default_value = "auto")]
@@ -289,6 +289,17 @@ pub enum Output {
     Text,
     /// A JSON array.
     Json,
+}
+
+/// A number of threads: more than the cores only makes them wait for one another.
+fn threads(text: &str) -> Result<usize, String> {
+    let threads: usize = text.parse().map_err(|_| "is no number".to_string())?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    match threads {
+        0 => Err("at least one thread is needed".into()),
+        n if n > cores => Err(format!("this process may use {cores} cores")),
+        n => Ok(n),
+    }
 }
 
 /// Options of `rusty devices`.

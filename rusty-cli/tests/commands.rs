@@ -141,6 +141,18 @@ fn chat_remembers_and_forgets() {
 }
 
 #[test]
+fn chat_goes_on_after_a_turn_that_cannot_be_answered() {
+    let long = "many words ".repeat(200);
+    let input = format!("{long}\nWho are you?\n");
+    let output = with_input(&["chat", "--device", "cpu", "--ctx", "128"], &input);
+    let errors = String::from_utf8_lossy(&output.stderr).to_string();
+    assert!(errors.contains("do not fit the context of 128"), "{errors}");
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
 fn logits_are_written_as_safetensors() {
     let folder = tempfile::tempdir().expect("folder");
     let out = folder.path().join("logits.safetensors");
@@ -378,6 +390,32 @@ fn failures_name_the_cause_and_the_way_out() {
     );
     let (code, text) = failure(&["run", "hi", "--adapter", "sql=much"]);
     assert!(code == 1 && text.contains("much"), "{code} {text}");
+    let (code, text) = failure(&["run", "hi", "--ctx", "900000000", "--device", "cpu"]);
+    assert!(code == 1 && text.contains("out of memory"), "{code} {text}");
+    for words in [
+        &["run", "hi", "--ctx", "18446744073709551615"][..],
+        &["bench", "-p", "900000000"],
+    ] {
+        let (code, text) = failure(&[words, &["--device", "cpu"]].concat());
+        assert!(code == 1 && text.contains("out of memory"), "{code} {text}");
+    }
+    let (code, text) = failure(&["run", "hi", "--threads", "100000"]);
+    assert!(code == 2 && text.contains("cores"), "{code} {text}");
+    let (code, text) = failure(&["run", "hi", "--temp", "-1"]);
+    assert!(code == 1 && text.contains("temperature"), "{code} {text}");
+    let (code, text) = failure(&["run", "hi", "--adapter", "sql=1e38"]);
+    assert!(code == 1 && text.contains("not finite"), "{code} {text}");
+    let (code, text) = failure(&["run", "  "]);
+    assert!(code == 1 && text.contains("no prompt"), "{code} {text}");
+    let (code, text) = failure(&["tokenize", env!("CARGO_MANIFEST_DIR")]);
+    assert!(code == 1 && text.contains("no text"), "{code} {text}");
+    let (code, text) = failure(&["inspect", env!("CARGO_MANIFEST_DIR")]);
+    assert!(
+        code == 1 && text.contains("no model folder"),
+        "{code} {text}"
+    );
+    let (code, text) = failure(&["bench", "--batch", "100000", "--device", "cpu"]);
+    assert!(code == 1 && text.contains("sequences"), "{code} {text}");
     let (code, text) = failure(&["run"]);
     assert!(code == 1 && text.contains("no prompt"), "{code} {text}");
     let (code, text) = failure(&["logits", "--tokens", "99999", "--out", "/tmp/never"]);

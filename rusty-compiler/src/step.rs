@@ -39,9 +39,9 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
-    /// Pages for `tokens` tokens in one sequence.
+    /// Pages for `tokens` tokens in one sequence; `u32::MAX` where there is no such number.
     pub fn pages_for(tokens: usize) -> u32 {
-        tokens.div_ceil(PAGE_TOKENS) as u32
+        u32::try_from(tokens.div_ceil(PAGE_TOKENS)).unwrap_or(u32::MAX)
     }
 }
 
@@ -173,10 +173,25 @@ impl Step<'_> {
 pub enum RowResult {
     /// [`Want::ArgMax`]: the most likely token, the lowest id among equals.
     Token(u32),
+    /// [`Want::ArgMax`] where no logit is the largest: they overflowed or are no numbers.
+    NotFinite,
     /// [`Want::Logits`].
     Logits(Vec<f32>),
     /// [`Want::Hidden`].
     Hidden(Vec<f32>),
+}
+
+impl RowResult {
+    /// What an argmax kernel stores where the largest lane is not finite.
+    pub(crate) const NO_TOKEN: u32 = u32::MAX;
+
+    /// The result of an argmax kernel.
+    pub(crate) fn pick(word: u32) -> Self {
+        match word {
+            Self::NO_TOKEN => RowResult::NotFinite,
+            token => RowResult::Token(token),
+        }
+    }
 }
 
 /// Results of the rows that wanted one, in row order.

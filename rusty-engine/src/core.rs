@@ -1,5 +1,6 @@
 //! The engine's inner state, behind one lock: executable, pages and sequences. Whoever waits for a token
-//! drives a step, and a step serves every sequence that has rows to run.
+//! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
+//! alone is kept for its own reader.
 
 use crate::generation::Sequence;
 use crate::pages::PagePool;
@@ -80,7 +81,7 @@ impl Core {
             if chunk.last
                 && let Some((_, result)) = results.next()
             {
-                sequence.advance(result, &mut self.pool)?;
+                sequence.advance(result, &mut self.pool);
             }
         }
         Ok(true)

@@ -77,7 +77,8 @@ impl Engine {
         let device = Device::open(&options.device, options.threads)?;
         let plan = rusty_compiler::compile(&graph, device.target())?;
         let context = context(&plan, options, file.label())?;
-        let pages = BindOptions::pages_for(context) * options.sessions.max(1) as u32;
+        let pages = BindOptions::pages_for(context)
+            .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
         let bind = BindOptions {
             pages,
             kv: options.kv,
@@ -89,7 +90,7 @@ impl Engine {
         let tokenizer = match Tokenizer::from_model(file) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
-                tracing::warn!("no tokenizer: {error}");
+                tracing::info!("no tokenizer: {error}");
                 None
             }
         };

@@ -48,6 +48,15 @@ pub enum Error {
         /// Context.
         context: usize,
     },
+    /// A row's logits overflowed or are no numbers.
+    #[error(
+        "the logits behind {tokens} tokens are not finite; \
+         an adapter's weight is far too large, or the file is damaged (--check tells)"
+    )]
+    NotFinite {
+        /// Tokens of the sequence.
+        tokens: usize,
+    },
     /// A test inference gave numbers that cannot be right.
     #[error(
         "{model}: the test inference failed: {reason}; the file is damaged or not what it claims to be"

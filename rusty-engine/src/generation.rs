@@ -42,6 +42,8 @@ pub(crate) struct Running {
     first: Option<Instant>,
     pub queue: VecDeque<Token>,
     pub finish: Option<Finish>,
+    /// What ended it otherwise, until its reader takes it.
+    pub failure: Option<Error>,
     pub timings: Timings,
 }
 
@@ -56,6 +58,7 @@ impl Sequence {
         pool: &mut PagePool,
     ) -> Result<()> {
         let start = Instant::now();
+        self.running = None;
         if let Some(problem) = request.sampling.problem() {
             return Err(Error::Request(problem));
         }
@@ -100,6 +103,7 @@ impl Sequence {
             first: None,
             queue: VecDeque::new(),
             finish: (request.max_tokens == 0).then_some(Finish::Length),
+            failure: None,
             timings,
         });
         Ok(())
@@ -123,7 +127,7 @@ impl Sequence {
     /// Tokens that a step may run now.
     pub fn waiting(&self) -> usize {
         match &self.running {
-            Some(r) if r.finish.is_none() && r.queue.len() < QUEUE => {
+            Some(r) if r.finish.is_none() && r.failure.is_none() && r.queue.len() < QUEUE => {
                 self.tokens.len() - self.computed
             }
             _ => 0,
@@ -139,14 +143,31 @@ impl Sequence {
     }
 
     /// Takes the result of the last token's row: the next token, and the end where it has come.
-    pub fn advance(&mut self, result: RowResult, pool: &mut PagePool) -> Result<()> {
+    ///
+    /// A failure ends this answer alone and waits for its reader.
+    pub fn advance(&mut self, result: RowResult, pool: &mut PagePool) {
+        if let Err(error) = self.try_advance(result, pool)
+            && let Some(running) = &mut self.running
+        {
+            running.failure = Some(error);
+        }
+    }
+
+    fn try_advance(&mut self, result: RowResult, pool: &mut PagePool) -> Result<()> {
         let Some(running) = &mut self.running else {
             return Ok(());
         };
+        let not_finite = Error::NotFinite {
+            tokens: self.tokens.len(),
+        };
         let next = match result {
             RowResult::Token(token) => token,
+            RowResult::Logits(logits) if logits.iter().any(|l| !l.is_finite()) => {
+                return Err(not_finite);
+            }
             RowResult::Logits(mut logits) => running.sampler.choose(&mut logits, &self.tokens),
             RowResult::Hidden(_) => return Ok(()),
+            RowResult::NotFinite => return Err(not_finite),
         };
         running.take(next)?;
         if running.finish.is_some() {

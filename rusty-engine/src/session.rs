@@ -151,10 +151,23 @@ impl Generation<'_> {
             if let Some(token) = running.queue.pop_front() {
                 return Ok(Some(token));
             }
+            if let Some(error) = running.failure.take() {
+                sequence.running = None;
+                return Err(error);
+            }
             if running.finish.is_some() {
                 return Ok(None);
             }
             core.step()?;
+        }
+    }
+}
+
+/// An answer that nobody reads any more takes no part in later steps.
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if let Ok((sequence, _)) = self.session.engine.core().sequence(self.session.id) {
+            sequence.running = None;
         }
     }
 }

@@ -50,11 +50,13 @@ impl Throughput {
 impl Workload {
     /// Pages that the workload needs.
     pub fn pages(&self) -> u32 {
-        self.pages_per_sequence() * self.batch.max(1) as u32
+        self.pages_per_sequence()
+            .saturating_mul(u32::try_from(self.batch.max(1)).unwrap_or(u32::MAX))
     }
 
     fn pages_per_sequence(&self) -> u32 {
-        BindOptions::pages_for(self.depth + self.prompt.max(self.generate) + 1)
+        let tokens = self.depth.saturating_add(self.prompt.max(self.generate));
+        BindOptions::pages_for(tokens.saturating_add(1))
     }
 }
 

@@ -10,12 +10,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The file could not be read or mapped.
-    #[error("{path}: {source}")]
+    #[error("{path}: {reason}")]
     Io {
         /// File or folder.
         path: PathBuf,
         /// The system's reason.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The file is not what it claims to be.
     #[error("{path}: {reason}")]
@@ -46,10 +46,10 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+    pub(crate) fn io(path: &Path, reason: std::io::Error) -> Self {
         Error::Io {
             path: path.into(),
-            source,
+            reason,
         }
     }
 

@@ -16,8 +16,13 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     let path = path.as_ref();
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if kind.is_dir() {
+        let checkpoint = path.join("config.json").exists();
         return match lone_gguf(path)? {
-            Some(file) if !path.join("config.json").exists() => Ok(Box::new(gguf::open(&file)?)),
+            Some(file) if !checkpoint => Ok(Box::new(gguf::open(&file)?)),
+            None if !checkpoint => Err(Error::malformed(
+                path,
+                "is no model folder: it holds neither config.json nor exactly one GGUF file",
+            )),
             _ => Ok(Box::new(safetensors::open(path)?)),
         };
     }

@@ -97,7 +97,11 @@ fn unit() -> Result<()> {
         environment.push(("RUSTY_NVRTC", folder.display().to_string()));
     }
     let environment: Vec<_> = environment.iter().map(|(k, v)| (*k, v.as_str())).collect();
-    cargo(&["test", "--workspace", "--quiet"], &environment)
+    // Every failure is worth knowing: a run on another machine may be long to come by.
+    cargo(
+        &["test", "--workspace", "--quiet", "--no-fail-fast"],
+        &environment,
+    )
 }
 
 /// Runs cargo in the workspace's root with extra environment.

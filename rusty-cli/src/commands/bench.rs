@@ -28,6 +28,12 @@ pub fn run(options: &Bench) -> Result<()> {
     let graph = rusty_graph::arch::build(&*file)?;
     let plan = rusty_compiler::compile(&graph, device.target())?;
     let format = dominant_format(&plan);
+    let together = plan.row_budget().min(plan.output_budget());
+    ensure!(
+        options.batch <= together,
+        "--batch {}: a step runs up to {together} sequences",
+        options.batch
+    );
     let (rows, vocab, sites) = (plan.row_budget(), plan.vocab, plan.sites.clone());
     let workload = Workload {
         prompt: options.prompt,

@@ -3,7 +3,7 @@
 use super::run::summary;
 use crate::args::Chat;
 use crate::engine;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rusty_engine::{Message, Prompt};
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -27,15 +27,17 @@ pub fn run(options: &Chat) -> Result<()> {
         );
     }
     let mut out = std::io::stdout().lock();
-    let mut lines = std::io::stdin().lock().lines();
+    let mut input = std::io::stdin().lock();
+    let mut failed = 0;
     loop {
         if terminal {
             eprint!("> ");
         }
-        let Some(line) = lines.next().transpose()? else {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line)? == 0 {
             break;
-        };
-        match line.trim() {
+        }
+        match String::from_utf8_lossy(&line).trim() {
             "" => continue,
             "/exit" | "/quit" => break,
             "/clear" => {
@@ -53,13 +55,15 @@ pub fn run(options: &Chat) -> Result<()> {
                 }
             }
             // The conversation goes on without the turn that could not be answered.
-            Err(error) if error.downcast_ref::<rusty_engine::Error>().is_some() && terminal => {
+            Err(error) if error.downcast_ref::<rusty_engine::Error>().is_some() => {
                 messages.pop();
+                failed += usize::from(!terminal);
                 eprintln!("error: {error:#}");
             }
             Err(error) => return Err(error),
         }
     }
+    ensure!(failed == 0, "{failed} turns were not answered");
     Ok(())
 }
 

@@ -66,9 +66,18 @@ pub fn summary(timings: &Timings, engine: &Engine) -> String {
 }
 
 fn prompt_text(options: &Run) -> Result<String> {
-    if let Some(text) = options.prompt.as_ref().or(options.prompt_flag.as_ref()) {
-        return Ok(text.clone());
-    }
+    let text = match options.prompt.as_ref().or(options.prompt_flag.as_ref()) {
+        Some(text) => text.clone(),
+        None => standard_input()?,
+    };
+    ensure!(
+        !text.trim().is_empty(),
+        "no prompt: give it as an argument, with -p, or on standard input"
+    );
+    Ok(text)
+}
+
+fn standard_input() -> Result<String> {
     if std::io::stdin().is_terminal() {
         eprintln!("reading the prompt from standard input; end it with Ctrl-D");
     }
@@ -76,12 +85,7 @@ fn prompt_text(options: &Run) -> Result<String> {
     std::io::stdin()
         .read_to_string(&mut text)
         .context("standard input")?;
-    let text = text.trim_end_matches(['\n', '\r']).to_string();
-    ensure!(
-        !text.is_empty(),
-        "no prompt: give it as an argument, with -p, or on standard input"
-    );
-    Ok(text)
+    Ok(text.trim_end_matches(['\n', '\r']).to_string())
 }
 
 /// A chat turn where the model has a template, plain text otherwise.

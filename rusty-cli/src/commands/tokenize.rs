@@ -2,13 +2,19 @@
 
 use crate::args::Tokenize;
 use crate::model;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rusty_loader::text::Tokenizer;
 use serde_json::json;
 use std::io::Write;
+use std::path::Path;
 
 /// Prints ids, one line of them, with their pieces unless JSON is asked for.
 pub fn run(options: &Tokenize) -> Result<()> {
+    if let (path, None) = (&options.first, &options.second)
+        && Path::new(path).exists()
+    {
+        bail!("no text: {path} is a model's path; give the text behind it");
+    }
     let (tokenizer, text) = match (&options.first, &options.second) {
         (model, Some(text)) => (Tokenizer::open(&model::resolve(model)?)?, text),
         (text, None) => (Tokenizer::from_model(&*rusty_engine::demo::model()?)?, text),

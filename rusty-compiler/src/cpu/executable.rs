@@ -111,6 +111,18 @@ impl CpuExecutable {
             needs.add(&code, &plan, kernel);
             codes.push(code);
         }
+        let asked = plan
+            .kv_bytes_per_token(options.kv.bytes() as u64)
+            .saturating_mul(u64::from(options.pages) * PAGE_TOKENS as u64);
+        if asked > target.memory_bytes {
+            return Err(Error::Device(rusty_backend::Error::OutOfMemory {
+                device: target.name.clone(),
+                owner: format!("keys and values of {} pages", options.pages),
+                asked,
+                used: 0,
+                limit: target.memory_bytes,
+            }));
+        }
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = Memory::new(&plan, &needs, &weights, threads, options.pages);
         let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
@@ -253,7 +265,7 @@ impl Executable for CpuExecutable {
         let results = selected.iter().enumerate().filter_map(|(i, &row)| {
             let result = match step.wants[row as usize] {
                 Want::Nothing => return None,
-                Want::ArgMax => RowResult::Token(self.row::<u32>(argmax, i)[0]),
+                Want::ArgMax => RowResult::pick(self.row::<u32>(argmax, i)[0]),
                 Want::Logits => RowResult::Logits(self.row::<f32>(logits, i).to_vec()),
                 Want::Hidden => RowResult::Hidden(self.row::<f32>(hidden, i).to_vec()),
             };

@@ -2,8 +2,8 @@
 
 use super::context::{Context, RowSet, SinkAt, ValueAt};
 use super::rows::{invalid, operand};
-use crate::Result;
 use crate::plan::{Anchor, Kernel, Plan};
+use crate::{Result, RowResult};
 
 /// The largest lane of each row.
 pub(super) struct Largest {
@@ -59,8 +59,12 @@ impl Largest {
                         best = p;
                     }
                 }
+                let pick = match best.0.is_finite() {
+                    true => best.1,
+                    false => RowResult::NO_TOKEN,
+                };
                 for out in &self.out {
-                    *ctx.value_row(*out, row).cast::<u32>() = best.1;
+                    *ctx.value_row(*out, row).cast::<u32>() = pick;
                 }
             }
         }

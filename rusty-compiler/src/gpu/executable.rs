@@ -245,7 +245,7 @@ impl GpuExecutable {
         let result = |i: usize, want: Want| match want {
             Want::Logits => RowResult::Logits(row(&logits, i)),
             Want::Hidden => RowResult::Hidden(row(&hidden, i)),
-            Want::ArgMax | Want::Nothing => RowResult::Token(picks[i]),
+            Want::ArgMax | Want::Nothing => RowResult::pick(picks[i]),
         };
         let results = wants
             .iter()

@@ -1,13 +1,17 @@
 //! The built-in model and its adapters against reference decodings in float32.
 
 use super::{DEVICES, demo};
-use rusty_adapters::from_bytes;
+use rusty_adapters::{combine, from_bytes};
 use rusty_compiler::SlotId;
 use rusty_engine::{Engine, EngineOptions, Finish, Message, Prompt, Request};
 use serde_json::Value;
 use std::path::Path;
 
 pub fn attach(engine: &Engine, name: &str) -> SlotId {
+    attach_weighted(engine, name, 1.0)
+}
+
+pub fn attach_weighted(engine: &Engine, name: &str, weight: f32) -> SlotId {
     let (config, tensors) = rusty_engine::demo::adapter(name).expect(name);
     let data = from_bytes(
         name,
@@ -16,7 +20,8 @@ pub fn attach(engine: &Engine, name: &str) -> SlotId {
         tensors,
         engine.graph(),
     );
-    engine.attach(data.expect(name)).expect(name)
+    let data = combine(&[(data.expect(name), weight)]);
+    engine.attach(data).expect(name)
 }
 
 pub fn chat(text: &str, max_tokens: usize) -> Request {
@@ -57,6 +62,7 @@ fn answers_are_the_reference_decodings() {
             assert_eq!(Value::from(text), case["text"], "{device}");
             let stopped = answer.finish() == Some(Finish::End);
             assert_eq!(Value::from(stopped), case["stopped"]);
+            drop(answer);
             drop(session);
             if let Some(slot) = slot {
                 engine.detach(slot).expect("detach");

@@ -1,7 +1,7 @@
 //! What a session says does not depend on its neighbours, on chunks, on reuse or on what went wrong before.
 
 use super::demo as load;
-use super::demo::{attach, chat};
+use super::demo::{attach, attach_weighted, chat};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::SlotId;
 use rusty_engine::{Engine, EngineOptions, Error, Finish, Prompt, Request, Sampling, Session};
@@ -186,6 +186,7 @@ fn a_full_context_ends_the_answer_and_a_longer_prompt_is_refused() {
         .count();
     assert_eq!(generation.finish(), Some(Finish::Context));
     assert!((8..=9).contains(&count), "{count} tokens");
+    drop(generation);
     let refused = session.generate(&request(60)).err().expect("too long");
     assert!(
         matches!(refused, Error::ContextFull { context: 48, .. }),
@@ -223,6 +224,97 @@ fn a_full_cache_is_an_error_that_harms_nobody() {
     assert_eq!(have, answer(&mut fresh, &request(400)));
     drop(fresh);
     assert_eq!(answer(&mut other, &request(500)).len(), 8);
+}
+
+/// Tokens of an answer, and how it failed.
+fn outcome(generation: rusty_engine::Generation<'_>) -> (Vec<u32>, Option<Error>) {
+    let (mut ids, mut failure) = (vec![], None);
+    for token in generation {
+        match token {
+            Ok(token) => ids.extend(token.id),
+            Err(error) => failure = Some(error),
+        }
+    }
+    (ids, failure)
+}
+
+#[test]
+fn who_outgrows_the_cache_ends_alone() {
+    // Four pages: the long answer needs a third when both hold two.
+    let engine = load(&EngineOptions {
+        context: Some(64),
+        sessions: 1,
+        ..cpu()
+    });
+    let request = |first: u32, prompt: u32, most: usize| Request {
+        max_tokens: most,
+        stop_at_end: false,
+        ..Request::new(Prompt::Tokens((0..prompt).map(|i| first + i).collect()))
+    };
+    let (short, long) = (request(400, 10, 20), request(500, 20, 30));
+    let want = [&short, &long].map(|r| answer(&mut engine.session(), r));
+    let mut sessions = [engine.session(), engine.session()];
+    let [one, other] = &mut sessions;
+    let (mut one, mut other) = (
+        one.generate(&short).expect("short"),
+        other.generate(&long).expect("long"),
+    );
+    // The reader of the short answer drives the steps in which the long one finds no page.
+    let first = other.next().expect("token").expect("token").id;
+    let mut have = vec![];
+    for token in one.by_ref() {
+        have.extend(token.expect("the short answer is not harmed").id);
+    }
+    assert_eq!(have, want[0]);
+    let (rest, failure) = outcome(other);
+    let have: Vec<u32> = first.into_iter().chain(rest).collect();
+    assert!(have.len() >= 12 && want[1].starts_with(&have), "{have:?}");
+    assert!(
+        matches!(failure, Some(Error::CacheFull { .. })),
+        "{failure:?}"
+    );
+    drop(one);
+    // The one that ended goes on once there is room.
+    let [one, mut other] = sessions;
+    drop(one);
+    assert_eq!(answer(&mut other, &long), want[1]);
+}
+
+#[test]
+fn an_answer_that_is_given_up_takes_no_part_in_later_steps() {
+    let engine = load(&cpu());
+    let endless = |text: &str| Request {
+        stop_at_end: false,
+        ..chat(text, 100)
+    };
+    let mut one = engine.session();
+    let mut generation = one.generate(&endless(QUESTIONS[0])).expect("generate");
+    generation.next().expect("token").expect("token");
+    drop(generation);
+    let mut other = engine.session();
+    let before = engine.pages().0;
+    answer(&mut other, &endless(QUESTIONS[1]));
+    drop(other);
+    assert_eq!(engine.pages().0, before, "pages of the answer given up");
+}
+
+#[test]
+fn numbers_that_are_none_end_their_own_answer_only() {
+    for device in super::DEVICES {
+        let engine = load(&EngineOptions { device, ..cpu() });
+        let wild = attach_weighted(&engine, "sql", 1e38);
+        for request in [chat(QUESTIONS[0], 8), sampled(QUESTIONS[0])] {
+            let want = answer(&mut engine.session(), &request);
+            let (mut sane, mut broken) = (engine.session(), engine.session());
+            broken.set_adapter(wild).expect("slot");
+            let running = broken.generate(&request).expect("generate");
+            assert_eq!(answer(&mut sane, &request), want, "{device}");
+            let (ids, failure) = outcome(running);
+            assert!(ids.is_empty(), "{device}: {ids:?}");
+            let failure = failure.expect("not finite").to_string();
+            assert!(failure.contains("not finite"), "{device}: {failure}");
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::listing::{BESIDE_WEIGHTS, INDEX, RemoteFile, WEIGHTS};
 use super::model_id::ModelId;
@@ -106,23 +107,26 @@ impl Repository {
     }
 
     /// Makes a blob appear as `file` in a commit's snapshot.
+    ///
+    /// The name never goes missing while it is replaced: other callers may be at the same file.
     pub fn link(&self, commit: &str, file: &str, blob: &str) -> io::Result<()> {
+        static LINKS: AtomicU64 = AtomicU64::new(0);
         let link = self.snapshot(commit).join(file);
         create_parent(&link)?;
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link)?;
-        }
+        let serial = LINKS.fetch_add(1, Ordering::Relaxed);
+        let new = link.with_file_name(format!(".link-{}-{serial}", std::process::id()));
         #[cfg(unix)]
         {
             let up = "../".repeat(2 + file.matches('/').count());
-            std::os::unix::fs::symlink(format!("{up}blobs/{blob}"), link)
+            std::os::unix::fs::symlink(format!("{up}blobs/{blob}"), &new)?;
         }
         // Links to files need privileges on Windows; a second name for the same bytes does not.
         #[cfg(not(unix))]
         {
             let blob = self.folder.join("blobs").join(blob);
-            fs::hard_link(&blob, &link).or_else(|_| fs::copy(blob, link).map(|_| ()))
+            fs::hard_link(&blob, &new).or_else(|_| fs::copy(blob, &new).map(|_| ()))?;
         }
+        fs::rename(new, link)
     }
 
     /// Remembers which commit a revision is.

@@ -235,9 +235,9 @@ struct Parts {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::Io {
+    std::fs::read(path).map_err(|reason| Error::Io {
         path: path.into(),
-        source,
+        reason,
     })
 }
 

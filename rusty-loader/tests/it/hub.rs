@@ -187,18 +187,21 @@ fn what_another_client_left_out_is_added_from_the_same_commit() {
 }
 
 #[test]
-fn two_callers_download_once() {
+fn many_callers_download_once() {
     let server = Server::start(Files::from([("only.gguf".to_string(), gguf())]));
     let cache = tempfile::tempdir().unwrap();
     let hub = server.hub(cache.path());
-    let resolve = || hub.resolve("own/name", &quiet).expect("downloaded");
-    let (a, b) = std::thread::scope(|s| {
-        let (a, b) = (s.spawn(resolve), s.spawn(resolve));
-        (a.join().unwrap(), b.join().unwrap())
+    let resolve = || {
+        let path = hub.resolve("own/name", &quiet).expect("downloaded");
+        rusty_loader::open(&path).expect("opens");
+        path
+    };
+    let paths: Vec<_> = std::thread::scope(|s| {
+        let callers: Vec<_> = (0..16).map(|_| s.spawn(resolve)).collect();
+        callers.into_iter().map(|c| c.join().unwrap()).collect()
     });
-    assert_eq!(a, b);
-    assert!(a.ends_with("only.gguf"));
-    rusty_loader::open(&a).expect("opens");
+    assert!(paths.iter().all(|p| *p == paths[0]), "{paths:?}");
+    assert!(paths[0].ends_with("only.gguf"));
     assert_eq!(starts(&server.requests(), "only.gguf"), [0]);
 }
 

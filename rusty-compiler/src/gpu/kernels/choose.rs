@@ -1,6 +1,7 @@
 //! The most likely token: the index of the largest lane, the lowest among equals.
 
 use super::env::{bound, put};
+use crate::RowResult;
 use cubecl::prelude::*;
 
 /// What an argmax kernel is specialised for.
@@ -65,7 +66,13 @@ pub fn choose(
             sync_cube();
         }
         if UNIT_POS == 0 {
-            put(buffers.words, row, places[0]);
+            // The exponent's bits: compilers may assume that floats are finite.
+            let exponent = u32::reinterpret(values[0]) & 0x7f80_0000;
+            let mut pick = places[0];
+            if exponent == 0x7f80_0000 {
+                pick = comptime!(RowResult::NO_TOKEN).runtime();
+            }
+            put(buffers.words, row, pick);
         }
     }
 }
