@@ -2,8 +2,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use rusty_backend::DeviceChoice;
-use rusty_compiler::SlotId;
-use rusty_engine::{Engine, EngineOptions, Message, Prompt, Request, demo};
+use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt, Request, demo};
 use rusty_loader::quantize::{Target, quantize};
 use std::hint::black_box;
 
@@ -46,12 +45,12 @@ fn answer(c: &mut Criterion) {
 fn prefill(c: &mut Criterion) {
     let engine = engine();
     let tokens: Vec<u32> = (0..512).map(|i| 300 + i * 31 % 1500).collect();
-    let want = engine.logits(&tokens, SlotId::BASE).expect("logits");
+    let want = engine.logits(&tokens, AdapterSet::BASE).expect("logits");
     let mut group = c.benchmark_group("logits");
     group.throughput(Throughput::Elements(512)).sample_size(20);
     group.bench_function("demo", |b| {
         b.iter(|| {
-            let have = engine.logits(&tokens, SlotId::BASE).expect("logits");
+            let have = engine.logits(&tokens, AdapterSet::BASE).expect("logits");
             assert!(have == want, "the same tokens gave other logits");
         });
     });

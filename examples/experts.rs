@@ -3,9 +3,7 @@
 //! `cargo run --release -p rusty-examples --example experts`
 
 use anyhow::{Context, Result};
-use rusty_adapters::from_bytes;
 use rusty_engine::{Engine, EngineOptions, Message, Prompt, Request, demo};
-use std::path::Path;
 
 fn main() -> Result<()> {
     let options = EngineOptions {
@@ -20,14 +18,7 @@ fn main() -> Result<()> {
 
     let mut sessions = Vec::new();
     for name in demo::adapters() {
-        let (config, tensors) = demo::adapter(name).context(name)?;
-        let adapter = from_bytes(
-            name,
-            Path::new(name),
-            config.as_bytes(),
-            tensors,
-            engine.graph(),
-        )?;
+        let adapter = demo::adapter(name, &engine.adapter_base()).context(name)??;
         let mut session = engine.session();
         session.set_adapter(engine.attach(adapter)?)?;
         sessions.push((name, session, String::new()));

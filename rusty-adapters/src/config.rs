@@ -1,19 +1,61 @@
-//! `adapter_config.json`: the settings of a LoRA that its tensors do not show.
+//! `adapter_config.json`: the settings of an adapter that its tensors do not show. (PEFT's `PeftConfig`
+//! subclasses.)
 
 use crate::{Error, Result};
 use regex::Regex;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Ranks and scales by module.
+/// Largest rank accepted: beyond it a full weight would be smaller.
+const MAX_RANK: u64 = 65_536;
+
+/// What kind of adapter it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// arXiv 2106.09685, with rsLoRA's scale (2312.03732) and DoRA's norms (2402.09353) where asked for.
+    Lora,
+    /// arXiv 2205.05638.
+    Ia3,
+    /// Hadamard products of low ranks (FedPara, arXiv 2108.06098).
+    Loha,
+    /// Kronecker products (KronA, arXiv 2212.10650; LyCORIS, 2309.14859).
+    Lokr,
+    /// arXiv 2310.11454.
+    Vera,
+    /// Soft prompts: prompt tuning (arXiv 2104.08691) and p-tuning (2103.10385).
+    Prompt,
+    /// arXiv 2101.00190.
+    Prefix,
+}
+
+impl Kind {
+    fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "LORA" => Kind::Lora,
+            "IA3" => Kind::Ia3,
+            "LOHA" => Kind::Loha,
+            "LOKR" => Kind::Lokr,
+            "VERA" => Kind::Vera,
+            "PROMPT_TUNING" | "P_TUNING" => Kind::Prompt,
+            "PREFIX_TUNING" => Kind::Prefix,
+            _ => return None,
+        })
+    }
+}
+
+/// The settings.
 #[derive(Debug)]
 pub(crate) struct Config {
+    pub kind: Kind,
+    /// Virtual tokens of a soft prompt or prefix.
+    pub virtual_tokens: usize,
     rank: usize,
     alpha: f64,
     root: bool,
     rank_pattern: Vec<(Regex, f64)>,
     alpha_pattern: Vec<(Regex, f64)>,
     targets: Targets,
+    feed_forward: Targets,
 }
 
 /// Which modules the adapter changes.
@@ -28,117 +70,151 @@ enum Targets {
 }
 
 impl Targets {
-    fn parse(value: Option<&Value>) -> Result<Self, String> {
+    fn parse(key: &str, value: Option<&Value>) -> Result<Self, String> {
         match value {
             None | Some(Value::Null) => Ok(Targets::All),
             Some(Value::String(word)) if word == "all-linear" => Ok(Targets::All),
             Some(Value::String(pattern)) => Regex::new(&format!("^(?:{pattern})$"))
                 .map(Targets::Expression)
-                .map_err(|e| format!("'target_modules' is no expression: {e}")),
+                .map_err(|e| format!("'{key}' is no expression: {e}")),
             Some(Value::Array(items)) => {
                 let names = items.iter().map(|i| i.as_str().map(str::to_string));
                 let names = names.collect::<Option<_>>();
                 names
                     .map(Targets::Ends)
-                    .ok_or_else(|| "'target_modules' holds what is no name".into())
+                    .ok_or_else(|| format!("'{key}' holds what is no name"))
             }
-            Some(_) => Err("'target_modules' is neither a list nor an expression".into()),
+            Some(_) => Err(format!("'{key}' is neither a list nor an expression")),
         }
     }
-}
 
-impl Config {
-    /// Reads the file; what is not plain LoRA is refused.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let malformed = |reason: String| Error::Malformed {
-            path: path.into(),
-            reason,
-        };
-        let json: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
-        let kind = json
-            .get("peft_type")
-            .and_then(Value::as_str)
-            .ok_or_else(|| malformed("'peft_type' is missing".into()))?;
-        if kind != "LORA" {
-            return Err(Error::Unsupported {
-                path: path.into(),
-                what: format!("adapter kind {kind}"),
-            });
-        }
-        let is_set = |key: &str| match json.get(key) {
-            None | Some(Value::Null | Value::Bool(false)) => false,
-            Some(Value::Array(items)) => !items.is_empty(),
-            Some(Value::Object(fields)) => !fields.is_empty(),
-            Some(_) => true,
-        };
-        for key in [
-            "use_dora",
-            "lora_bias",
-            "modules_to_save",
-            "layer_replication",
-            "target_parameters",
-        ] {
-            if is_set(key) {
-                return Err(Error::Unsupported {
-                    path: path.into(),
-                    what: format!("'{key}'"),
-                });
-            }
-        }
-        if json
-            .get("bias")
-            .and_then(Value::as_str)
-            .is_some_and(|b| b != "none")
-        {
-            return Err(Error::Unsupported {
-                path: path.into(),
-                what: "'bias'".into(),
-            });
-        }
-        let rank = json
-            .get("r")
-            .and_then(Value::as_u64)
-            .filter(|r| (1..=4096).contains(r));
-        let rank = rank.ok_or_else(|| malformed("'r' is not a rank from 1 to 4096".into()))?;
-        let alpha = json
-            .get("lora_alpha")
-            .and_then(Value::as_f64)
-            .filter(|a| a.is_finite());
-        Ok(Self {
-            rank: rank as usize,
-            alpha: alpha.ok_or_else(|| malformed("'lora_alpha' is not a number".into()))?,
-            root: is_set("use_rslora"),
-            rank_pattern: patterns(path, json.get("rank_pattern"))?,
-            alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
-            targets: Targets::parse(json.get("target_modules")).map_err(malformed)?,
-        })
-    }
-
-    /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
-    pub fn changes(&self, module: &str) -> bool {
+    fn contain(&self, module: &str) -> bool {
         let ends = |name: &String| {
             let rest = module.strip_suffix(name.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        match &self.targets {
+        match self {
             Targets::All => true,
             Targets::Ends(names) => names.iter().any(ends),
             Targets::Expression(pattern) => pattern.is_match(module),
         }
     }
+}
 
-    /// The rank at a module.
-    pub fn rank(&self, module: &str) -> usize {
-        matched(&self.rank_pattern, module).map_or(self.rank, |r| r as usize)
+/// Settings that change what an adapter computes, and of which nothing is known here.
+const REFUSED: [&str; 6] = [
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+];
+
+impl Config {
+    /// Reads the file.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let malformed = |reason: String| Error::malformed(path, reason);
+        let json: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|e| malformed(e.to_string()))?;
+        let name = json
+            .get("peft_type")
+            .and_then(Value::as_str)
+            .ok_or_else(|| malformed("'peft_type' is missing".into()))?;
+        let kind = Kind::parse(name)
+            .ok_or_else(|| Error::unsupported(path, format!("adapter kind {name}")))?;
+        if let Some(key) = REFUSED.iter().find(|key| is_set(&json, key)) {
+            return Err(Error::unsupported(path, format!("'{key}'")));
+        }
+        let (rank, alpha) = sizes(kind, &json).map_err(malformed)?;
+        let tokens = match json.get("num_virtual_tokens").and_then(Value::as_u64) {
+            Some(tokens @ 1..=65_536) => tokens as usize,
+            _ if matches!(kind, Kind::Prompt | Kind::Prefix) => {
+                let reason = "'num_virtual_tokens' is not a number from 1 to 65536";
+                return Err(malformed(reason.into()));
+            }
+            _ => 0,
+        };
+        let targets = |key: &str| Targets::parse(key, json.get(key)).map_err(malformed);
+        Ok(Self {
+            kind,
+            virtual_tokens: tokens,
+            rank,
+            alpha,
+            root: is_set(&json, "use_rslora"),
+            rank_pattern: patterns(path, json.get("rank_pattern"))?,
+            alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
+            targets: targets("target_modules")?,
+            feed_forward: match json.get("feedforward_modules") {
+                None | Some(Value::Null) => Targets::Ends(vec![]),
+                Some(_) => targets("feedforward_modules")?,
+            },
+        })
     }
 
-    /// The factor on `B A` at a module: `alpha / r`, or `alpha / sqrt(r)` for rsLoRA.
-    pub fn scale(&self, module: &str) -> f32 {
-        let rank = self.rank(module) as f64;
+    /// The settings of a plain LoRA whose file states nothing but `alpha`.
+    pub fn plain(alpha: f64) -> Self {
+        Self {
+            kind: Kind::Lora,
+            virtual_tokens: 0,
+            rank: 0,
+            alpha,
+            root: false,
+            rank_pattern: vec![],
+            alpha_pattern: vec![],
+            targets: Targets::All,
+            feed_forward: Targets::Ends(vec![]),
+        }
+    }
+
+    /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
+    pub fn changes(&self, module: &str) -> bool {
+        self.targets.contain(module)
+    }
+
+    /// Whether IA3 scales the module's input, not its output.
+    pub fn is_feed_forward(&self, module: &str) -> bool {
+        self.feed_forward.contain(module)
+    }
+
+    /// The rank at a module; none where the file states none.
+    pub fn rank(&self, module: &str) -> Option<usize> {
+        let rank = matched(&self.rank_pattern, module).map_or(self.rank, |r| r as usize);
+        (rank > 0).then_some(rank)
+    }
+
+    /// The factor on the delta at a module whose tensors have rank `rank`: `alpha / r`, or `alpha / sqrt(r)` for
+    /// rsLoRA.
+    pub fn scale(&self, module: &str, rank: usize) -> f32 {
+        let rank = self.rank(module).unwrap_or(rank) as f64;
         let alpha = matched(&self.alpha_pattern, module).unwrap_or(self.alpha);
         (alpha / if self.root { rank.sqrt() } else { rank }) as f32
     }
+}
+
+fn is_set(json: &Map<String, Value>, key: &str) -> bool {
+    match json.get(key) {
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(fields)) => !fields.is_empty(),
+        Some(_) => true,
+    }
+}
+
+/// Rank and alpha, where the kind has them.
+fn sizes(kind: Kind, json: &Map<String, Value>) -> Result<(usize, f64), String> {
+    let alpha_key = match kind {
+        Kind::Lora => "lora_alpha",
+        Kind::Loha | Kind::Lokr => "alpha",
+        Kind::Vera | Kind::Ia3 | Kind::Prompt | Kind::Prefix => return Ok((0, 1.0)),
+    };
+    let rank = json.get("r").and_then(Value::as_u64);
+    let rank = rank.filter(|r| (1..=MAX_RANK).contains(r));
+    let rank = rank.ok_or_else(|| format!("'r' is not a rank from 1 to {MAX_RANK}"))?;
+    let alpha = json.get(alpha_key).and_then(Value::as_f64);
+    let alpha = alpha.filter(|a| a.is_finite());
+    let alpha = alpha.ok_or_else(|| format!("'{alpha_key}' is not a number"))?;
+    Ok((rank as usize, alpha))
 }
 
 fn matched(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
@@ -150,10 +226,7 @@ fn matched(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
 
 /// PEFT matches a pattern against the end of a module's name: `(.*\.)?(PATTERN)$`.
 fn patterns(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
-    let malformed = |reason: String| Error::Malformed {
-        path: path.into(),
-        reason,
-    };
+    let malformed = |reason: String| Error::malformed(path, reason);
     let Some(Value::Object(fields)) = value else {
         return Ok(vec![]);
     };
@@ -163,12 +236,9 @@ fn patterns(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
             let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$"))
                 .map_err(|e| malformed(format!("pattern '{pattern}': {e}")))?;
             let value = value.as_f64().filter(|v| *v > 0.0 && v.is_finite());
-            Ok((
-                regex,
-                value.ok_or_else(|| {
-                    malformed(format!("pattern '{pattern}' has no positive value"))
-                })?,
-            ))
+            let value = value
+                .ok_or_else(|| malformed(format!("pattern '{pattern}' has no positive value")))?;
+            Ok((regex, value))
         })
         .collect()
 }

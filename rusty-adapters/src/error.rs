@@ -1,6 +1,6 @@
 //! Why an adapter could not be read or does not fit.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -26,11 +26,11 @@ pub enum Error {
         reason: String,
     },
     /// The adapter asks for something that is not supported.
-    #[error("{path}: {what} is not supported; plain LoRA on linear layers is")]
+    #[error("{path}: {what} is not supported")]
     Unsupported {
         /// File.
         path: PathBuf,
-        /// Kind of adapter or tensor.
+        /// Kind of adapter, setting or tensor.
         what: String,
     },
     /// A tensor fits no place of the model.
@@ -45,4 +45,31 @@ pub enum Error {
         /// What the model has there.
         reason: String,
     },
+    /// Adapters cannot be mixed as asked.
+    #[error("adapters {adapters}: {reason}")]
+    Mix {
+        /// Their names.
+        adapters: String,
+        /// What stands in the way.
+        reason: String,
+    },
+    /// A model or GGUF file could not be read.
+    #[error(transparent)]
+    Loader(#[from] rusty_loader::Error),
+}
+
+impl Error {
+    pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> Self {
+        Error::Malformed {
+            path: path.into(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(path: &Path, what: impl Into<String>) -> Self {
+        Error::Unsupported {
+            path: path.into(),
+            what: what.into(),
+        }
+    }
 }

@@ -1,15 +1,41 @@
 //! Adapter files and their way into the compiler's slot tables.
 //!
-//! [`load`] reads a PEFT folder against a graph's sites; [`combine`] makes a weighted sum of several adapters
-//! one; [`random()`] makes adapters for measuring speed.
+//! [`load`] reads a PEFT folder or a llama.cpp LoRA file against a [`Base`] model; [`mix()`] makes several adapters
+//! one; [`random()`] makes adapters for measuring speed. Every kind of adapter becomes the one form that fused
+//! kernels know, `gain_out (W (gain_in x)) + B (scale (A x)) + bias` (see `rusty_compiler::slots`), so that kernels
+//! know nothing of kinds.
 
-mod combine;
+mod base;
 mod config;
+mod draft;
 pub mod error;
+mod gguf;
+mod kinds;
+mod mix;
+mod modules;
 mod peft;
+mod precision;
 mod random;
+mod tensors;
 
-pub use combine::combine;
+pub use base::Base;
 pub use error::{Error, Result};
-pub use peft::{from_bytes, load};
+pub use mix::{Mix, mix};
+pub use peft::from_bytes;
+pub use precision::Precision;
 pub use random::random;
+
+use rusty_compiler::SlotData;
+use std::path::Path;
+
+/// Reads an adapter for a model: a PEFT folder, or a GGUF file as llama.cpp's converter writes.
+///
+/// # Errors
+/// A file is missing or malformed, the kind is not supported, or a tensor fits no place of the model (both shapes are
+/// named).
+pub fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
+    match path.is_file() {
+        true => gguf::load(path, base, precision),
+        false => peft::load(path, base, precision),
+    }
+}

@@ -1,24 +1,20 @@
-//! From `--adapter PATH[=WEIGHT]` arguments to one attached slot.
+//! From `--adapter PATH[=WEIGHT]` arguments to attached adapters.
 
 use anyhow::{Context, Result, bail};
-use rusty_adapters::{combine, from_bytes, load};
-use rusty_compiler::{SlotData, SlotId};
-use rusty_engine::{Engine, demo};
+use rusty_adapters::Precision;
+use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
 use std::path::Path;
 
-/// Attaches the weighted sum of the adapters; [`SlotId::BASE`] where there are none.
-pub fn attach(engine: &Engine, arguments: &[String]) -> Result<SlotId> {
-    let adapters = arguments
+/// Attaches the adapters; their weighted sum is what sessions are to use.
+pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Result<AdapterSet> {
+    let entries = arguments
         .iter()
         .map(|argument| {
             let (name, weight) = split(argument)?;
-            Ok((read(engine, name)?, weight))
+            Ok((read(engine, name, precision)?, weight))
         })
         .collect::<Result<Vec<_>>>()?;
-    if adapters.is_empty() {
-        return Ok(SlotId::BASE);
-    }
-    Ok(engine.attach(combine(&adapters))?)
+    Ok(AdapterSet::sum(entries))
 }
 
 /// Splits `PATH[=WEIGHT]`; a path that exists as a whole has no weight.
@@ -37,21 +33,15 @@ fn split(argument: &str) -> Result<(&str, f32)> {
     }
 }
 
-fn read(engine: &Engine, name: &str) -> Result<SlotData> {
+fn read(engine: &Engine, name: &str, precision: Precision) -> Result<AdapterId> {
     let path = Path::new(name);
     if path.exists() {
-        return Ok(load(path, engine.graph())?);
+        return Ok(engine.attach_file(path, precision)?);
     }
-    match demo::adapter(name) {
-        Some((config, tensors)) => Ok(from_bytes(
-            name,
-            path,
-            config.as_bytes(),
-            tensors,
-            engine.graph(),
-        )?),
+    match demo::adapter(name, &engine.adapter_base()) {
+        Some(adapter) => Ok(engine.attach(adapter?)?),
         None => bail!(
-            "--adapter {name}: no such folder, nor an adapter of the demo model ({})",
+            "--adapter {name}: no such folder or file, nor an adapter of the demo model ({})",
             demo::adapters().collect::<Vec<_>>().join(", ")
         ),
     }

@@ -60,9 +60,12 @@ pub struct Load {
     /// Threads of the CPU device [default: all cores].
     #[arg(short, long, value_parser = threads)]
     pub threads: Option<usize>,
-    /// An adapter: a PEFT folder, or the name of one of the demo model's; may be repeated.
+    /// An adapter: a PEFT folder, a LoRA GGUF, or the name of one of the demo model's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
     pub adapters: Vec<String>,
+    /// Precision of the adapters' tables.
+    #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
+    pub adapter_precision: AdapterPrecision,
     /// Run a short test inference after loading.
     #[arg(long)]
     pub check: bool,
@@ -75,6 +78,19 @@ pub enum Kv {
     F32,
     /// Half precision.
     F16,
+}
+
+/// Precisions of adapters' tables.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterPrecision {
+    /// As the file stores them.
+    Stored,
+    /// Half precision.
+    F16,
+    /// Q8_0.
+    Int8,
+    /// Q4_0.
+    Int4,
 }
 
 /// Formats that float weights may be turned into at load.
@@ -262,6 +278,9 @@ pub struct Bench {
     /// Rank of random adapters.
     #[arg(long, default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub adapter_rank: u32,
+    /// Precision of random adapters.
+    #[arg(long, value_enum, default_value_t = AdapterPrecision::F16, value_name = "PRECISION")]
+    pub adapter_precision: AdapterPrecision,
     /// Repetitions.
     #[arg(short, long, default_value_t = 5)]
     pub repetitions: usize,

@@ -3,11 +3,12 @@
 use crate::args::{Load, Sampling};
 use crate::{adapter, model};
 use anyhow::{Context, Result};
-use rusty_compiler::SlotId;
-use rusty_engine::{Engine, EngineOptions, Prompt, Request};
+use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
+use rusty_loader::ModelFile;
+use std::sync::Arc;
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
-pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, SlotId)> {
+pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
     let file = model::quantized(model::open(model)?, options.quantize)?;
     let engine = Engine::load(
         &*file,
@@ -28,8 +29,15 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, SlotId)> {
     if options.check {
         engine.check()?;
     }
-    let slot = adapter::attach(&engine, &options.adapters)?;
-    Ok((engine, slot))
+    // Adapters are prepared from the stored weights; blocks made at load are needed no longer.
+    let base: Arc<dyn ModelFile> = match options.quantize {
+        None => Arc::from(file),
+        Some(_) => Arc::from(model::open(model)?),
+    };
+    engine.keep_base(base);
+    let precision = options.adapter_precision.into();
+    let adapters = adapter::attach(&engine, &options.adapters, precision)?;
+    Ok((engine, adapters))
 }
 
 /// A request as the options state it.

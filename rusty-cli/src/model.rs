@@ -1,8 +1,9 @@
 //! From the MODEL argument to an opened model, and from the DEVICE argument to a device.
 
-use crate::args::{Kv, Quantize};
+use crate::args::{AdapterPrecision, Kv, Quantize};
 use crate::progress;
 use anyhow::{Context, Result};
+use rusty_adapters::Precision;
 use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
@@ -55,6 +56,17 @@ impl From<Kv> for KvFormat {
         match kv {
             Kv::F32 => KvFormat::F32,
             Kv::F16 => KvFormat::F16,
+        }
+    }
+}
+
+impl From<AdapterPrecision> for Precision {
+    fn from(precision: AdapterPrecision) -> Self {
+        match precision {
+            AdapterPrecision::Stored => Precision::Stored,
+            AdapterPrecision::F16 => Precision::F16,
+            AdapterPrecision::Int8 => Precision::Int8,
+            AdapterPrecision::Int4 => Precision::Int4,
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod bind;
 pub mod cpu;
+pub mod delta_table;
 pub mod error;
 pub mod explain;
 pub mod gpu;
@@ -20,11 +21,14 @@ pub mod slots;
 pub mod step;
 
 pub use bind::bind;
+pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
 pub use explain::{Explain, explain};
 pub use passes::{compile, compile_observed};
 pub use plan::Plan;
-pub use slots::{DeltaTable, SiteDelta, SlotData, SlotId};
+pub use slots::{
+    EmbeddingDelta, KvPrefix, LowRankRows, SiteDelta, SlotData, SlotId, SlotMisfit, SlotShape,
+};
 pub use step::{
     BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,
 };

@@ -3,14 +3,20 @@
 //! For row `i` whose slot is `s`, a site computes
 //!
 //! ```text
-//! y[i] = gain_out[s] * (W (gain_in[s] * x[i]) + B[s] (scale[s] * (A[s] x[i]))) + bias[s]
+//! y[i] = gain_out[s] * (W (gain_in[s] * x[i])) + B[s] (scale[s] * (A[s] x[i])) + bias[s]
 //! ```
 //!
-//! and the plain product where `s` is [`SlotId::BASE`]. Attaching, detaching and re-weighting edit
-//! tables only; no kernel is compiled. (LoRA: arXiv 2106.09685; ragged batches of adapters: Punica,
-//! arXiv 2310.18547.)
+//! and the plain product where `s` is [`SlotId::BASE`]. Gains act on the stored weight alone, so that all of
+//! it is linear in the adapter: a weighted sum of adapters is stacked ranks, mixed gains and summed biases.
+//! Attaching, detaching and re-weighting edit tables only; no kernel is compiled. (LoRA: arXiv 2106.09685;
+//! ragged batches of adapters: Punica, arXiv 2310.18547.)
+//!
+//! Beside products an adapter may change the rows of the token embedding ([`EmbeddingDelta`]) and begin every
+//! sequence with keys and values of its own ([`KvPrefix`]).
 
-use rusty_graph::SiteId;
+use crate::delta_table::{DeltaTable, PANEL};
+use crate::{Error, PAGE_TOKENS, Result};
+use rusty_graph::{KvLayer, Site, SiteId};
 use std::sync::Arc;
 
 /// Which adapter a row uses.
@@ -22,72 +28,164 @@ impl SlotId {
     pub const BASE: SlotId = SlotId(0);
 }
 
-/// A low-rank factor in the precision it came in.
-#[derive(Clone, Debug)]
-pub enum DeltaTable {
-    /// Single precision.
-    F32(Arc<[f32]>),
-    /// Half precision.
-    F16(Arc<[half::f16]>),
-}
-
-impl DeltaTable {
-    /// Number of values.
-    pub fn len(&self) -> usize {
-        match self {
-            DeltaTable::F32(v) => v.len(),
-            DeltaTable::F16(v) => v.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        match self {
-            DeltaTable::F32(v) => v.len() * 4,
-            DeltaTable::F16(v) => v.len() * 2,
-        }
-    }
-
-    /// Value `i` in single precision.
-    pub fn get(&self, i: usize) -> f32 {
-        match self {
-            DeltaTable::F32(v) => v[i],
-            DeltaTable::F16(v) => v[i].to_f32(),
-        }
-    }
-}
-
 /// What an adapter does at one site of width `k -> n`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SiteDelta {
     /// Rank; 0 where only gains or a bias act.
     pub rank: u32,
-    /// `A`, `[rank, k]`.
-    pub a: DeltaTable,
-    /// `B`, `[n, rank]`.
-    pub b: DeltaTable,
+    /// `A`, `[rank, k]`; none is the identity, for which `rank` is `k`.
+    pub a: Option<DeltaTable>,
+    /// `B`, `[n, rank]` in panels of [`PANEL`] outputs (see [`DeltaTable::panels`]); none where `rank` is 0.
+    pub b: Option<DeltaTable>,
     /// One factor per rank, `[rank]`.
     pub scale: Arc<[f32]>,
-    /// Factor on the input, `[k]`.
+    /// Factor on the stored weight's input, `[k]`.
     pub gain_in: Option<Arc<[f32]>>,
-    /// Factor on the output, `[n]`.
+    /// Factor on the stored weight's output, `[n]`.
     pub gain_out: Option<Arc<[f32]>>,
     /// Added last, `[n]`.
     pub bias: Option<Arc<[f32]>>,
 }
 
-/// One adapter, ready for a slot.
+/// What an adapter does to token embeddings `E[token]`; computed on the host, row by row.
+#[derive(Clone, Debug, Default)]
+pub struct EmbeddingDelta {
+    /// Replaces the embedding, `[vocab, width]`.
+    pub table: Option<DeltaTable>,
+    /// Added.
+    pub low_ranks: Vec<LowRankRows>,
+    /// Rows of virtual tokens, whose ids follow the vocabulary's, `[count, width]`.
+    pub prompt: Option<DeltaTable>,
+}
+
+/// `scale * B A[token]`.
 #[derive(Clone, Debug)]
+pub struct LowRankRows {
+    /// `[vocab, rank]`.
+    pub a: DeltaTable,
+    /// `[width, rank]`.
+    pub b: DeltaTable,
+    /// Factor.
+    pub scale: f32,
+}
+
+/// How a row of the embedding is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowChange {
+    /// It is not.
+    Kept,
+    /// Something is added.
+    Added,
+    /// It is replaced.
+    Replaced,
+}
+
+impl EmbeddingDelta {
+    /// Fills `out` with what is added to, or stands in place of, the embedding of `token`.
+    pub fn row(&self, token: u32, vocab: u32, out: &mut [f32]) -> RowChange {
+        if let Some(virtual_token) = token.checked_sub(vocab) {
+            match &self.prompt {
+                Some(prompt) if (virtual_token as usize) < prompt.rows() => {
+                    prompt.read_row(virtual_token as usize, out);
+                }
+                _ => out.fill(0.0),
+            }
+            return RowChange::Replaced;
+        }
+        let mut change = RowChange::Kept;
+        if let Some(table) = &self.table {
+            table.read_row(token as usize, out);
+            change = RowChange::Replaced;
+        }
+        for low in &self.low_ranks {
+            if change == RowChange::Kept {
+                out.fill(0.0);
+                change = RowChange::Added;
+            }
+            low.add(token, out);
+        }
+        change
+    }
+}
+
+impl LowRankRows {
+    fn add(&self, token: u32, out: &mut [f32]) {
+        let mut a = vec![0.0; self.a.columns()];
+        let mut b = a.clone();
+        self.a.read_row(token as usize, &mut a);
+        for (i, out) in out.iter_mut().enumerate() {
+            self.b.read_row(i, &mut b);
+            let sum: f32 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
+            *out += self.scale * sum;
+        }
+    }
+}
+
+/// Keys and values that stand in the cache before a sequence's first token: as they are, neither normed nor
+/// rotated. (Prefix tuning: arXiv 2101.00190.)
+#[derive(Clone, Debug)]
+pub struct KvPrefix {
+    /// Tokens that they stand for.
+    pub tokens: u32,
+    /// Per layer the keys and the values, each `[tokens, kv_heads * head_dim]`.
+    pub layers: Vec<(Arc<[f32]>, Arc<[f32]>)>,
+}
+
+impl KvPrefix {
+    /// Whether it can be stored in `pages` of a pool of `total` with these layers.
+    pub(crate) fn check_pages(&self, pages: &[u32], total: u32, kv: &[KvLayer]) -> Result<()> {
+        let rows = self.tokens as usize;
+        let wide = |l: &KvLayer| rows * (l.kv_heads * l.head_dim) as usize;
+        let fits = self.layers.len() == kv.len()
+            && self
+                .layers
+                .iter()
+                .zip(kv)
+                .all(|((k, v), l)| k.len() == wide(l) && v.len() == wide(l));
+        let needed = rows.div_ceil(PAGE_TOKENS);
+        match fits && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
+            true => Ok(()),
+            false => Err(Error::Step(format!(
+                "a prefix of {rows} tokens and {} layers does not fit pages {pages:?} of {total}",
+                self.layers.len()
+            ))),
+        }
+    }
+}
+
+/// One adapter, ready for a slot.
+#[derive(Clone, Debug, Default)]
 pub struct SlotData {
     /// For messages and accounting.
     pub name: String,
     /// Deltas by site, ascending, each site at most once.
     pub sites: Vec<(SiteId, SiteDelta)>,
+    /// Changes of the token embedding.
+    pub embedding: Option<Arc<EmbeddingDelta>>,
+    /// What sequences begin with.
+    pub prefix: Option<Arc<KvPrefix>>,
+}
+
+/// The model's sizes that an adapter must fit.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotShape<'a> {
+    /// Sites.
+    pub sites: &'a [Site],
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+    /// Width of the embedding.
+    pub width: u32,
+    /// Layers of the cache.
+    pub kv: &'a [KvLayer],
+}
+
+/// Why a slot's data does not fit: the site, or the part of the model, and the sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotMisfit {
+    /// Site name, `embedding` or `prefix`.
+    pub place: String,
+    /// What has which size.
+    pub reason: String,
 }
 
 impl SlotData {
@@ -99,19 +197,132 @@ impl SlotData {
             .map(|i| &self.sites[i].1)
     }
 
+    /// Tokens, real to the cache only, that stand in front of every sequence.
+    pub fn virtual_tokens(&self) -> u32 {
+        let prompt = self.embedding.as_ref().and_then(|e| e.prompt.as_ref());
+        let rows = prompt.map_or(0, |p| p.rows() as u32);
+        rows + self.prefix.as_ref().map_or(0, |p| p.tokens)
+    }
+
+    /// Largest rank at any site.
+    pub fn largest_rank(&self) -> u32 {
+        self.sites.iter().map(|(_, d)| d.rank).max().unwrap_or(0)
+    }
+
+    /// Bytes of all tables.
+    pub fn bytes(&self) -> usize {
+        let sites: usize = self.sites.iter().map(|(_, d)| d.bytes()).sum();
+        let table = |t: &Option<DeltaTable>| t.as_ref().map_or(0, DeltaTable::len_bytes);
+        let embedding = self.embedding.as_ref().map_or(0, |e| {
+            let lows = e.low_ranks.iter();
+            let lows: usize = lows.map(|l| l.a.len_bytes() + l.b.len_bytes()).sum();
+            table(&e.table) + table(&e.prompt) + lows
+        });
+        let prefix = self.prefix.as_ref().map_or(0, |p| {
+            p.layers.iter().map(|(k, v)| (k.len() + v.len()) * 4).sum()
+        });
+        sites + embedding + prefix
+    }
+
+    /// Whether every table has the sizes that a model needs.
+    ///
+    /// # Errors
+    /// The first that has not.
+    pub fn check(&self, shape: SlotShape<'_>) -> Result<(), SlotMisfit> {
+        for (id, delta) in &self.sites {
+            let site = shape.sites.get(id.index()).ok_or_else(|| SlotMisfit {
+                place: id.to_string(),
+                reason: format!("the plan has {} sites", shape.sites.len()),
+            })?;
+            delta.check(site).map_err(|reason| SlotMisfit {
+                place: site.name.clone(),
+                reason,
+            })?;
+        }
+        let ascending = self.sites.windows(2).all(|w| w[0].0 < w[1].0);
+        let fits = |place: &str, fits: bool, reason: &str| match fits {
+            true => Ok(()),
+            false => Err(SlotMisfit {
+                place: place.into(),
+                reason: reason.into(),
+            }),
+        };
+        fits("sites", ascending, "are not ascending")?;
+        if let Some(e) = &self.embedding {
+            let (vocab, width) = (shape.vocab as usize, shape.width as usize);
+            let is = |t: &DeltaTable, rows: usize, columns: usize| {
+                t.rows() == rows && t.columns() == columns
+            };
+            let lows = e
+                .low_ranks
+                .iter()
+                .all(|l| is(&l.a, vocab, l.a.columns()) && is(&l.b, width, l.a.columns()));
+            let table = e.table.as_ref().is_none_or(|t| is(t, vocab, width));
+            let prompt = e.prompt.as_ref().is_none_or(|t| is(t, t.rows(), width));
+            let reason = format!("a table does not fit {vocab} tokens of {width} values");
+            fits("embedding", lows && table && prompt, &reason)?;
+        }
+        if let Some(p) = &self.prefix {
+            let widths = shape.kv.iter().map(|l| (l.kv_heads * l.head_dim) as usize);
+            let rows = p.tokens as usize;
+            let same = p.layers.len() == shape.kv.len()
+                && p.layers
+                    .iter()
+                    .zip(widths)
+                    .all(|((k, v), width)| k.len() == rows * width && v.len() == rows * width);
+            let reason = "its keys and values do not fit the layers of the cache";
+            fits("prefix", same, reason)?;
+        }
+        Ok(())
+    }
+}
+
+impl SiteDelta {
     /// Bytes of all tables.
     pub fn bytes(&self) -> usize {
         let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(0, |v| v.len() * 4);
-        self.sites
-            .iter()
-            .map(|(_, d)| {
-                d.a.bytes()
-                    + d.b.bytes()
-                    + d.scale.len() * 4
-                    + vector(&d.gain_in)
-                    + vector(&d.gain_out)
-                    + vector(&d.bias)
-            })
-            .sum()
+        let table = |t: &Option<DeltaTable>| t.as_ref().map_or(0, DeltaTable::len_bytes);
+        table(&self.a)
+            + table(&self.b)
+            + self.scale.len() * 4
+            + vector(&self.gain_in)
+            + vector(&self.gain_out)
+            + vector(&self.bias)
+    }
+
+    /// Element `B[row, rank]`.
+    pub fn b_row(&self, row: usize, out: &mut [f32]) {
+        match &self.b {
+            Some(b) => b.read_panel_row(row, self.rank as usize, out),
+            None => out.fill(0.0),
+        }
+    }
+
+    fn check(&self, site: &Site) -> Result<(), String> {
+        let (rank, k, n) = (self.rank as usize, site.k as usize, site.n as usize);
+        let size = |t: &Option<DeltaTable>, absent: (usize, usize)| {
+            t.as_ref().map_or(absent, |t| (t.rows(), t.columns()))
+        };
+        let vector = |v: &Option<Arc<[f32]>>, all: usize| v.as_ref().map_or(all, |v| v.len());
+        let no_b = if rank == 0 { (0, PANEL) } else { (0, 0) };
+        let sizes = [
+            ("A", size(&self.a, (rank.min(k), k)), (rank, k)),
+            ("B", size(&self.b, no_b), (n.div_ceil(PANEL) * rank, PANEL)),
+            ("scale", (self.scale.len(), 1), (rank, 1)),
+            ("input gain", (vector(&self.gain_in, k), 1), (k, 1)),
+            ("output gain", (vector(&self.gain_out, n), 1), (n, 1)),
+            ("bias", (vector(&self.bias, n), 1), (n, 1)),
+        ];
+        if self.a.is_none() && rank > 0 && rank != k {
+            return Err(format!(
+                "an identity of rank {rank}; the site's input has {k}"
+            ));
+        }
+        match sizes.iter().find(|(_, have, want)| have != want) {
+            None => Ok(()),
+            Some((name, have, want)) => Err(format!(
+                "{name} is {have:?}, not {want:?} (rank {rank}, {k} -> {n})"
+            )),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! A step is a ragged batch: rows of any number of sequences, prefill chunks and decode rows together.
 //! Rows of one sequence are contiguous, with ascending positions.
 
-use crate::slots::{SlotData, SlotId};
+use crate::slots::{KvPrefix, SlotData, SlotId};
 use crate::{Error, PAGE_TOKENS, Result};
 use std::sync::Arc;
 
@@ -85,6 +85,22 @@ pub struct Step<'a> {
     pub wants: &'a [Want],
 }
 
+/// What a step must keep to.
+pub struct StepLimits<'a> {
+    /// Rows.
+    pub rows: usize,
+    /// Rows that want an output.
+    pub selected: usize,
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+    /// KV pages.
+    pub pages: u32,
+    /// Adapter slots beside BASE.
+    pub slots: u32,
+    /// Virtual tokens of a slot's adapter: their ids follow the vocabulary's.
+    pub virtual_tokens: &'a dyn Fn(SlotId) -> u32,
+}
+
 impl Step<'_> {
     /// Number of rows.
     pub fn rows(&self) -> usize {
@@ -99,14 +115,12 @@ impl Step<'_> {
     }
 
     /// Checks the step against what an executable was bound for.
-    pub fn check(
-        &self,
-        max_rows: usize,
-        max_selected: usize,
-        vocab: u32,
-        pages: u32,
-        slots: u32,
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Step`] with what does not fit.
+    pub fn check(&self, limits: &StepLimits<'_>) -> Result<()> {
+        let (max_rows, max_selected) = (limits.rows, limits.selected);
+        let (pages, slots) = (limits.pages, limits.slots);
         let rows = self.rows();
         let fail = |m: String| Err(Error::Step(m));
         if rows == 0 || rows > max_rows {
@@ -130,10 +144,10 @@ impl Step<'_> {
             ));
         }
         for row in 0..rows {
-            if self.tokens[row] >= vocab {
+            let (token, vocab) = (self.tokens[row], limits.vocab);
+            if token >= vocab && token - vocab >= (limits.virtual_tokens)(self.slots[row]) {
                 return fail(format!(
-                    "token {} is outside the vocabulary of {vocab}",
-                    self.tokens[row]
+                    "token {token} is outside the vocabulary of {vocab}"
                 ));
             }
             let Some(sequence) = self.sequences.get(self.sequence_of[row] as usize) else {
@@ -226,6 +240,10 @@ pub trait Executable: Send {
 
     /// Empties a slot.
     fn detach(&mut self, slot: SlotId) -> Result<()>;
+
+    /// Stores keys and values in front of a sequence: those of token `t` at row `t % 16` of `pages[t / 16]`. Other
+    /// rows of these pages hold nothing yet.
+    fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()>;
 
     /// Copies the keys and values of one page to another, in every layer (copy on write).
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()>;

@@ -2,12 +2,18 @@
 //! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
 //! alone is kept for its own reader.
 
+use crate::adapters::{Registry, Resolved};
 use crate::generation::Sequence;
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, schedule};
-use crate::{Error, Result};
-use rusty_compiler::{Executable, RowResult, Sequence as StepSequence, SlotId, Step, Want};
+use crate::{Error, Request, Result};
+use rusty_compiler::{
+    Executable, RowResult, Sequence as StepSequence, SlotData, SlotId, Step, Want,
+};
+use rusty_graph::Graph;
+use rusty_loader::text::Tokenizer;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(crate) struct Core {
     pub executable: Box<dyn Executable>,
@@ -15,8 +21,7 @@ pub(crate) struct Core {
     pub sequences: BTreeMap<u64, Sequence>,
     pub row_budget: usize,
     pub output_budget: usize,
-    /// Names of attached adapters; index 0 is slot 1.
-    pub slots: Vec<Option<String>>,
+    pub adapters: Registry,
     next_sequence: u64,
     turn: usize,
 }
@@ -27,7 +32,7 @@ impl Core {
         pages: u32,
         row_budget: usize,
         output_budget: usize,
-        slots: u32,
+        adapters: Registry,
     ) -> Self {
         Self {
             executable,
@@ -35,7 +40,7 @@ impl Core {
             sequences: BTreeMap::new(),
             row_budget,
             output_budget,
-            slots: vec![None; slots as usize],
+            adapters,
             next_sequence: 0,
             turn: 0,
         }
@@ -62,6 +67,69 @@ impl Core {
         ))
     }
 
+    /// The slot of a set, filled if it was not, and what is in it.
+    pub fn slot(
+        &mut self,
+        key: &Resolved,
+        graph: &Graph,
+    ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
+        let answering = self.sequences.values().filter(|s| s.is_answering());
+        let busy: Vec<SlotId> = answering.map(|s| s.slot).collect();
+        self.adapters
+            .acquire(key, graph, &mut *self.executable, &|s| busy.contains(&s))
+    }
+
+    /// Starts an answer in a sequence.
+    pub fn begin(
+        &mut self,
+        id: u64,
+        prompt: &[u32],
+        request: &Request,
+        tokenizer: Option<&Tokenizer>,
+        (graph, context): (&Graph, usize),
+    ) -> Result<()> {
+        let sequence = self.sequence(id)?.0;
+        sequence.running = None;
+        let set = sequence.set.clone();
+        let key = self.adapters.resolve(&set)?;
+        let (sequence, pool) = self.sequence(id)?;
+        if key != sequence.key {
+            sequence.forget("its adapters or their weights changed", pool);
+            sequence.key = key.clone();
+        }
+        let (slot, data) = self.slot(&key, graph)?;
+        let virtual_ids = virtual_ids(data.as_deref(), graph.vocab);
+        let (sequence, pool) = self.sequence(id)?;
+        sequence.slot = slot;
+        sequence.begin(prompt, &virtual_ids, request, tokenizer, context, pool)?;
+        self.write_prefix(id, data.as_deref())
+    }
+
+    /// Puts what an adapter's sequences begin with into the cache, where it is not there yet.
+    fn write_prefix(&mut self, id: u64, data: Option<&SlotData>) -> Result<()> {
+        let Some(prefix) = data.and_then(|d| d.prefix.as_ref()) else {
+            return Ok(());
+        };
+        if let Some(sequence) = self.sequences.get_mut(&id)
+            && sequence.computed < prefix.tokens as usize
+        {
+            self.executable.write_prefix(&sequence.pages, prefix)?;
+            sequence.computed = prefix.tokens as usize;
+        }
+        Ok(())
+    }
+
+    /// Lets running answers whose adapters' weights changed go on with the new ones: everything they have is
+    /// computed again.
+    pub fn recompute(&mut self, id: u64, graph: &Graph) -> Result<()> {
+        let set = self.sequence(id)?.0.set.clone();
+        let key = self.adapters.resolve(&set)?;
+        let (slot, data) = self.slot(&key, graph)?;
+        let sequence = self.sequence(id)?.0;
+        (sequence.key, sequence.slot, sequence.computed) = (key, slot, 0);
+        self.write_prefix(id, data.as_deref())
+    }
+
     /// Runs one step for everybody who has rows to run; false where nobody has.
     pub fn step(&mut self) -> Result<bool> {
         let ids: Vec<u64> = self.sequences.keys().copied().collect();
@@ -86,6 +154,17 @@ impl Core {
         }
         Ok(true)
     }
+}
+
+/// Ids of an adapter's virtual tokens: first those whose keys and values it brings, then those whose embeddings.
+pub(crate) fn virtual_ids(data: Option<&SlotData>, vocab: u32) -> Vec<u32> {
+    let Some(data) = data else {
+        return vec![];
+    };
+    let all = data.virtual_tokens();
+    let embedded = all - data.prefix.as_ref().map_or(0, |p| p.tokens);
+    let ids = (embedded..all).chain(0..embedded);
+    ids.map(|i| vocab + i).collect()
 }
 
 /// The rows of a step, as the executable takes them.

@@ -1,7 +1,10 @@
 //! The built-in demo model and its adapters, compiled into the program.
 
 use crate::Result;
+use rusty_adapters::{Base, Precision};
+use rusty_compiler::SlotData;
 use rusty_loader::{ModelFile, SharedBytes};
+use std::path::Path;
 use std::sync::Arc;
 
 static MODEL: &[u8] = include_bytes!("../../assets/demo/model.gguf");
@@ -41,10 +44,14 @@ pub fn adapters() -> impl Iterator<Item = &'static str> {
     ADAPTERS.iter().map(|(name, _, _)| *name)
 }
 
-/// Configuration and tensors of one of the demo's adapters.
-pub fn adapter(name: &str) -> Option<(&'static str, &'static [u8])> {
-    ADAPTERS
-        .iter()
-        .find(|(n, _, _)| *n == name)
-        .map(|(_, config, tensors)| (*config, *tensors))
+/// One of the demo's adapters, prepared for the demo model; none where there is none of that name.
+///
+/// # Errors
+/// `base` is another model.
+pub fn adapter(name: &str, base: &Base<'_>) -> Option<Result<SlotData>> {
+    let (_, config, tensors) = ADAPTERS.iter().find(|(n, _, _)| *n == name)?;
+    let tensors = SharedBytes::from_owner(Arc::new(*tensors));
+    let (path, precision) = (Path::new(name), Precision::Stored);
+    let data = rusty_adapters::from_bytes(name, path, config.as_bytes(), tensors, base, precision);
+    Some(data.map_err(crate::Error::from))
 }

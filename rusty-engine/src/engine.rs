@@ -1,18 +1,18 @@
 //! The engine: a model bound to a device, shared by sessions.
 
-use crate::core::Core;
+use crate::adapters::{AdapterBudget, AdapterSet, Registry};
+use crate::core::{Core, virtual_ids};
 use crate::session::Session;
 use crate::{Error, Result};
 use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::{
-    BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotData, SlotId,
-    Step, Want,
+    BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotId, Step, Want,
 };
 use rusty_graph::Graph;
 use rusty_loader::meta::keys;
 use rusty_loader::text::{ChatTemplate, Tokenizer};
 use rusty_loader::{Meta, ModelFile};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// How a model is loaded.
@@ -28,8 +28,10 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Sessions with a full context that fit the KV pool at once.
     pub sessions: usize,
-    /// Adapters that may be attached at once.
-    pub adapters: u32,
+    /// Slots of the executable: adapters, or mixtures of them, that may be at work in one step.
+    pub adapter_slots: u32,
+    /// Bytes that adapters may hold.
+    pub adapter_budget: AdapterBudget,
 }
 
 impl Default for EngineOptions {
@@ -40,7 +42,8 @@ impl Default for EngineOptions {
             kv: KvFormat::F16,
             context: None,
             sessions: 1,
-            adapters: 8,
+            adapter_slots: 16,
+            adapter_budget: AdapterBudget::default(),
         }
     }
 }
@@ -56,7 +59,8 @@ pub struct Engine {
 
 struct Shared {
     core: Mutex<Core>,
-    graph: Graph,
+    graph: Arc<Graph>,
+    base: OnceLock<Arc<dyn ModelFile>>,
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
     context: usize,
@@ -82,11 +86,12 @@ impl Engine {
         let bind = BindOptions {
             pages,
             kv: options.kv,
-            slots: options.adapters,
+            slots: options.adapter_slots,
         };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
         let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
-        let core = Core::new(executable, pages, rows, outputs, options.adapters);
+        let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
+        let core = Core::new(executable, pages, rows, outputs, adapters);
         let tokenizer = match Tokenizer::from_model(file) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) => {
@@ -100,7 +105,8 @@ impl Engine {
         };
         let shared = Shared {
             core: Mutex::new(core),
-            graph,
+            graph: Arc::new(graph),
+            base: OnceLock::new(),
             tokenizer,
             template,
             context,
@@ -122,11 +128,13 @@ impl Engine {
         row_budget: usize,
     ) -> Engine {
         let outputs = row_budget.min(graph.symbols[1].max as usize);
-        let core = Core::new(executable, bind.pages, row_budget, outputs, bind.slots);
+        let adapters = Registry::new(bind.slots, AdapterBudget::default());
+        let core = Core::new(executable, bind.pages, row_budget, outputs, adapters);
         let shared = Shared {
             core: Mutex::new(core),
             label: graph.arch.clone(),
-            graph,
+            graph: Arc::new(graph),
+            base: OnceLock::new(),
             tokenizer: None,
             template: None,
             context,
@@ -138,72 +146,62 @@ impl Engine {
         }
     }
 
+    /// Keeps a model's file at hand for preparing adapters that are relative to its weights (DoRA, replaced norms and
+    /// biases). Only the first call counts.
+    pub fn keep_base(&self, file: Arc<dyn ModelFile>) {
+        // A second file would be the same model.
+        let _ = self.shared.base.set(file);
+    }
+
+    /// The file that [`Engine::keep_base`] kept.
+    pub(crate) fn base(&self) -> Option<&Arc<dyn ModelFile>> {
+        self.shared.base.get()
+    }
+
+    /// The network, shared.
+    pub(crate) fn shared_graph(&self) -> &Arc<Graph> {
+        &self.shared.graph
+    }
+
     /// A new session with an empty cache.
     pub fn session(&self) -> Session {
         Session::new(self.clone())
     }
 
-    /// Attaches an adapter to a free slot.
-    ///
-    /// # Errors
-    /// All slots are in use, or the adapter does not fit.
-    pub fn attach(&self, adapter: SlotData) -> Result<SlotId> {
-        let mut core = self.core();
-        let free = core.slots.iter().position(Option::is_none).ok_or_else(|| {
-            let slots = core.slots.len();
-            Error::Request(format!(
-                "all {slots} adapter slots are in use; detach one or load with more"
-            ))
-        })?;
-        let slot = SlotId(free as u32 + 1);
-        let name = adapter.name.clone();
-        core.executable.attach(slot, Arc::new(adapter))?;
-        core.slots[free] = Some(name);
-        Ok(slot)
-    }
-
-    /// Detaches the adapter of a slot.
-    ///
-    /// # Errors
-    /// A session still uses it, or the slot is empty.
-    pub fn detach(&self, slot: SlotId) -> Result<()> {
-        let mut core = self.core();
-        let index = (slot.0 as usize)
-            .checked_sub(1)
-            .filter(|i| core.slots.get(*i).is_some_and(Option::is_some));
-        let Some(index) = index else {
-            return Err(Error::Request(format!(
-                "no adapter is attached to slot {}",
-                slot.0
-            )));
-        };
-        if core.sequences.values().any(|s| s.slot == slot) {
-            return Err(Error::Request(format!(
-                "a session still uses the adapter in slot {}",
-                slot.0
-            )));
-        }
-        core.executable.detach(slot)?;
-        core.slots[index] = None;
-        Ok(())
-    }
-
     /// The logits of every position of `tokens`, `[tokens, vocab]` row by row.
     ///
     /// # Errors
-    /// The tokens do not fit the context or the vocabulary, or the cache is full.
-    pub fn logits(&self, tokens: &[u32], slot: SlotId) -> Result<Vec<f32>> {
-        if tokens.is_empty() || tokens.len() > self.shared.context {
+    /// The tokens do not fit the context or the vocabulary, the cache is full, or an adapter is not attached.
+    pub fn logits(&self, tokens: &[u32], adapters: impl Into<AdapterSet>) -> Result<Vec<f32>> {
+        let mut core = self.core();
+        let key = core.adapters.resolve(&adapters.into())?;
+        let (slot, data) = core.slot(&key, &self.shared.graph)?;
+        let virtual_ids = virtual_ids(data.as_deref(), self.vocab());
+        let all = [&virtual_ids, tokens].concat();
+        if tokens.is_empty() || all.len() > self.shared.context {
             return Err(Error::ContextFull {
-                tokens: tokens.len(),
+                tokens: all.len(),
                 context: self.shared.context,
             });
         }
-        let mut core = self.core();
-        let pages = core
-            .pool
-            .take(BindOptions::pages_for(tokens.len()) as usize)?;
-        let result = all_logits(&mut core, tokens, &pages, slot);
+        let pages = core.pool.take(BindOptions::pages_for(all.len()) as usize)?;
+        let prefix = data.as_ref().and_then(|d| d.prefix.as_ref());
+        let stored = match prefix {
+            Some(prefix) => core.executable.write_prefix(&pages, prefix),
+            None => Ok(()),
+        };
+        let first = prefix.map_or(0, |p| p.tokens as usize);
+        let rows = Rows {
+            tokens: &all,
+            first,
+            wanted: virtual_ids.len(),
+            pages: &pages,
+            slot,
+        };
+        let result = match stored {
+            Ok(()) => all_logits(&mut core, &rows),
+            Err(error) => Err(error.into()),
+        };
         core.pool.release(pages);
         result
     }
@@ -215,7 +213,7 @@ impl Engine {
     pub fn check(&self) -> Result<()> {
         let count = self.shared.context.min(8) as u32;
         let tokens: Vec<u32> = (0..count).map(|i| i * 7 % self.vocab()).collect();
-        let logits = self.logits(&tokens, SlotId::BASE)?;
+        let logits = self.logits(&tokens, AdapterSet::BASE)?;
         let failed = |reason: &str| Error::Check {
             model: self.shared.label.clone(),
             reason: reason.into(),
@@ -306,22 +304,37 @@ fn context(plan: &Plan, options: &EngineOptions, label: &str) -> Result<usize> {
     }
 }
 
-fn all_logits(core: &mut Core, tokens: &[u32], pages: &[u32], slot: SlotId) -> Result<Vec<f32>> {
+/// A sequence whose logits are asked for.
+struct Rows<'a> {
+    tokens: &'a [u32],
+    /// The first that is not in the cache yet.
+    first: usize,
+    /// The first whose logits are wanted.
+    wanted: usize,
+    pages: &'a [u32],
+    slot: SlotId,
+}
+
+fn all_logits(core: &mut Core, rows: &Rows<'_>) -> Result<Vec<f32>> {
     let mut logits = Vec::new();
     let chunk = core.row_budget.min(core.output_budget);
-    for (index, part) in tokens.chunks(chunk).enumerate() {
-        let first = (index * chunk) as u32;
-        let positions: Vec<u32> = (first..first + part.len() as u32).collect();
+    for from in (rows.first..rows.tokens.len()).step_by(chunk) {
+        let to = rows.tokens.len().min(from + chunk);
+        let positions: Vec<u32> = (from..to).map(|p| p as u32).collect();
+        let want = |p: usize| match p < rows.wanted {
+            true => Want::Nothing,
+            false => Want::Logits,
+        };
         let output = core.executable.run(&Step {
-            tokens: part,
+            tokens: &rows.tokens[from..to],
             positions: &positions,
-            sequence_of: &vec![0; part.len()],
+            sequence_of: &vec![0; to - from],
             sequences: &[Sequence {
-                pages,
-                rope_length: tokens.len() as u32,
+                pages: rows.pages,
+                rope_length: rows.tokens.len() as u32,
             }],
-            slots: &vec![slot; part.len()],
-            wants: &vec![Want::Logits; part.len()],
+            slots: &vec![rows.slot; to - from],
+            wants: &(from..to).map(want).collect::<Vec<_>>(),
         })?;
         for (_, result) in output.results {
             if let RowResult::Logits(row) = result {

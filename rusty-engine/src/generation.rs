@@ -1,5 +1,6 @@
 //! The state of one generation: which tokens are known, which are computed, and what waits to be read.
 
+use crate::adapters::{AdapterId, AdapterSet, Resolved};
 use crate::pages::PagePool;
 use crate::request::{Finish, Request, Timings, Token};
 use crate::sampler::Sampler;
@@ -22,8 +23,14 @@ pub(crate) struct Sequence {
     pub computed: usize,
     /// Pages, in order.
     pub pages: Vec<u32>,
-    /// Adapter.
+    /// Adapters that the session wants.
+    pub set: AdapterSet,
+    /// Adapters and weights to which the cache belongs.
+    pub key: Resolved,
+    /// Where they were when the last answer began.
     pub slot: SlotId,
+    /// Tokens in front that are an adapter's own.
+    virtual_tokens: usize,
     /// Length that fixes length-dependent rotary frequencies.
     pub rope_length: u32,
     /// The answer under way.
@@ -51,20 +58,22 @@ impl Sequence {
     /// Prepares for a request: keeps what the cache and the new prompt share, takes the pages of the prompt.
     pub fn begin(
         &mut self,
-        prompt: Vec<u32>,
+        prompt: &[u32],
+        virtual_ids: &[u32],
         request: &Request,
         tokenizer: Option<&Tokenizer>,
         context: usize,
         pool: &mut PagePool,
     ) -> Result<()> {
         let start = Instant::now();
-        self.running = None;
         if let Some(problem) = request.sampling.problem() {
             return Err(Error::Request(problem));
         }
         if prompt.is_empty() {
             return Err(Error::Request("the prompt is empty".into()));
         }
+        let prompt_tokens = prompt.len();
+        let prompt = [virtual_ids, prompt].concat();
         if prompt.len() >= context {
             return Err(Error::ContextFull {
                 tokens: prompt.len() + 1,
@@ -81,14 +90,15 @@ impl Sequence {
         self.keep(kept, pool);
         self.reserve(prompt.len(), pool)?;
         let timings = Timings {
-            prompt_tokens: prompt.len(),
-            cached_tokens: kept,
+            prompt_tokens,
+            cached_tokens: kept.saturating_sub(virtual_ids.len()),
             ..Timings::default()
         };
         if kept == 0 {
             self.rope_length = prompt.len() as u32;
         }
         self.tokens = prompt;
+        self.virtual_tokens = virtual_ids.len();
         self.running = Some(Running {
             sampler: Sampler::new(&request.sampling),
             stream: tokenizer.map(|t| t.stream(true)),
@@ -115,6 +125,27 @@ impl Sequence {
         self.tokens.truncate(self.computed);
         let pages = BindOptions::pages_for(self.computed) as usize;
         pool.release(self.pages.drain(pages.min(self.pages.len())..));
+    }
+
+    /// Drops the whole cache, saying why where there is something to drop.
+    pub fn forget(&mut self, reason: &str, pool: &mut PagePool) {
+        if self.computed > 0 {
+            let tokens = self.computed;
+            tracing::warn!("a session's cache of {tokens} tokens is dropped: {reason}");
+        }
+        self.keep(0, pool);
+    }
+
+    /// Whether the session's set names an adapter.
+    pub fn names(&self, id: AdapterId) -> bool {
+        self.set.entries().iter().any(|(own, _)| *own == id)
+    }
+
+    /// Whether an answer is under way.
+    pub fn is_answering(&self) -> bool {
+        self.running
+            .as_ref()
+            .is_some_and(|r| r.finish.is_none() && r.failure.is_none())
     }
 
     /// Makes room for `count` tokens in all.
@@ -165,7 +196,10 @@ impl Sequence {
             RowResult::Logits(logits) if logits.iter().any(|l| !l.is_finite()) => {
                 return Err(not_finite);
             }
-            RowResult::Logits(mut logits) => running.sampler.choose(&mut logits, &self.tokens),
+            RowResult::Logits(mut logits) => {
+                let history = &self.tokens[self.virtual_tokens..];
+                running.sampler.choose(&mut logits, history)
+            }
             RowResult::Hidden(_) => return Ok(()),
             RowResult::NotFinite => return Err(not_finite),
         };

@@ -3,6 +3,7 @@
 //! An [`Engine`] is a model bound to a device. [`Session`]s share it: each has its own tokens, pages and adapter,
 //! and their rows run together in ragged steps. Results do not depend on who else is there.
 
+pub mod adapters;
 mod core;
 pub mod demo;
 mod engine;
@@ -16,6 +17,7 @@ mod session;
 pub mod stop;
 pub mod throughput;
 
+pub use adapters::{AdapterBudget, AdapterId, AdapterSet, AdapterStatus, Running, Tier};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use request::{Finish, Message, Prompt, Request, Timings, Token};

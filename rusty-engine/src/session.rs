@@ -1,9 +1,9 @@
 //! Sessions: a conversation's tokens and cache, and the stream of an answer.
 
+use crate::adapters::AdapterSet;
 use crate::engine::Engine;
 use crate::request::{Finish, Prompt, Request, Timings, Token};
 use crate::{Error, Result};
-use rusty_compiler::SlotId;
 use rusty_loader::text::Render;
 
 /// One sequence in an engine. Dropping it frees its pages.
@@ -20,31 +20,31 @@ impl Session {
         Self { engine, id }
     }
 
-    /// Which adapter later requests use. Another than before empties the session's cache: keys and values
-    /// hold the adapter's work.
+    /// Which adapters later requests use. Others than before, or other weights, empty the session's cache with a
+    /// warning: keys and values hold the adapters' work. [`Session::clear`] before says that this is meant.
     ///
     /// # Errors
-    /// No adapter is attached to the slot.
-    pub fn set_adapter(&mut self, slot: SlotId) -> Result<()> {
+    /// An adapter is not attached, or a weight is not finite.
+    pub fn set_adapter(&mut self, set: impl Into<AdapterSet>) -> Result<()> {
+        let set = set.into();
         let mut core = self.engine.core();
-        let attached = slot == SlotId::BASE
-            || core
-                .slots
-                .get(slot.0 as usize - 1)
-                .is_some_and(Option::is_some);
-        if !attached {
-            return Err(Error::Request(format!(
-                "no adapter is attached to slot {}",
-                slot.0
-            )));
-        }
+        let key = core.adapters.resolve(&set)?;
         let (sequence, pool) = core.sequence(self.id)?;
-        if sequence.slot != slot {
-            sequence.keep(0, pool);
-            sequence.running = None;
-            sequence.slot = slot;
+        sequence.running = None;
+        if sequence.key != key {
+            sequence.forget("the session changed its adapters", pool);
+            sequence.key = key;
         }
+        sequence.set = set;
         Ok(())
+    }
+
+    /// Empties the session's cache, so that the next request starts anew.
+    pub fn clear(&mut self) {
+        if let Ok((sequence, pool)) = self.engine.core().sequence(self.id) {
+            sequence.running = None;
+            sequence.keep(0, pool);
+        }
     }
 
     /// Starts an answer; tokens come as they are pulled. An answer under way is given up.
@@ -55,9 +55,9 @@ impl Session {
         let prompt = self.prompt_tokens(&request.prompt)?;
         let context = self.engine.context();
         let tokenizer = self.engine.tokenizer().cloned();
+        let sizes = (self.engine.graph(), context);
         let mut core = self.engine.core();
-        let (sequence, pool) = core.sequence(self.id)?;
-        sequence.begin(prompt, request, tokenizer.as_ref(), context, pool)?;
+        core.begin(self.id, &prompt, request, tokenizer.as_ref(), sizes)?;
         drop(core);
         Ok(Generation {
             session: self,

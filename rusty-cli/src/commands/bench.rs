@@ -55,6 +55,7 @@ pub fn run(options: &Bench) -> Result<()> {
             &sites,
             options.adapter_rank,
             i as u64,
+            options.adapter_precision.into(),
         );
         executable.attach(SlotId(i as u32), Arc::new(adapter))?;
     }

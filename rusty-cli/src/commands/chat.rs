@@ -9,9 +9,9 @@ use std::io::{BufRead, IsTerminal, Write};
 
 /// Reads turns until the input ends or says `/exit`; `/clear` forgets the conversation.
 pub fn run(options: &Chat) -> Result<()> {
-    let (engine, slot) = engine::load(options.model.as_deref(), &options.load)?;
+    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
     let mut session = engine.session();
-    session.set_adapter(slot)?;
+    session.set_adapter(adapters)?;
     let system: Vec<Message> = options
         .system
         .iter()

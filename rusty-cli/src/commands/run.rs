@@ -10,9 +10,9 @@ use std::io::{IsTerminal, Read, Write};
 /// Generates and prints.
 pub fn run(options: &Run) -> Result<()> {
     let text = prompt_text(options)?;
-    let (engine, slot) = engine::load(options.model.as_deref(), &options.load)?;
+    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
     let mut session = engine.session();
-    session.set_adapter(slot)?;
+    session.set_adapter(adapters)?;
     let prompt = prompt(options, text, &engine);
     let prompt_tokens = session.prompt_tokens(&prompt)?;
     // The ids are known already; rendering and tokenizing again would only cost time to the first token.

@@ -84,6 +84,8 @@ pub(super) struct Context<'a> {
     pub(super) weights: &'a Weights,
     pub(super) kv: &'a KvPool,
     pub(super) slots: &'a SlotTable,
+    /// Entries of the vocabulary; larger tokens are an adapter's own.
+    pub(super) vocab: u32,
     /// Whether some row's slot is filled.
     pub(super) adapted: bool,
     pub(super) inputs: &'a Inputs,

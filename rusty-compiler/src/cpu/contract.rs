@@ -5,6 +5,7 @@
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
+use super::low_rank;
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
 use super::weights::Weights;
@@ -12,6 +13,7 @@ use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::slots::SlotId;
 use crate::{Error, Result};
 use rusty_graph::{SiteId, WeightId};
+use std::sync::atomic::Ordering;
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
@@ -46,6 +48,7 @@ pub(super) struct Contract {
     pub(super) strip: usize,
     strips: usize,
     forms: Forms,
+    /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     counter: usize,
 }
 
@@ -56,7 +59,7 @@ struct Filled {
 }
 
 impl Contract {
-    /// Resolves a kernel; its work is drawn from `counter`.
+    /// Resolves a kernel; it owns `counter` and the counter behind it.
     pub(super) fn new(
         plan: &Plan,
         kernel: &Kernel,
@@ -189,20 +192,23 @@ impl Contract {
         };
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
         unsafe {
-            if !adapted && rows <= PRIVATE_ROWS {
-                filled.plain = scratch.inputs.rows(self.k);
-                for row in 0..rows {
-                    let x = self.input(ctx, scratch, row);
-                    fill_row(ctx.level, filled.plain, row, x, self.k, self.forms);
-                }
-                return filled;
-            }
             let forms = Forms {
                 floats: self.forms.floats || adapted,
                 ..self.forms
             };
             if adapted {
                 filled.gained = self.gained(ctx, rows);
+            }
+            if rows <= PRIVATE_ROWS && filled.gained.iter().all(Option::is_none) {
+                filled.plain = scratch.inputs.rows(self.k);
+                for row in 0..rows {
+                    let x = self.input(ctx, scratch, row);
+                    fill_row(ctx.level, filled.plain, row, x, self.k, forms);
+                }
+                if adapted {
+                    self.reduce(ctx, thread, rows, filled.plain);
+                }
+                return filled;
             }
             for row in rows * thread / ctx.threads..rows * (thread + 1) / ctx.threads {
                 let x = self.input(ctx, scratch, row);
@@ -216,7 +222,6 @@ impl Contract {
             ctx.barrier.wait();
             if adapted {
                 self.reduce(ctx, thread, rows, filled.plain);
-                ctx.barrier.wait();
             }
         }
         filled
@@ -283,7 +288,8 @@ impl Contract {
         }
     }
 
-    /// `A x` of every adapted row and part, each thread for its share of the ranks.
+    /// `A x` of every adapted row and part, each thread for its share of the ranks. Nobody waits for the others'
+    /// here: the first tile is multiplied meanwhile.
     unsafe fn reduce(&self, ctx: &Context<'_>, thread: usize, rows: usize, x: InputRows) {
         let stride = ctx.slots.largest_rank();
         for (p, part) in self.parts.iter().enumerate() {
@@ -294,15 +300,18 @@ impl Contract {
                     .take_while(|r| ctx.slot(self.rows, *r) == slot)
                     .count();
                 if let Some(delta) = ctx.slots.delta(slot, part.site) {
-                    let share = |t: usize| delta.rank * t / ctx.threads;
+                    let share = |t: usize| delta.rank as usize * t / ctx.threads;
                     let ranks = (share(thread), share(thread + 1));
                     let u = ctx.lows.floats().wrapping_add((p * rows + first) * stride);
                     // SAFETY: inputs are filled; ranks are disjoint between threads.
-                    unsafe { delta.reduce(ctx.level, x, (first, same), ranks, u, stride) };
+                    unsafe {
+                        low_rank::reduce(ctx.level, delta, x, (first, same), ranks, u, stride);
+                    }
                 }
                 first += same;
             }
         }
+        ctx.counters[self.counter + 1].fetch_add(1, Ordering::Release);
     }
 
     /// One strip of a bundle over a block of rows.
@@ -333,6 +342,7 @@ impl Contract {
                 let out = part_tile(i);
                 self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
                 if adapted {
+                    ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
                     self.expand(ctx, p, (first, rows), (column, columns), out);
                 }
             }

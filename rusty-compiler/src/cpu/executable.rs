@@ -5,7 +5,7 @@ use super::attend::{Attend, most_spans};
 use super::body::{Registers, RopeRows};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
 use super::contract::{BLOCK_ROWS, Contract, PRIVATE_ROWS, STRIP};
-use super::kv::KvPool;
+use super::kv::{self, KvPool};
 use super::largest::Largest;
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
@@ -14,8 +14,10 @@ use super::rows::Rows;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Plan};
-use crate::slots::{SlotData, SlotId};
-use crate::step::{BindOptions, Executable, MemoryUse, RowResult, Step, StepOutput, Want};
+use crate::slots::{KvPrefix, SlotData, SlotId};
+use crate::step::{
+    BindOptions, Executable, MemoryUse, RowResult, Step, StepLimits, StepOutput, Want,
+};
 use crate::{Error, PAGE_TOKENS, Result};
 use rusty_backend::{CpuDevice, Isa};
 use rusty_graph::{Dim, SymId};
@@ -143,13 +145,14 @@ impl CpuExecutable {
 
     fn check(&self, step: &Step<'_>) -> Result<()> {
         let rows = |s| self.plan.max_rows(Dim::Sym(SymId(s))) as usize;
-        step.check(
-            rows(0),
-            rows(1),
-            self.plan.vocab,
-            self.pages,
-            self.slot_count,
-        )?;
+        step.check(&StepLimits {
+            rows: rows(0),
+            selected: rows(1),
+            vocab: self.plan.vocab,
+            pages: self.pages,
+            slots: self.slot_count,
+            virtual_tokens: &|slot| self.slots.data(slot).map_or(0, SlotData::virtual_tokens),
+        })?;
         for (row, &position) in step.positions.iter().enumerate() {
             let pages = step.sequences[step.sequence_of[row] as usize].pages;
             let used = &pages[..position as usize / PAGE_TOKENS];
@@ -208,6 +211,7 @@ impl CpuExecutable {
             weights: &self.weights,
             kv: &self.kv,
             slots: &self.slots,
+            vocab: self.plan.vocab,
             adapted: self.slots.active(step.slots),
             inputs: &m.inputs,
             gained: &m.gained,
@@ -277,7 +281,7 @@ impl Executable for CpuExecutable {
     }
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
-        self.slots.attach(slot, &data, &self.plan.sites)?;
+        self.slots.attach(slot, data, self.plan.slot_shape())?;
         let rows = self.plan.max_rows(Dim::Sym(SymId(0))) as usize;
         let (parts, k) = self.codes.iter().fold((0, 0), |(parts, k), c| match c {
             Code::Contract(c) => (parts.max(c.part_count()), k.max(c.k())),
@@ -295,6 +299,24 @@ impl Executable for CpuExecutable {
 
     fn detach(&mut self, slot: SlotId) -> Result<()> {
         self.slots.detach(slot)
+    }
+
+    fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
+        prefix.check_pages(pages, self.pages, &self.plan.kv)?;
+        for (layer, (keys, values)) in prefix.layers.iter().enumerate() {
+            for token in 0..prefix.tokens as usize {
+                let page = pages[token / PAGE_TOKENS];
+                for (key, rows) in [(true, keys), (false, values)] {
+                    let width = rows.len() / prefix.tokens as usize;
+                    let place = self.kv.place(layer as u32, key, page, token % PAGE_TOKENS);
+                    let row = rows[token * width..].as_ptr();
+                    // SAFETY: the page is inside the pool and the row has the layer's width, as was
+                    // checked; no step runs.
+                    unsafe { kv::store(self.level, place, 0, width, row) };
+                }
+            }
+        }
+        Ok(())
     }
 
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()> {

@@ -27,6 +27,7 @@ mod executable;
 mod float;
 mod kv;
 mod largest;
+mod low_rank;
 mod memory;
 mod panel;
 mod pool;

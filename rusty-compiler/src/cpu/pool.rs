@@ -185,6 +185,18 @@ fn spin_until(ready: impl Fn() -> bool) {
 pub(super) struct Barrier<'a>(&'a Shared);
 
 impl Barrier<'_> {
+    /// Returns when every thread of the job has added one to `arrived` (releasing what it wrote before), which
+    /// unlike [`Barrier::wait`] lets a thread do other work between its own arrival and here.
+    ///
+    /// # Panics
+    /// As [`Barrier::wait`].
+    pub(super) fn await_arrivals(self, arrived: &AtomicUsize) {
+        let s = self.0;
+        let all = || arrived.load(Ordering::Acquire) >= s.threads;
+        spin_until(|| all() || s.failed.load(Ordering::Relaxed));
+        assert!(all(), "another thread of the pool failed");
+    }
+
     /// Returns when every thread has called it; what they wrote before is visible after.
     ///
     /// # Panics

@@ -3,6 +3,7 @@
 use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, Extent, FloatRows};
+use super::low_rank;
 use super::quantize::InputRows;
 use super::simd::LANES;
 use super::tile::{self, Panel};
@@ -94,7 +95,7 @@ impl Contract {
                     .wrapping_add((part * all + first + row) * stride);
                 let y = out.wrapping_add(row * self.strip);
                 // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
-                unsafe { delta.expand(ctx.level, u, column, columns, y) };
+                unsafe { low_rank::expand(ctx.level, delta, u, (column, columns), y) };
             }
         }
     }

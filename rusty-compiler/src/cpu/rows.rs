@@ -3,6 +3,7 @@
 use super::context::{Context, RowSet, Scratch, TailCode, ValueAt, value_at};
 use super::weights::Weights;
 use crate::plan::{Anchor, Kernel, Operand, Plan};
+use crate::slots::RowChange;
 use crate::{Error, Result};
 use rusty_graph::WeightId;
 
@@ -44,6 +45,30 @@ pub(super) fn tails(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<V
         .collect()
 }
 
+/// The embedding of a row's token, as the row's adapter has it; `change` is room for a row.
+fn embedding(
+    ctx: &Context<'_>,
+    table: WeightId,
+    row: usize,
+    lanes: &mut [f32],
+    change: &mut [f32],
+) {
+    let token = ctx.step.tokens[row];
+    let slot = ctx.slots.data(ctx.step.slots[row]);
+    let changed = match slot.and_then(|s| s.embedding.as_ref()) {
+        Some(e) => e.row(token, ctx.vocab, change),
+        None => RowChange::Kept,
+    };
+    if changed == RowChange::Replaced {
+        lanes.copy_from_slice(change);
+        return;
+    }
+    ctx.weights.gather(table, token as usize, lanes);
+    if changed == RowChange::Added {
+        lanes.iter_mut().zip(change).for_each(|(l, c)| *l += *c);
+    }
+}
+
 impl Rows {
     /// Resolves a kernel.
     pub(super) fn new(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Self> {
@@ -81,10 +106,10 @@ impl Rows {
         (ops, self.tails.iter().map(|t| t.width).max().unwrap_or(0))
     }
 
-    /// Values of a gathered row.
+    /// Values of a gathered row and of what an adapter makes of it.
     pub(super) fn row_words(&self) -> usize {
         match self.source {
-            Source::Gather { width, .. } => width,
+            Source::Gather { width, .. } => 2 * width,
             _ => 0,
         }
     }
@@ -118,10 +143,11 @@ impl Rows {
             Source::Select { x } => ctx.value_row(*x, ctx.selected[row] as usize),
             Source::Gather { table, width } => {
                 let out = scratch.tile.floats();
-                let token = ctx.step.tokens[ctx.token_row(self.rows, row)] as usize;
-                // SAFETY: the tile holds a gathered row.
-                let lanes = unsafe { std::slice::from_raw_parts_mut(out, *width) };
-                ctx.weights.gather(*table, token, lanes);
+                let row = ctx.token_row(self.rows, row);
+                // SAFETY: the tile holds two gathered rows.
+                let lanes = unsafe { std::slice::from_raw_parts_mut(out, 2 * width) };
+                let (lanes, change) = lanes.split_at_mut(*width);
+                embedding(ctx, *table, row, lanes, change);
                 out
             }
         }

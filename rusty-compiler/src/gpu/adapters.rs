@@ -4,10 +4,11 @@
 //! entries. Both are ordered on the device before the next step, and recordings stay valid. Only when a pool
 //! has no room is it made anew, larger.
 
-use super::kernels::delta::ENTRY;
-use crate::plan::{Anchor, Kernel, Plan};
-use crate::slots::{DeltaTable, SiteDelta, SlotData};
-use crate::{Error, Result, SlotId};
+use super::kernels::delta::{ENTRY, FORMAT_BITS, format_code};
+use crate::delta_table::DeltaTable;
+use crate::plan::{Anchor, Kernel};
+use crate::slots::SlotData;
+use crate::{Result, SlotId};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use std::sync::Arc;
 
@@ -137,8 +138,12 @@ impl Pool {
         u64::from(slot.0) * self.parts.len() as u64 * u64::from(ENTRY) * 4
     }
 
+    /// Words of an adapter's tables here.
     fn words(&self, data: &SlotData) -> u64 {
-        self.packed(data).1.len() as u64
+        let sites = self.parts.iter().flatten();
+        let deltas = sites.filter_map(|site| data.site(*site));
+        // A table ends on a whole word.
+        deltas.map(|d| d.bytes() as u64 / 4 + 2).sum()
     }
 
     /// First word of a free range.
@@ -166,22 +171,22 @@ impl Pool {
                 continue;
             };
             entry[0] = delta.rank;
+            for (at, table) in [(1, &delta.a), (2, &delta.b)] {
+                entry[at] = table
+                    .as_ref()
+                    .map_or(0, |t| push_bytes(&mut tables, t.bytes()));
+            }
             if delta.rank > 0 {
-                entry[1] = push_table(&mut tables, &delta.a);
-                entry[2] = push_table(&mut tables, &delta.b);
                 entry[3] = push_floats(&mut tables, &delta.scale);
             }
             for (at, vector) in [(4, &delta.gain_in), (5, &delta.gain_out), (6, &delta.bias)] {
                 entry[at] = vector.as_ref().map_or(0, |v| push_floats(&mut tables, v));
             }
-            entry[7] = u32::from(is_half(&delta.a)) | (u32::from(is_half(&delta.b)) << 1);
+            let code = |t: &Option<DeltaTable>| t.as_ref().map_or(0, |t| format_code(t.format()));
+            entry[7] = code(&delta.a) | (code(&delta.b) << FORMAT_BITS);
         }
         (entries, tables)
     }
-}
-
-fn is_half(table: &DeltaTable) -> bool {
-    matches!(table, DeltaTable::F16(_))
 }
 
 fn push_floats(tables: &mut Vec<u32>, values: &[f32]) -> u32 {
@@ -190,55 +195,14 @@ fn push_floats(tables: &mut Vec<u32>, values: &[f32]) -> u32 {
     at
 }
 
-fn push_table(tables: &mut Vec<u32>, table: &DeltaTable) -> u32 {
-    match table {
-        DeltaTable::F32(values) => push_floats(tables, values),
-        DeltaTable::F16(values) => {
-            let at = tables.len() as u32 + 1;
-            let pair = |p: &[half::f16]| {
-                let high = p.get(1).map_or(0, |h| h.to_bits());
-                u32::from(p[0].to_bits()) | (u32::from(high) << 16)
-            };
-            tables.extend(values.chunks(2).map(pair));
-            at
-        }
+fn push_bytes(tables: &mut Vec<u32>, bytes: &[u8]) -> u32 {
+    let at = tables.len() as u32 + 1;
+    let (words, rest) = bytes.as_chunks::<4>();
+    tables.extend(words.iter().map(|w| u32::from_le_bytes(*w)));
+    if !rest.is_empty() {
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        tables.push(u32::from_le_bytes(last));
     }
-}
-
-/// Checks that every delta fits its site.
-pub(super) fn check(plan: &Plan, data: &SlotData) -> Result<()> {
-    for (id, delta) in &data.sites {
-        let Some(site) = plan.sites.get(id.index()) else {
-            return Err(Error::Slot {
-                adapter: data.name.clone(),
-                site: id.to_string(),
-                reason: "the model has no such site".into(),
-            });
-        };
-        if let Some(reason) = misfit(delta, site.k as usize, site.n as usize) {
-            return Err(Error::Slot {
-                adapter: data.name.clone(),
-                site: site.name.clone(),
-                reason,
-            });
-        }
-    }
-    Ok(())
-}
-
-fn misfit(delta: &SiteDelta, k: usize, n: usize) -> Option<String> {
-    let rank = delta.rank as usize;
-    let vector = |v: &Option<Arc<[f32]>>, default: usize| v.as_ref().map_or(default, |v| v.len());
-    let sizes = [
-        ("A", delta.a.len(), rank * k),
-        ("B", delta.b.len(), n * rank),
-        ("scale", delta.scale.len(), rank),
-        ("gain_in", vector(&delta.gain_in, k), k),
-        ("gain_out", vector(&delta.gain_out, n), n),
-        ("bias", vector(&delta.bias, n), n),
-    ];
-    sizes
-        .into_iter()
-        .find(|(_, has, wants)| has != wants)
-        .map(|(name, has, wants)| format!("{name} has {has} values; the site takes {wants}"))
+    at
 }

@@ -1,18 +1,22 @@
 //! A plan bound to a GPU.
 
-use super::adapters::{self, Pool};
+use super::adapters::Pool;
 use super::kernels::delta::SHRINK_CUBES;
 use super::kernels::env::BINDINGS;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
-use super::prepare::{arena_bytes, caches, compile, page_bytes, tile_rows, vector_weights};
+use super::prepare::{
+    arena_bytes, caches, compile, page_bytes, page_words, tile_rows, vector_weights,
+};
 use super::stage::{Grid, Stage, Template, When};
 use super::text::{KernelSpec, info};
 use super::weights::WeightStore;
 use crate::plan::{Plan, PlanValueId};
-use crate::slots::SlotData;
+use crate::slots::{KvPrefix, SlotData};
+use crate::step::StepLimits;
 use crate::{
-    BindOptions, Error, Executable, MemoryUse, Result, RowResult, SlotId, Step, StepOutput, Want,
+    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
+    StepOutput, Want,
 };
 use rusty_backend::{DeviceBuffer, GpuDevice, Launch, Owner, Pipeline, Recording};
 use rusty_loader::ModelFile;
@@ -278,7 +282,7 @@ impl GpuExecutable {
 
     /// Makes room for adapters of `rank`.
     fn reserve_ranks(&mut self, data: &SlotData) -> Result<()> {
-        let rank = data.sites.iter().map(|(_, d)| d.rank).max().unwrap_or(0);
+        let rank = data.largest_rank();
         if rank > self.ranks {
             self.recordings.clear();
             let ranks = rank.next_power_of_two();
@@ -308,14 +312,22 @@ impl Executable for GpuExecutable {
             self.plan
                 .max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(symbol))) as usize
         };
-        step.check(
-            max(0),
-            max(1),
-            self.plan.vocab,
-            self.options.pages,
-            self.options.slots,
-        )?;
-        let encoded = encode(step, &self.plan.ropes, self.tile_rows);
+        let data = |slot| {
+            self.attached
+                .iter()
+                .find(|(s, _)| *s == slot)
+                .map(|(_, d)| &**d)
+        };
+        step.check(&StepLimits {
+            rows: max(0),
+            selected: max(1),
+            vocab: self.plan.vocab,
+            pages: self.options.pages,
+            slots: self.options.slots,
+            virtual_tokens: &|slot| data(slot).map_or(0, SlotData::virtual_tokens),
+        })?;
+        let embedding = |slot| data(slot).and_then(|d| d.embedding.as_deref());
+        let encoded = encode(step, &self.plan, self.tile_rows, embedding);
         self.upload(&encoded.words)?;
         let recording = self.recording(encoded.shape)?;
         self.device.submit(&recording)?;
@@ -324,7 +336,12 @@ impl Executable for GpuExecutable {
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
         self.check_slot(slot, &data.name)?;
-        adapters::check(&self.plan, &data)?;
+        data.check(self.plan.slot_shape())
+            .map_err(|m| Error::Slot {
+                adapter: data.name.clone(),
+                site: m.place,
+                reason: m.reason,
+            })?;
         self.reserve_ranks(&data)?;
         self.attached.retain(|(s, _)| *s != slot);
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
@@ -347,6 +364,31 @@ impl Executable for GpuExecutable {
         self.attached.retain(|(s, _)| *s != slot);
         for pool in self.pools.iter_mut().flatten() {
             pool.detach(slot, &*self.device)?;
+        }
+        Ok(())
+    }
+
+    fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
+        prefix.check_pages(pages, self.options.pages, &self.plan.kv)?;
+        for (layer, (keys, values)) in prefix.layers.iter().enumerate() {
+            let size = page_bytes(&self.plan, layer, &self.options);
+            let width = keys.len() / prefix.tokens.max(1) as usize;
+            for (index, page) in pages
+                .iter()
+                .enumerate()
+                .take(prefix.tokens.div_ceil(PAGE_TOKENS as u32) as usize)
+            {
+                let from = index * PAGE_TOKENS * width;
+                let rows =
+                    |all: &[f32]| all[from..all.len().min(from + PAGE_TOKENS * width)].to_vec();
+                let words = page_words(&rows(keys), &rows(values), width, self.options.kv);
+                debug_assert_eq!(words.len() as u64 * 4, size);
+                self.device.write(
+                    &self.kv[layer],
+                    u64::from(*page) * size,
+                    bytemuck::cast_slice(&words),
+                )?;
+            }
         }
         Ok(())
     }

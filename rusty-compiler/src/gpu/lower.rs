@@ -72,8 +72,12 @@ impl Lowering<'_> {
                     Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. },
                     "rows_plane" | "rows_shared",
                 ) => {
-                    let launches = self.rows(kernel, plane, store)?;
+                    let launches = self.rows(kernel, plane, false, store)?;
                     stage.plain.push((variant.rows, When::Always, launches));
+                    if self.adapters && matches!(kernel.anchor, Anchor::Gather { .. }) {
+                        let launches = self.rows(kernel, plane, true, store)?;
+                        stage.adapted.push((variant.rows, When::Always, launches));
+                    }
                 }
                 _ => {
                     return Err(
@@ -193,6 +197,7 @@ impl Lowering<'_> {
         &self,
         kernel: &Kernel,
         plane: u32,
+        changed: bool,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let Anchor::Gather { table, .. } = kernel.anchor else {
@@ -222,6 +227,7 @@ impl Lowering<'_> {
                 format: decl.format,
                 row_bytes: row_bytes(decl) as u32,
                 arg,
+                changed,
             };
             launches.push(self.rows_launch(kernel, plane, origin, scalars, Some(chunk.buffer)));
         }

@@ -4,7 +4,9 @@
 //! scalars never change.
 
 use super::kernels::env::header;
-use crate::{PAGE_TOKENS, Step};
+use crate::plan::Plan;
+use crate::slots::{EmbeddingDelta, RowChange};
+use crate::{PAGE_TOKENS, SlotId, Step};
 use rusty_graph::RopeSpec;
 
 /// What recordings depend on.
@@ -30,8 +32,14 @@ pub(super) struct Encoded {
     pub shape: Shape,
 }
 
-/// Encodes a checked step.
-pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec], tile_rows: u32) -> Encoded {
+/// Encodes a checked step; `embedding` is what a slot does to embeddings.
+pub(super) fn encode<'a>(
+    step: &Step<'_>,
+    plan: &Plan,
+    tile_rows: u32,
+    embedding: impl Fn(SlotId) -> Option<&'a EmbeddingDelta>,
+) -> Encoded {
+    let ropes = &plan.ropes;
     let rows = step.rows();
     let selected = step.selected();
     let tiles = tiles(step, tile_rows);
@@ -47,7 +55,9 @@ pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec], tile_rows: u32) -> Enc
     let mut words = vec![0; header::ROPES + ropes.len()];
     words[header::ROWS] = rows as u32;
     words[header::SELECTED] = selected.len() as u32;
-    section(&mut words, header::TOKENS, step.tokens.iter().copied());
+    // A virtual token's own row is never read, but it must be in some chunk of the table.
+    let own = |t: &u32| if *t < plan.vocab { *t } else { 0 };
+    section(&mut words, header::TOKENS, step.tokens.iter().map(own));
     section(
         &mut words,
         header::POSITIONS,
@@ -63,6 +73,9 @@ pub(super) fn encode(step: &Step<'_>, ropes: &[RopeSpec], tile_rows: u32) -> Enc
         tiles.chain(std::iter::repeat_n(0, padding)),
     );
     pages(step, &mut words);
+    if shape.adapted {
+        changes(step, plan, embedding, &mut words);
+    }
     for (i, rope) in ropes.iter().enumerate() {
         words[header::ROPES + i] = words.len() as u32;
         rotary(step, rope, &mut words);
@@ -90,6 +103,28 @@ fn pages(step: &Step<'_>, words: &mut Vec<u32>) {
     }
     let of_row = step.sequence_of.iter().map(|s| starts[*s as usize]);
     section(words, header::PAGES, of_row);
+}
+
+/// Changed embeddings, and for each row where its change is.
+fn changes<'a>(
+    step: &Step<'_>,
+    plan: &Plan,
+    embedding: impl Fn(SlotId) -> Option<&'a EmbeddingDelta>,
+    words: &mut Vec<u32>,
+) {
+    let mut entries = Vec::with_capacity(2 * step.rows());
+    let mut change = vec![0.0; plan.value(plan.hidden).width as usize];
+    for (token, slot) in step.tokens.iter().zip(step.slots) {
+        let kind =
+            embedding(*slot).map_or(RowChange::Kept, |e| e.row(*token, plan.vocab, &mut change));
+        if kind == RowChange::Kept {
+            entries.extend([0, 1]);
+            continue;
+        }
+        entries.extend([words.len() as u32, u32::from(kind == RowChange::Added)]);
+        words.extend(change.iter().map(|v| v.to_bits()));
+    }
+    section(words, header::CHANGES, entries.into_iter());
 }
 
 /// `(cos, sin)` of every row.

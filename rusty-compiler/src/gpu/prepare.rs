@@ -5,7 +5,7 @@ use super::lower::ATTENTION_ROWS;
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
-use crate::{BindOptions, Error, PAGE_TOKENS, Result};
+use crate::{BindOptions, Error, KvFormat, PAGE_TOKENS, Result};
 use rayon::prelude::*;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline};
 use rusty_graph::WeightId;
@@ -62,6 +62,28 @@ pub(super) fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u6
     let kv = plan.kv[layer];
     let words = token_words(kv.kv_heads * kv.head_dim, options.kv);
     2 * PAGE_TOKENS as u64 * u64::from(words) * 4
+}
+
+/// A page that holds these tokens' keys and values, rows of `width`, and zeros.
+pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: KvFormat) -> Vec<u32> {
+    let token = token_words(width as u32, kv) as usize;
+    let mut words = Vec::with_capacity(2 * PAGE_TOKENS * token);
+    for (half, rows) in [keys, values].into_iter().enumerate() {
+        for row in rows.chunks_exact(width) {
+            let start = words.len();
+            match kv {
+                KvFormat::F32 => words.extend(row.iter().map(|v| v.to_bits())),
+                KvFormat::F16 => {
+                    let bits = |v: &f32| u32::from(half::f16::from_f32(*v).to_bits());
+                    let pair = |p: &[f32]| bits(&p[0]) | p.get(1).map_or(0, bits) << 16;
+                    words.extend(row.chunks(2).map(pair));
+                }
+            }
+            words.resize(start + token, 0);
+        }
+        words.resize((half + 1) * PAGE_TOKENS * token, 0);
+    }
+    words
 }
 
 /// One buffer of pages per layer.

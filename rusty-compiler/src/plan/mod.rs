@@ -14,6 +14,7 @@ mod verify;
 pub use body::{Body, F32, Inst, Reg};
 pub use verify::{Violation, verify};
 
+use crate::slots::SlotShape;
 use rusty_graph::{AttentionSpec, Dim, RopeSpec, SiteId, Symbol, WeightDecl, WeightId};
 use rusty_graph::{KvLayer, RopeId, Site};
 
@@ -213,6 +214,16 @@ impl Plan {
     /// A value by id.
     pub fn value(&self, id: PlanValueId) -> &PlanValue {
         &self.values[id.index()]
+    }
+
+    /// What an adapter must fit.
+    pub fn slot_shape(&self) -> SlotShape<'_> {
+        SlotShape {
+            sites: &self.sites,
+            vocab: self.vocab,
+            width: self.value(self.hidden).width,
+            kv: &self.kv,
+        }
     }
 
     /// The largest number of rows a dimension may have.

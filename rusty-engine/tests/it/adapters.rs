@@ -1,23 +1,11 @@
-//! LoRA adapters against PEFT's logits, on every device.
+//! Adapters against PEFT's logits, on every device.
 
 use super::{DEVICES, engine, golden};
-use rusty_adapters::{combine, load};
-use rusty_compiler::{KvFormat, SlotId};
-use rusty_engine::Engine;
+use rusty_adapters::{Base, Mix, Precision, load};
+use rusty_compiler::KvFormat;
+use rusty_engine::{AdapterId, AdapterSet, Engine};
 use safetensors::SafeTensors;
 use serde_json::Value;
-
-/// Adapters that are LoRA of linear layers and nothing else.
-const PLAIN: [&str; 8] = [
-    "llama-lora-all",
-    "llama-lora-qo",
-    "qwen3-lora-all",
-    "qwen3-lora-all-b",
-    "qwen3-lora-patterns",
-    "qwen3-lora-qv",
-    "qwen3-lora-regex",
-    "qwen3-rslora",
-];
 
 struct Golden {
     manifest: Value,
@@ -73,37 +61,55 @@ fn assert_close(what: &str, have: &[f32], want: &[f32]) {
     assert!(apart <= 1e-3, "{what}: {apart}");
 }
 
-fn check_prompts(engine: &Engine, slot: SlotId, golden: &Golden, what: &str) {
+fn check_prompts(engine: &Engine, adapter: AdapterId, golden: &Golden, what: &str) {
     for prompt in golden.manifest["prompts"].as_array().expect("prompts") {
         let name = |key: &str| prompt[key].as_str().expect(key);
-        let have = engine.logits(&golden.ids(name("ids")), slot).expect(what);
-        assert_close(what, &have, &golden.floats(name("logits")));
+        let have = engine.logits(&golden.ids(name("ids")), adapter);
+        assert_close(what, &have.expect(what), &golden.floats(name("logits")));
     }
 }
 
+fn names() -> Vec<String> {
+    let entries = std::fs::read_dir(golden("adapters")).expect("adapters");
+    let name = |e: std::io::Result<std::fs::DirEntry>| e.expect("entry").file_name();
+    let mut names: Vec<String> = entries
+        .map(|e| name(e).into_string().expect("name"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Every kind: LoRA with its variants, DoRA, IA3, LoHa, LoKr, VeRA, soft prompts, whole modules.
 #[test]
-fn plain_adapters_match_peft() {
+fn adapters_of_every_kind_match_peft() {
+    let names = names();
+    assert!(names.len() >= 23);
     for device in DEVICES {
-        for base in ["models/qwen3-tied", "models/llama-llama3rope-sharded"] {
+        let mut seen = 0;
+        for base in [
+            "models/qwen3-tied",
+            "models/llama-llama3rope-sharded",
+            "models/llama-mha-f16",
+        ] {
             let engine = engine(base, device, KvFormat::F32);
-            for name in PLAIN {
+            for name in &names {
                 let golden_data = Golden::read(&format!("adapters/{name}"));
                 if golden_data.base() != base {
                     continue;
                 }
                 let path = golden(&format!("adapters/{name}"));
-                let slot = engine
-                    .attach(load(&path, engine.graph()).expect(name))
-                    .expect(name);
-                check_prompts(&engine, slot, &golden_data, &format!("{name} on {device}"));
-                engine.detach(slot).expect(name);
+                let id = engine.attach_file(&path, Precision::Stored).expect(name);
+                check_prompts(&engine, id, &golden_data, &format!("{name} on {device}"));
+                engine.detach(id).expect(name);
+                seen += 1;
             }
         }
+        assert_eq!(seen, names.len(), "{device}");
     }
 }
 
 #[test]
-fn sums_of_adapters_match_peft() {
+fn mixtures_of_adapters_match_peft() {
     for combo in ["llama-two", "qwen3-one-scaled", "qwen3-three", "qwen3-two"] {
         let golden_data = Golden::read(&format!("adapter_combos/{combo}"));
         for device in DEVICES {
@@ -111,55 +117,25 @@ fn sums_of_adapters_match_peft() {
             let parts = golden_data.manifest["adapters"]
                 .as_array()
                 .expect("adapters");
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|p| load(&golden(p.as_str().expect("path")), engine.graph()).expect(combo))
-                .collect();
+            let attach = |p: &Value| {
+                let path = golden(p.as_str().expect("path"));
+                engine.attach_file(&path, Precision::Stored).expect(combo)
+            };
+            let parts: Vec<AdapterId> = parts.iter().map(attach).collect();
             for case in golden_data.manifest["cases"].as_array().expect("cases") {
-                // `linear` multiplies factors across adapters; it is not a sum of deltas.
-                if case["how"] == "linear" {
-                    continue;
-                }
+                let how = match case["how"].as_str() {
+                    Some("linear") => Mix::Linear,
+                    _ => Mix::Sum,
+                };
                 let weight = |i: usize| case["weights"][i].as_f64().map_or(1.0, |w| w as f32);
-                let weighted: Vec<_> = parts
-                    .iter()
-                    .enumerate()
-                    .map(|(i, p)| (p.clone(), weight(i)))
-                    .collect();
-                let slot = engine.attach(combine(&weighted)).expect(combo);
-                let have = engine.logits(&golden_data.ids("ids"), slot).expect(combo);
+                let entries = parts.iter().enumerate().map(|(i, id)| (*id, weight(i)));
+                let set = AdapterSet::mixed(entries, how);
+                let have = engine.logits(&golden_data.ids("ids"), set).expect(combo);
                 let want = golden_data.floats(case["logits"].as_str().expect("logits"));
                 assert_close(&format!("{combo} {case} on {device}"), &have, &want);
-                engine.detach(slot).expect(combo);
             }
         }
     }
-}
-
-/// What is not plain LoRA is refused by name instead of being half applied.
-#[test]
-fn other_adapters_are_refused() {
-    let mut refused = 0;
-    for entry in std::fs::read_dir(golden("adapters")).expect("adapters") {
-        let path = entry.expect("entry").path();
-        let name = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .expect("name")
-            .to_string();
-        if PLAIN.contains(&name.as_str()) {
-            continue;
-        }
-        let golden_data = Golden::read(&format!("adapters/{name}"));
-        let file = rusty_loader::open(golden(golden_data.base())).expect("base");
-        let graph = rusty_graph::arch::build(&*file).expect("graph");
-        let error = load(&path, &graph)
-            .err()
-            .unwrap_or_else(|| panic!("{name} was loaded"));
-        assert!(error.to_string().contains(&name), "{error}");
-        refused += 1;
-    }
-    assert!(refused > 5);
 }
 
 /// Malformed adapters end as their case says, and an error names the adapter.
@@ -172,7 +148,12 @@ fn hostile_adapters_end_as_expected() {
     let mut seen = 0;
     for case in cases.iter().filter(|c| c["kind"] == "adapter") {
         let path = case["path"].as_str().expect("path");
-        match load(&golden(&format!("hostile/{path}")), &graph) {
+        let base = Base::new(&graph, &*base);
+        match load(
+            &golden(&format!("hostile/{path}")),
+            &base,
+            Precision::Stored,
+        ) {
             Ok(_) => assert_eq!(case["expect"], "ok", "{path} was accepted: {}", case["why"]),
             Err(error) => {
                 assert_eq!(case["expect"], "error", "{path}: {error}");

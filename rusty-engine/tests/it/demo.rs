@@ -1,27 +1,14 @@
 //! The built-in model and its adapters against reference decodings in float32.
 
 use super::{DEVICES, demo};
-use rusty_adapters::{combine, from_bytes};
-use rusty_compiler::SlotId;
-use rusty_engine::{Engine, EngineOptions, Finish, Message, Prompt, Request};
+use rusty_engine::{AdapterId, Engine, EngineOptions, Finish, Message, Prompt, Request};
 use serde_json::Value;
-use std::path::Path;
 
-pub fn attach(engine: &Engine, name: &str) -> SlotId {
-    attach_weighted(engine, name, 1.0)
-}
-
-pub fn attach_weighted(engine: &Engine, name: &str, weight: f32) -> SlotId {
-    let (config, tensors) = rusty_engine::demo::adapter(name).expect(name);
-    let data = from_bytes(
-        name,
-        Path::new(name),
-        config.as_bytes(),
-        tensors,
-        engine.graph(),
-    );
-    let data = combine(&[(data.expect(name), weight)]);
-    engine.attach(data).expect(name)
+pub fn attach(engine: &Engine, name: &str) -> AdapterId {
+    let adapter = rusty_engine::demo::adapter(name, &engine.adapter_base());
+    engine
+        .attach(adapter.expect(name).expect(name))
+        .expect(name)
 }
 
 pub fn chat(text: &str, max_tokens: usize) -> Request {
@@ -44,10 +31,8 @@ fn answers_are_the_reference_decodings() {
         });
         for case in &cases {
             let mut session = engine.session();
-            let slot = case["adapter"].as_str().map(|name| attach(&engine, name));
-            session
-                .set_adapter(slot.unwrap_or(SlotId::BASE))
-                .expect("slot");
+            let adapter = case["adapter"].as_str().map(|name| attach(&engine, name));
+            session.set_adapter(adapter).expect("attached");
             let most = case["max_tokens"].as_u64().expect("max_tokens") as usize;
             let request = chat(case["prompt"].as_str().expect("prompt"), most);
             let ids: Vec<Value> = session
@@ -64,8 +49,8 @@ fn answers_are_the_reference_decodings() {
             assert_eq!(Value::from(stopped), case["stopped"]);
             drop(answer);
             drop(session);
-            if let Some(slot) = slot {
-                engine.detach(slot).expect("detach");
+            if let Some(adapter) = adapter {
+                engine.detach(adapter).expect("detach");
             }
         }
     }

@@ -24,7 +24,9 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
         kv,
         ..EngineOptions::default()
     };
-    Engine::load(&*file, &options).expect(model)
+    let engine = Engine::load(&*file, &options).expect(model);
+    engine.keep_base(file.into());
+    engine
 }
 
 fn demo(options: &EngineOptions) -> Engine {

@@ -1,10 +1,11 @@
 //! What a session says does not depend on its neighbours, on chunks, on reuse or on what went wrong before.
 
 use super::demo as load;
-use super::demo::{attach, attach_weighted, chat};
+use super::demo::{attach, chat};
 use rusty_backend::DeviceChoice;
-use rusty_compiler::SlotId;
-use rusty_engine::{Engine, EngineOptions, Error, Finish, Prompt, Request, Sampling, Session};
+use rusty_engine::{
+    AdapterId, AdapterSet, Engine, EngineOptions, Error, Finish, Prompt, Request, Sampling, Session,
+};
 use std::sync::Barrier;
 
 const QUESTIONS: [&str; 4] = [
@@ -28,11 +29,15 @@ fn answer(session: &mut Session, request: &Request) -> Vec<u32> {
 }
 
 /// All questions with the base and each adapter, one after the other in fresh sessions.
-fn alone(engine: &Engine, slots: &[SlotId], request: impl Fn(&str) -> Request) -> Vec<Vec<u32>> {
+fn alone(
+    engine: &Engine,
+    adapters: &[Option<AdapterId>],
+    request: impl Fn(&str) -> Request,
+) -> Vec<Vec<u32>> {
     let mut answers = vec![];
     for (i, question) in QUESTIONS.iter().enumerate() {
         let mut session = engine.session();
-        session.set_adapter(slots[i]).expect("slot");
+        session.set_adapter(adapters[i]).expect("attached");
         answers.push(answer(&mut session, &request(question)));
     }
     answers
@@ -55,24 +60,24 @@ fn sampled(text: &str) -> Request {
 #[test]
 fn neighbours_with_other_adapters_change_nothing() {
     let engine = load(&cpu());
-    let slots = [
-        attach(&engine, "sql"),
-        SlotId::BASE,
-        attach(&engine, "json"),
-        attach(&engine, "cypher"),
+    let adapters = [
+        Some(attach(&engine, "sql")),
+        None,
+        Some(attach(&engine, "json")),
+        Some(attach(&engine, "cypher")),
     ];
     for request in [|q: &str| chat(q, 32), sampled] {
-        let want = alone(&engine, &slots, request);
+        let want = alone(&engine, &adapters, request);
         let start = Barrier::new(QUESTIONS.len());
         let have: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = QUESTIONS
                 .iter()
-                .zip(slots)
-                .map(|(question, slot)| {
+                .zip(adapters)
+                .map(|(question, adapter)| {
                     let (engine, start) = (&engine, &start);
                     scope.spawn(move || {
                         let mut session = engine.session();
-                        session.set_adapter(slot).expect("slot");
+                        session.set_adapter(adapter).expect("attached");
                         start.wait();
                         answer(&mut session, &request(question))
                     })
@@ -90,7 +95,7 @@ fn neighbours_with_other_adapters_change_nothing() {
 #[test]
 fn interleaved_sessions_are_isolated() {
     let engine = load(&cpu());
-    let want = alone(&engine, &[SlotId::BASE; 4], |q| chat(q, 24));
+    let want = alone(&engine, &[None; 4], |q| chat(q, 24));
     let mut sessions: Vec<Session> = QUESTIONS.iter().map(|_| engine.session()).collect();
     let mut running: Vec<_> = sessions
         .iter_mut()
@@ -302,11 +307,11 @@ fn an_answer_that_is_given_up_takes_no_part_in_later_steps() {
 fn numbers_that_are_none_end_their_own_answer_only() {
     for device in super::DEVICES {
         let engine = load(&EngineOptions { device, ..cpu() });
-        let wild = attach_weighted(&engine, "sql", 1e38);
+        let wild = AdapterSet::sum([(attach(&engine, "sql"), 1e38)]);
         for request in [chat(QUESTIONS[0], 8), sampled(QUESTIONS[0])] {
             let want = answer(&mut engine.session(), &request);
             let (mut sane, mut broken) = (engine.session(), engine.session());
-            broken.set_adapter(wild).expect("slot");
+            broken.set_adapter(wild.clone()).expect("attached");
             let running = broken.generate(&request).expect("generate");
             assert_eq!(answer(&mut sane, &request), want, "{device}");
             let (ids, failure) = outcome(running);

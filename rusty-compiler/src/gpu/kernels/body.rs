@@ -8,7 +8,7 @@
 #![allow(unstable_name_collisions)]
 
 use super::decode::decode_one;
-use super::env::Buffers;
+use super::env::{Buffers, header};
 use crate::plan::{F32, Inst};
 use cubecl::prelude::*;
 use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
@@ -45,6 +45,11 @@ pub enum Source {
     Given,
     /// Element `lane` of the weight row that starts at byte `base`.
     Weight {
+        /// Stored format.
+        format: Format,
+    },
+    /// The same, as the row's adapter changes it.
+    ChangedWeight {
         /// Stored format.
         format: Format,
     },
@@ -139,6 +144,7 @@ fn instruction(
         Inst::Result(i) => match comptime!(program.source) {
             Source::Given => results[comptime!(i as usize)],
             Source::Weight { format } => decode_one(buffers.weights, base, lane, format),
+            Source::ChangedWeight { format } => changed(buffers, base, row, lane, format),
             Source::Arena => buffers.arena[(base + lane) as usize],
             Source::None => 0.0f32.runtime(),
         },
@@ -197,6 +203,27 @@ fn instruction(
             layout,
         ),
     }
+}
+
+/// Element `lane` of a token's embedding, as the row's adapter changes it.
+#[cube]
+fn changed(
+    buffers: &Buffers<'_>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] format: Format,
+) -> f32 {
+    let entry = buffers.step[header::CHANGES] + row * 2;
+    let at = buffers.step[entry as usize];
+    let mut value = 0.0f32;
+    if at == 0 || buffers.step[(entry + 1) as usize] > 0 {
+        value = decode_one(buffers.weights, base, lane, format);
+    }
+    if at > 0 {
+        value += f32::reinterpret(buffers.step[(at + lane) as usize]);
+    }
+    value
 }
 
 /// Reads an operand.

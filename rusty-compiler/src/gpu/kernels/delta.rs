@@ -1,22 +1,39 @@
 //! Adapters inside fused kernels.
 //!
-//! For row `i` with slot `s` a site computes `gain_out (W (gain_in x) + B (scale (A (gain_in x)))) + bias`.
-//! [`shrink()`] makes `u = scale (A (gain_in x))` for every row and part of a contraction in one launch; the
+//! For row `i` with slot `s` a site computes `gain_out (W (gain_in x)) + B (scale (A x)) + bias`.
+//! [`shrink()`] makes `u = scale (A x)` for every row and part of a contraction in one launch; the
 //! contraction's adapter variant applies the rest while its products are in registers.
 //!
 //! A kernel's tables live in its *pool*: an entry of [`ENTRY`] words for every slot and part, then data. An
 //! entry of zeros is the plain product, so attaching and detaching write memory and nothing else.
 
-use super::bits::{f16_value, half_at};
+use super::bits::{byte_at, f16_value, half_at};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, bound, header, put};
 use super::reduce::{Team, cube_sum};
 use super::rows::norm_factors;
 use cubecl::prelude::*;
+use rusty_loader::Format;
 
 /// Words of a table entry: rank, A, B, scale, gain_in, gain_out, bias (word offsets in the pool, 0 where
-/// absent), flags (bit 0: A is half precision, bit 1: B is).
+/// absent; without A, A is the identity), formats (A's code, B's shifted by [`FORMAT_BITS`]).
 pub const ENTRY: u32 = 8;
+/// Bits of a format's code.
+pub const FORMAT_BITS: u32 = 4;
+const FORMAT_MASK: u32 = (1 << FORMAT_BITS) - 1;
+/// Elements of a block, and columns of a panel of B.
+const BLOCK: u32 = 32;
+
+/// Code of a table's format.
+pub fn format_code(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::Bf16 => 2,
+        Format::Blocks(codec) if codec.block_bytes == 34 => 3,
+        Format::Blocks(_) => 4,
+    }
+}
 
 /// Where a contraction finds its adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,17 +69,40 @@ pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
     factor
 }
 
-/// Element `index` of a table that starts at word `at`.
+/// Element `element` of a table that starts at word `at`, counted row by row.
 #[cube]
 #[allow(unused_assignments)]
-fn table_value(pool: &[u32], at: u32, index: u32, half: bool) -> f32 {
+fn table_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
     let mut value = 0.0f32;
-    if half {
-        value = f16_value(half_at(pool, at * 4 + index * 2));
+    if format == 0 {
+        value = f32::reinterpret(pool[(at + element) as usize]);
+    } else if format == 1 {
+        value = f16_value(half_at(pool, at * 4 + element * 2));
+    } else if format == 2 {
+        value = f32::reinterpret(half_at(pool, at * 4 + element * 2) << 16);
     } else {
-        value = f32::reinterpret(pool[(at + index) as usize]);
+        value = block_value(pool, at * 4, element, format);
     }
     value
+}
+
+/// The same for Q8_0 (code 3) and Q4_0 (code 4); `at` is a byte.
+#[cube]
+#[allow(unused_assignments)]
+fn block_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
+    let lane = element % BLOCK;
+    let mut code = 0.0f32;
+    let mut block = at + element / BLOCK * 34;
+    if format == 3 {
+        // Flipping the sign bit turns two's complement into an offset of 128.
+        let byte = byte_at(pool, block + 2 + lane);
+        code = f32::cast_from(byte ^ 128) - 128.0;
+    } else {
+        block = at + element / BLOCK * 18;
+        let byte = byte_at(pool, block + 2 + lane % 16);
+        code = f32::cast_from((byte >> (lane / 16 * 4)) & 15) - 8.0;
+    }
+    f16_value(half_at(pool, block)) * code
 }
 
 /// A product with the row's adapter applied.
@@ -76,19 +116,23 @@ pub fn adapted(
     #[comptime] adapters: Adapters,
 ) -> f32 {
     let entry = entry_of(buffers, row, part, adapters);
-    let rank = buffers.pool[entry as usize];
+    let mut rank = buffers.pool[entry as usize];
     let table = buffers.pool[(entry + 2) as usize];
-    let half = (buffers.pool[(entry + 7) as usize] & 2) != 0;
+    if table == 0 {
+        rank = 0u32.runtime();
+    }
+    let format = buffers.pool[(entry + 7) as usize] >> FORMAT_BITS;
     let u = buffers.args[adapters.arg]
         + (row * adapters.parts + part) * buffers.args[comptime!(adapters.arg + 1)];
     let mut sum = product;
-    for r in 0..rank {
-        sum += table_value(buffers.pool, table, lane * rank + r, half)
-            * buffers.arena[(u + r) as usize];
-    }
     let gain = buffers.pool[(entry + 5) as usize];
     if gain > 0 {
         sum *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
+    }
+    let first = lane / BLOCK * rank * BLOCK + lane % BLOCK;
+    for r in 0..rank {
+        sum += table_value(buffers.pool, table, first + r * BLOCK, format)
+            * buffers.arena[(u + r) as usize];
     }
     let bias = buffers.pool[(entry + 6) as usize];
     if bias > 0 {
@@ -175,7 +219,7 @@ fn shrink_ranks(
     let results = Sequence::<f32>::new();
     let last = comptime!(config.prologue.insts.len() - 1);
     let table = buffers.pool[(entry + 1) as usize];
-    let half = (buffers.pool[(entry + 7) as usize] & 1) != 0;
+    let format = buffers.pool[(entry + 7) as usize] & FORMAT_MASK;
     let mut sums = Array::<f32>::new(RANKS);
     let mut lane = UNIT_POS;
     while lane < config.k {
@@ -188,11 +232,17 @@ fn shrink_ranks(
             lane,
             comptime!(config.prologue.clone()),
             last,
-        ) * gain_in(buffers, entry, lane);
+        );
         #[unroll]
         for i in 0..RANKS {
             let r = min(first + i as u32, rank - 1);
-            sums[i] += table_value(buffers.pool, table, r * config.k + lane, half) * x;
+            let mut weight = 0.0f32;
+            if table > 0 {
+                weight = table_value(buffers.pool, table, r * config.k + lane, format);
+            } else if r == lane {
+                weight = 1.0f32.runtime();
+            }
+            sums[i] += weight * x;
         }
         lane += comptime!(config.team.units);
     }

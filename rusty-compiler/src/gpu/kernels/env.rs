@@ -27,9 +27,12 @@ pub mod header {
     pub const CHOSEN: usize = 6;
     /// Where attention tiles start: pairs of first row and number of rows.
     pub const TILES: usize = 7;
+    /// Where the changes of embeddings start, `[rows, 2]`: word of the row that is added to the token's, 0 where none
+    /// is; and whether the token's own counts.
+    pub const CHANGES: usize = 8;
     /// First word of the list of rotary tables; entry `i` says where table `i` starts,
     /// `[rows, dims / 2, 2]` floats by their bits.
-    pub const ROPES: usize = 8;
+    pub const ROPES: usize = 9;
 }
 
 /// The buffers of a kernel. Those that it does not use are bound to small dummies.

@@ -23,6 +23,8 @@ pub enum Origin {
         row_bytes: u32,
         /// First of three scalars: byte of the chunk's first row, that row's token, tokens of the chunk.
         arg: usize,
+        /// Whether adapters may change rows.
+        changed: bool,
     },
     /// The rows that want an output.
     Select {
@@ -61,6 +63,11 @@ impl RowsConfig {
     pub fn source(origin: Origin) -> Source {
         match origin {
             Origin::Map => Source::None,
+            Origin::Gather {
+                format,
+                changed: true,
+                ..
+            } => Source::ChangedWeight { format },
             Origin::Gather { format, .. } => Source::Weight { format },
             Origin::Select { .. } => Source::Arena,
         }

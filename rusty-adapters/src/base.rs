@@ -1,0 +1,154 @@
+//! The model that an adapter is prepared for: its graph, and its weights where a kind of adapter needs them.
+
+use crate::{Error, Result};
+use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, SiteId, ValueId};
+use rusty_loader::ModelFile;
+use rusty_loader::tensor_names::module_from_hf;
+use std::path::Path;
+
+/// A base model.
+#[derive(Clone, Copy)]
+pub struct Base<'a> {
+    /// The network, whose sites adapters act at.
+    pub graph: &'a Graph,
+    /// Its weights: DoRA, replaced norms and replaced biases are relative to them. Without it such adapters are
+    /// refused.
+    pub file: Option<&'a dyn ModelFile>,
+}
+
+/// Where an adapter's module is in the model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    Site(SiteId),
+    Embedding,
+    /// A norm, by its weight.
+    Norm(String),
+}
+
+impl<'a> Base<'a> {
+    /// A model with its weights.
+    pub fn new(graph: &'a Graph, file: &'a dyn ModelFile) -> Self {
+        Self {
+            graph,
+            file: Some(file),
+        }
+    }
+
+    /// A model known by its graph alone.
+    pub fn without_weights(graph: &'a Graph) -> Self {
+        Self { graph, file: None }
+    }
+
+    /// The place of a module by its canonical name or its name in checkpoints, with or without wrapping prefixes.
+    pub(crate) fn place(&self, module: &str) -> Option<Place> {
+        if let Some(place) = self.canonical(module) {
+            return Some(place);
+        }
+        let mut inner = module;
+        for prefix in ["base_model.", "model.", "language_model."].repeat(3) {
+            inner = inner.strip_prefix(prefix).unwrap_or(inner);
+        }
+        let name = module_from_hf(&format!("model.{inner}")).or_else(|| module_from_hf(inner))?;
+        self.canonical(&name)
+    }
+
+    /// The place with a canonical name.
+    pub(crate) fn canonical(&self, name: &str) -> Option<Place> {
+        if let Some(site) = self.graph.site_named(name) {
+            return Some(Place::Site(site));
+        }
+        if name == "token_embd" {
+            return Some(Place::Embedding);
+        }
+        let weight = format!("{name}.weight");
+        let norms = self.graph.nodes.iter().any(|n| {
+            matches!(n.op, Op::RmsNorm { .. })
+                && self.weight_name(n.inputs[1]) == Some(weight.as_str())
+        });
+        norms.then_some(Place::Norm(weight))
+    }
+
+    fn weight_name(&self, value: ValueId) -> Option<&'a str> {
+        let weight = self.graph.as_weight(value)?;
+        Some(&self.graph.weight(weight).name)
+    }
+
+    fn product(&self, site: SiteId) -> Option<&'a rusty_graph::Node> {
+        let op = Op::MatMul { site: Some(site) };
+        self.graph.nodes.iter().find(|n| n.op == op)
+    }
+
+    /// Decodes a weight, row by row.
+    pub(crate) fn weight(&self, path: &Path, name: &str) -> Result<Vec<f32>> {
+        let view = self.file.and_then(|f| f.tensor(name)).ok_or_else(|| {
+            Error::unsupported(
+                path,
+                format!("what is relative to '{name}' of a model whose weights are not at hand"),
+            )
+        })?;
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        Ok(values)
+    }
+
+    /// The name of the weight that a site multiplies.
+    pub(crate) fn site_weight(&self, site: SiteId) -> Option<&'a str> {
+        self.weight_name(self.product(site)?.inputs[1])
+    }
+
+    /// The name of the bias that the model adds behind a site.
+    pub(crate) fn site_bias(&self, site: SiteId) -> Option<&'a str> {
+        let product = self.product(site)?;
+        let add = self.graph.nodes.iter().find(|n| {
+            n.op == Op::Binary(BinaryOp::Add) && n.inputs.first() == Some(&product.output)
+        })?;
+        self.weight_name(*add.inputs.get(1)?)
+    }
+
+    /// The sites that read a norm's output; none where something else reads it too.
+    pub(crate) fn behind_norm(&self, weight: &str) -> Option<Vec<SiteId>> {
+        let norm = self.graph.nodes.iter().find(|n| {
+            matches!(n.op, Op::RmsNorm { .. }) && self.weight_name(n.inputs[1]) == Some(weight)
+        })?;
+        let readers = self
+            .graph
+            .nodes
+            .iter()
+            .filter(|n| n.inputs.contains(&norm.output));
+        readers
+            .map(|n| match n.op {
+                Op::MatMul { site } => site,
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Width of a head where the site's output rows are stored with interleaved rotary pairs: what such a site
+    /// feeds is rotated (through norms and biases), with that layout.
+    pub(crate) fn interleaved_heads(&self, site: SiteId) -> Option<usize> {
+        let (layout, head_dim) = self.rotation(self.product(site)?.output)?;
+        (layout == RopeLayout::Interleaved).then_some(head_dim)
+    }
+
+    fn rotation(&self, mut value: ValueId) -> Option<(RopeLayout, usize)> {
+        loop {
+            let next = self
+                .graph
+                .nodes
+                .iter()
+                .find(|n| n.inputs.first() == Some(&value))?;
+            match &next.op {
+                Op::Rope { rope, head_dim } => {
+                    return Some((self.graph.rope(*rope).layout, *head_dim as usize));
+                }
+                Op::RmsNorm { .. } | Op::Binary(_) => value = next.output,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Width of a head where the site's output is rotated.
+    pub(crate) fn rotated_heads(&self, site: SiteId) -> Option<usize> {
+        Some(self.rotation(self.product(site)?.output)?.1)
+    }
+}

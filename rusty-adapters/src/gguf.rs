@@ -1,0 +1,132 @@
+//! LoRA files of llama.cpp: GGUF with `general.type = adapter`, tensors `NAME.lora_a` and `NAME.lora_b`. (llama.cpp's
+//! `convert_lora_to_gguf.py` and `llama-adapter.cpp`.)
+//!
+//! The scale is `alpha / rank`, the rank being the tensors'. Factors of rotated products of Llama models have their
+//! rows in interleaved order, as the weights of such a GGUF have.
+
+use crate::base::{Base, Place};
+use crate::config::Config;
+use crate::draft::split_halves;
+use crate::kinds::Assembly;
+use crate::modules::{Modules, Parts};
+use crate::precision::Precision;
+use crate::tensors::Tensor;
+use crate::{Error, Result};
+use rusty_compiler::SlotData;
+use rusty_loader::gguf::Gguf;
+use rusty_loader::{Format, Meta, SharedBytes};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Architectures whose GGUF files keep rotary pairs interleaved.
+const INTERLEAVED: [&str; 2] = ["llama", "mistral"];
+
+/// Reads a LoRA file for a model.
+pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
+    let name = path
+        .file_stem()
+        .map_or_else(|| "adapter".into(), |n| n.to_string_lossy().into_owned());
+    let file = Gguf::open(path)?;
+    let text = |key: &str| file.meta.get(key).and_then(Meta::as_str);
+    if text("general.type") != Some("adapter") {
+        return Err(Error::malformed(path, "is a model, not an adapter"));
+    }
+    if let Some(kind) = text("adapter.type").filter(|kind| *kind != "lora") {
+        return Err(Error::unsupported(path, format!("adapter type {kind}")));
+    }
+    let alpha = file.meta.get("adapter.lora.alpha").and_then(Meta::as_f64);
+    let alpha = alpha
+        .filter(|a| a.is_finite())
+        .ok_or_else(|| Error::malformed(path, "'adapter.lora.alpha' is not a number"))?;
+    let interleaved = text("general.architecture").is_some_and(|a| INTERLEAVED.contains(&a));
+    let mut modules = Modules {
+        by_name: BTreeMap::new(),
+        others: BTreeMap::new(),
+    };
+    for info in &file.tensors {
+        let format = Format::by_ggml_type(info.kind.id);
+        let stored = Tensor {
+            name: info.name.clone(),
+            shape: info.shape.iter().map(|d| *d as usize).collect(),
+            format: format.ok_or_else(|| {
+                let what = format!("tensor '{}' of type {}", info.name, info.kind.name);
+                Error::unsupported(path, what)
+            })?,
+            bytes: file.tensor_bytes(info).ok_or_else(|| {
+                Error::malformed(path, format!("tensor '{}' is cut off", info.name))
+            })?,
+        };
+        let (module, part, tensor) = place(path, stored, base, interleaved)?;
+        let parts: &mut Parts = modules.by_name.entry(module).or_default();
+        parts.insert(part, tensor);
+    }
+    let config = Config::plain(alpha);
+    let mut assembly = Assembly::new(*base, path, &config);
+    assembly.read(modules)?;
+    assembly.finish(&name, precision)
+}
+
+/// Module and part of a tensor, in the order of checkpoints.
+fn place(
+    path: &Path,
+    mut tensor: Tensor,
+    base: &Base<'_>,
+    interleaved: bool,
+) -> Result<(String, &'static str, Tensor)> {
+    let unknown = || Error::unsupported(path, format!("tensor '{}'", tensor.name));
+    let (weight, is_a) = match tensor.name.strip_suffix(".lora_a") {
+        Some(weight) => (weight, true),
+        None => (
+            tensor.name.strip_suffix(".lora_b").ok_or_else(unknown)?,
+            false,
+        ),
+    };
+    let module = weight.strip_suffix(".weight").unwrap_or(weight).to_string();
+    let place = base.canonical(&module).ok_or_else(|| Error::Misfit {
+        path: path.into(),
+        tensor: tensor.name.clone(),
+        shape: tensor.shape.clone(),
+        reason: format!("but the model has no '{weight}'"),
+    })?;
+    match place {
+        Place::Embedding if is_a => {
+            let (vocab, rank) = tensor.matrix(path)?;
+            let values = tensor.values(path)?;
+            let turned = (0..vocab * rank).map(|i| values[i % vocab * rank + i / vocab]);
+            tensor = reordered(tensor, vec![rank, vocab], &turned.collect::<Vec<_>>());
+            Ok((module, "lora_embedding_A", tensor))
+        }
+        Place::Embedding => Ok((module, "lora_embedding_B", tensor)),
+        Place::Site(_) if is_a => Ok((module, "lora_A.weight", tensor)),
+        Place::Site(id) => {
+            let heads = base.rotated_heads(id).filter(|_| interleaved);
+            if let Some(head_dim) = heads {
+                let rank = tensor.matrix(path)?.1;
+                let mut values = tensor.values(path)?;
+                split_halves(&mut values, rank, head_dim);
+                let shape = tensor.shape.clone();
+                tensor = reordered(tensor, shape, &values);
+            }
+            Ok((module, "lora_B.weight", tensor))
+        }
+        Place::Norm(_) => Err(unknown()),
+    }
+}
+
+/// A tensor with its values in another order, in the same format where that is one of floats.
+fn reordered(tensor: Tensor, shape: Vec<usize>, values: &[f32]) -> Tensor {
+    let format = match tensor.format {
+        Format::Blocks(_) => Format::F32,
+        float => float,
+    };
+    let mut bytes = vec![0; format.row_bytes(values.len())];
+    if let Some(encode) = format.encoder() {
+        encode(values, &mut bytes);
+    }
+    Tensor {
+        shape,
+        format,
+        bytes: SharedBytes::from_vec(bytes),
+        ..tensor
+    }
+}

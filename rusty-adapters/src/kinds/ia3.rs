@@ -1,0 +1,28 @@
+//! IA3 (arXiv 2205.05638): a factor on each output of a layer, or on each input of a feed-forward layer.
+
+use super::Module;
+use crate::Result;
+use crate::base::Base;
+use crate::draft::Draft;
+use rusty_graph::SiteId;
+use rusty_loader::Format;
+
+pub(super) fn draft(module: &Module<'_>, base: &Base<'_>, id: SiteId) -> Result<Draft> {
+    let mut draft = Draft::empty(Format::F32);
+    if module.config.is_feed_forward(module.name) {
+        draft.gain_in = Some(module.vector("ia3_l", module.k())?);
+        return Ok(draft);
+    }
+    let gain = module.vector("ia3_l", module.n())?;
+    if let Some(name) = base.site_bias(id) {
+        // PEFT scales the layer's bias too, which the graph adds behind the site: `new` is in the order of
+        // checkpoints, so the stored order is undone where they differ.
+        let mut bias = base.weight(module.path, name)?;
+        if let Some(head_dim) = base.interleaved_heads(id) {
+            crate::draft::split_halves(&mut bias, 1, head_dim);
+        }
+        draft.new_bias = Some(bias.iter().zip(&gain).map(|(b, g)| b * g).collect());
+    }
+    draft.gain_out = Some(gain);
+    Ok(draft)
+}

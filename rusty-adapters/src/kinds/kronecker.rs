@@ -1,0 +1,97 @@
+//! LoKr (KronA, arXiv 2212.10650; LyCORIS, 2309.14859): `W + s kron(w1, w2)`, where a factor may itself be a product.
+//! With `w1 = u1 v1` and `w2 = u2 v2` it is `kron(u1, u2) kron(v1, v2)`; a factor that is no product is split as
+//! itself times an identity on its smaller side.
+
+use super::Module;
+use crate::draft::Draft;
+use crate::{Error, Result};
+use rusty_loader::Format;
+
+/// `u [rows, rank] v [rank, columns]`.
+struct Factor {
+    rows: usize,
+    rank: usize,
+    columns: usize,
+    u: Vec<f32>,
+    v: Vec<f32>,
+    format: Format,
+}
+
+impl Factor {
+    fn read(module: &Module<'_>, name: &str) -> Result<Self> {
+        let (first, second) = (format!("{name}_a"), format!("{name}_b"));
+        if module.parts.contains_key(first.as_str()) {
+            let (a, b) = (module.part(&first)?, module.part(&second)?);
+            let (rows, rank) = a.matrix(module.path)?;
+            let columns = b.matrix(module.path)?.1;
+            return Ok(Self {
+                rows,
+                rank,
+                columns,
+                u: a.values(module.path)?,
+                v: module.values(&second, &[rank, columns])?,
+                format: super::lora::wider(a.format, b.format),
+            });
+        }
+        let whole = module.part(name)?;
+        let (rows, columns) = whole.matrix(module.path)?;
+        let values = whole.values(module.path)?;
+        let rank = rows.min(columns);
+        let identity = || {
+            let mut values = vec![0.0; rank * rank];
+            (0..rank).for_each(|i| values[i * rank + i] = 1.0);
+            values
+        };
+        let (u, v) = match columns <= rows {
+            true => (values, identity()),
+            false => (identity(), values),
+        };
+        Ok(Self {
+            rows,
+            rank,
+            columns,
+            u,
+            v,
+            format: whole.format,
+        })
+    }
+}
+
+pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
+    let first = Factor::read(module, "lokr_w1")?;
+    let second = Factor::read(module, "lokr_w2")?;
+    let (n, k) = (first.rows * second.rows, first.columns * second.columns);
+    if (n, k) != (module.n(), module.k()) {
+        let part = module.parts.values().next();
+        return Err(Error::Misfit {
+            path: module.path.into(),
+            tensor: part.map_or_else(|| module.name.into(), |t| t.name.clone()),
+            shape: vec![n, k],
+            reason: format!(
+                "as a Kronecker product; the model's site '{}' needs {:?}",
+                module.site.name,
+                [module.n(), module.k()]
+            ),
+        });
+    }
+    let b = kron((&first.u, first.rank), (&second.u, second.rank));
+    let a = kron((&first.v, first.columns), (&second.v, second.columns));
+    let rank = first.rank * second.rank;
+    // The stated rank sets the scale even where no factor has it.
+    let scale = module.config.scale(module.name, rank);
+    let format = super::lora::wider(first.format, second.format);
+    Ok(Draft::low_rank(rank, a, b, scale, format))
+}
+
+/// Kronecker product of two row-major matrices given with their widths.
+fn kron((x, x_width): (&[f32], usize), (y, y_width): (&[f32], usize)) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len() * y.len());
+    for x_row in x.chunks_exact(x_width) {
+        for y_row in y.chunks_exact(y_width) {
+            for x in x_row {
+                out.extend(y_row.iter().map(|y| x * y));
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,193 @@
+//! The kinds of adapters, one file each: from a module's tensors to what it does at its site.
+
+mod hadamard;
+mod ia3;
+mod kronecker;
+mod lora;
+mod saved;
+mod soft_prompt;
+mod vera;
+
+use crate::base::{Base, Place};
+use crate::config::{Config, Kind};
+use crate::draft::Draft;
+use crate::modules::{Modules, Parts};
+use crate::precision::Precision;
+use crate::tensors::Tensor;
+use crate::{Error, Result};
+use rusty_compiler::{EmbeddingDelta, KvPrefix, SlotData};
+use rusty_graph::{Site, SiteId};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One module of an adapter at a site.
+struct Module<'a> {
+    path: &'a Path,
+    config: &'a Config,
+    name: &'a str,
+    parts: &'a Parts,
+    site: &'a Site,
+}
+
+impl<'a> Module<'a> {
+    fn part(&self, part: &str) -> Result<&'a Tensor> {
+        self.parts.get(part).ok_or_else(|| {
+            let reason = format!("module '{}' has no tensor '{part}'", self.name);
+            Error::malformed(self.path, reason)
+        })
+    }
+
+    /// Values of a part with the shape that the site needs.
+    fn values(&self, part: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let place = format!("site '{}'", self.site.name);
+        self.part(part)?.shaped(self.path, shape, &place)
+    }
+
+    /// Values of a vector part.
+    fn vector(&self, part: &str, length: usize) -> Result<Vec<f32>> {
+        let place = format!("site '{}'", self.site.name);
+        self.part(part)?.vector(self.path, length, &place)
+    }
+
+    fn k(&self) -> usize {
+        self.site.k as usize
+    }
+
+    fn n(&self) -> usize {
+        self.site.n as usize
+    }
+}
+
+/// Everything an adapter does, gathered module by module.
+pub(crate) struct Assembly<'a> {
+    base: Base<'a>,
+    path: &'a Path,
+    config: &'a Config,
+    drafts: BTreeMap<SiteId, Draft>,
+    embedding: EmbeddingDelta,
+    prefix: Option<KvPrefix>,
+    /// Replaced norms: what stands in for the weight, relative to it.
+    norms: Vec<(String, Vec<f32>)>,
+}
+
+impl<'a> Assembly<'a> {
+    /// Nothing yet.
+    pub fn new(base: Base<'a>, path: &'a Path, config: &'a Config) -> Self {
+        Self {
+            base,
+            path,
+            config,
+            drafts: BTreeMap::new(),
+            embedding: EmbeddingDelta::default(),
+            prefix: None,
+            norms: vec![],
+        }
+    }
+
+    /// Takes in all tensors of an adapter.
+    pub fn read(&mut self, mut modules: Modules) -> Result<()> {
+        if matches!(self.config.kind, Kind::Prompt | Kind::Prefix) {
+            let prompt = modules.others.remove("prompt_embeddings");
+            let prompt = prompt
+                .ok_or_else(|| Error::malformed(self.path, "has no tensor 'prompt_embeddings'"))?;
+            self.soft_prompt(&prompt)?;
+        }
+        let shared = vera::Shared::take(&mut modules.others);
+        if let Some(name) = modules.others.keys().next() {
+            return Err(Error::unsupported(self.path, format!("tensor '{name}'")));
+        }
+        for (name, parts) in &modules.by_name {
+            self.module(name, parts, &shared)?;
+        }
+        Ok(())
+    }
+
+    fn module(&mut self, name: &str, parts: &Parts, shared: &vera::Shared) -> Result<()> {
+        let place = self.base.place(name).ok_or_else(|| {
+            let tensor = parts.values().next();
+            Error::Misfit {
+                path: self.path.into(),
+                tensor: tensor.map_or_else(|| name.into(), |t| t.name.clone()),
+                shape: tensor.map_or_else(Vec::new, |t| t.shape.clone()),
+                reason: format!("but the model has no module '{name}'"),
+            }
+        })?;
+        if let Some(leaf) = ["weight", "base_layer.weight", "original_module.weight"]
+            .into_iter()
+            .find(|leaf| parts.contains_key(leaf))
+        {
+            return self.saved(name, &place, &parts[leaf]);
+        }
+        let id = match place {
+            Place::Site(id) => id,
+            Place::Embedding => return self.embedding(name, parts),
+            Place::Norm(_) => {
+                return Err(Error::unsupported(
+                    self.path,
+                    format!("a delta of '{name}'"),
+                ));
+            }
+        };
+        let graph = self.base.graph;
+        let module = Module {
+            path: self.path,
+            config: self.config,
+            name,
+            parts,
+            site: graph.site(id),
+        };
+        let bias = ["base_layer.bias", "bias"];
+        let new_bias = bias.into_iter().find(|part| parts.contains_key(part));
+        let only_bias = parts.keys().all(|part| bias.contains(part));
+        if !only_bias && !self.config.changes(name) {
+            let tensor = parts.values().next().map_or(name, |t| &t.name);
+            return Err(Error::malformed(
+                self.path,
+                format!(
+                    "tensor '{tensor}' changes {name}, which the configuration's target_modules leave out"
+                ),
+            ));
+        }
+        let mut draft = match self.config.kind {
+            _ if only_bias => Draft::empty(rusty_loader::Format::F32),
+            Kind::Lora => lora::draft(&module)?,
+            Kind::Ia3 => ia3::draft(&module, &self.base, id)?,
+            Kind::Loha => hadamard::draft(&module)?,
+            Kind::Lokr => kronecker::draft(&module)?,
+            Kind::Vera => vera::draft(&module, shared)?,
+            Kind::Prompt | Kind::Prefix => {
+                let what = format!("module '{name}' beside a soft prompt");
+                return Err(Error::unsupported(self.path, what));
+            }
+        };
+        if let Some(part) = new_bias {
+            draft.new_bias = Some(module.vector(part, module.n())?);
+        }
+        self.drafts.insert(id, draft);
+        Ok(())
+    }
+
+    /// The tables of a slot.
+    pub fn finish(mut self, name: &str, precision: Precision) -> Result<SlotData> {
+        for (weight, ratio) in std::mem::take(&mut self.norms) {
+            self.apply_norm(&weight, &ratio)?;
+        }
+        let changed = !self.embedding.low_ranks.is_empty()
+            || self.embedding.table.is_some()
+            || self.embedding.prompt.is_some();
+        if self.drafts.is_empty() && !changed && self.prefix.is_none() {
+            return Err(Error::malformed(self.path, "changes nothing"));
+        }
+        let sites = self.drafts.into_iter().map(|(id, draft)| {
+            let delta = draft.delta(self.path, &self.base, id, precision)?;
+            Ok((id, delta))
+        });
+        Ok(SlotData {
+            name: name.into(),
+            sites: sites.collect::<Result<_>>()?,
+            embedding: changed.then(|| Arc::new(self.embedding)),
+            prefix: self.prefix.map(Arc::new),
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Weights that an adapter brings whole (`modules_to_save`): a linear layer, the embedding, or a norm.
+
+use super::Assembly;
+use crate::base::Place;
+use crate::draft::Draft;
+use crate::tensors::Tensor;
+use crate::{Error, Result};
+use rusty_compiler::DeltaTable;
+use rusty_loader::Format;
+
+impl Assembly<'_> {
+    pub(super) fn saved(&mut self, name: &str, place: &Place, weight: &Tensor) -> Result<()> {
+        match place {
+            Place::Site(id) => {
+                let site = self.base.graph.site(*id);
+                let (n, k) = (site.n as usize, site.k as usize);
+                let label = format!("site '{}'", site.name);
+                let values = weight.shaped(self.path, &[n, k], &label)?;
+                let draft = Draft::replaced(values, n, k, weight.format);
+                self.drafts.insert(*id, draft);
+            }
+            Place::Embedding => {
+                let graph = self.base.graph;
+                let (vocab, width) = (graph.vocab as usize, graph.width(graph.outputs[1]) as usize);
+                weight.shaped(self.path, &[vocab, width], "embedding")?;
+                let bytes = weight.bytes.clone();
+                self.embedding.table = DeltaTable::new(weight.format, vocab, width, bytes);
+            }
+            Place::Norm(base) => {
+                let old = self.base.weight(self.path, base)?;
+                let new = weight.shaped(self.path, &[old.len()], &format!("norm '{base}'"))?;
+                let ratio = old.iter().zip(&new).map(|(old, new)| match (*old, *new) {
+                    (0.0, 0.0) => Some(1.0),
+                    (0.0, _) => None,
+                    (old, new) => Some(new / old),
+                });
+                let ratio = ratio.collect::<Option<Vec<f32>>>().ok_or_else(|| {
+                    let what = format!("'{name}' where the model's norm is zero");
+                    Error::unsupported(self.path, what)
+                })?;
+                self.norms.push((base.clone(), ratio));
+            }
+        }
+        Ok(())
+    }
+
+    /// A replaced norm acts on the inputs of the sites that read it.
+    pub(super) fn apply_norm(&mut self, weight: &str, ratio: &[f32]) -> Result<()> {
+        let sites = self.base.behind_norm(weight).ok_or_else(|| {
+            let what = format!("a replaced '{weight}', which more than linear layers read,");
+            Error::unsupported(self.path, what)
+        })?;
+        for id in sites {
+            let draft = self.drafts.entry(id);
+            let draft = draft.or_insert_with(|| Draft::empty(Format::F32));
+            draft.input_ratio = Some(ratio.to_vec());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Soft prompts: embeddings (prompt tuning, arXiv 2104.08691) or keys and values (prefix tuning, 2101.00190) in front
+//! of every sequence.
+
+use super::Assembly;
+use crate::Result;
+use crate::config::Kind;
+use crate::tensors::Tensor;
+use rusty_compiler::{DeltaTable, KvPrefix};
+use rusty_graph::Op;
+use rusty_loader::Format;
+use std::sync::Arc;
+
+impl Assembly<'_> {
+    pub(super) fn soft_prompt(&mut self, prompt: &Tensor) -> Result<()> {
+        let graph = self.base.graph;
+        let tokens = self.config.virtual_tokens;
+        if self.config.kind == Kind::Prompt {
+            let width = graph.width(graph.outputs[1]) as usize;
+            let values = prompt.shaped(self.path, &[tokens, width], "embedding")?;
+            self.embedding.prompt = DeltaTable::encode(Format::F32, tokens, width, &values);
+            return Ok(());
+        }
+        let lanes = |l: &rusty_graph::KvLayer| (l.kv_heads * l.head_dim) as usize;
+        let width: usize = graph.kv.iter().map(|l| 2 * lanes(l)).sum();
+        let values = prompt.shaped(self.path, &[tokens, width], "cache")?;
+        let mut at = 0;
+        let mut layers = Vec::with_capacity(graph.kv.len());
+        for (index, layer) in graph.kv.iter().enumerate() {
+            let lanes = lanes(layer);
+            let take = |from: usize| -> Vec<f32> {
+                let rows = values.chunks_exact(width);
+                rows.flat_map(|row| &row[from..from + lanes])
+                    .copied()
+                    .collect()
+            };
+            let mut keys = take(at);
+            if let Some(head_dim) = self.interleaved_keys(index) {
+                crate::draft::interleave(&mut keys, 1, head_dim);
+            }
+            layers.push((Arc::from(keys), Arc::from(take(at + lanes))));
+            at += 2 * lanes;
+        }
+        self.prefix = Some(KvPrefix {
+            tokens: tokens as u32,
+            layers,
+        });
+        Ok(())
+    }
+
+    /// Width of a head where a layer's cached keys have interleaved rotary pairs.
+    fn interleaved_keys(&self, layer: usize) -> Option<usize> {
+        let graph = self.base.graph;
+        let keys = graph.nodes.iter().find_map(|n| match &n.op {
+            Op::Attention(spec) if spec.layer as usize == layer => Some(n.inputs[1]),
+            _ => None,
+        })?;
+        match &graph.def(keys).op {
+            Op::Rope { rope, head_dim } => (graph.rope(*rope).layout
+                == rusty_graph::RopeLayout::Interleaved)
+                .then_some(*head_dim as usize),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Several adapters as one.
+//!
+//! What a slot does is linear in its adapter: a weighted sum of deltas has stacked ranks, summed biases, and gains whose
+//! distances from one are weighted and summed. PEFT's `cat` is that sum. Its `linear` sums factors instead, which
+//! gives cross terms and needs equal ranks.
+
+use crate::{Error, Result};
+use rusty_compiler::{DeltaTable, EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
+use rusty_graph::{Graph, SiteId};
+use rusty_loader::Format;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How adapters are mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Mix {
+    /// `W + sum of w_i s_i B_i A_i` (PEFT's `cat`).
+    #[default]
+    Sum,
+    /// PEFT's `linear`: `A = sum of sign(w_i) sqrt(|w_i| s_i) A_i`, `B = sum of sqrt(|w_i| s_i) B_i`.
+    Linear,
+}
+
+/// Adapters, each with its weight, as one.
+///
+/// # Errors
+/// [`Error::Mix`] where several have gains on both sides of a site, several bring soft prompts, ranks differ in a
+/// linear mix, or a weight other than 1 meets something that cannot be weighted.
+pub fn mix(adapters: &[(&SlotData, f32)], how: Mix, graph: &Graph) -> Result<SlotData> {
+    if let [(only, 1.0)] = adapters {
+        return Ok((*only).clone());
+    }
+    let names = adapters.iter().map(|(a, w)| match *w {
+        1.0 => a.name.clone(),
+        w => format!("{}={w}", a.name),
+    });
+    let name = names.collect::<Vec<_>>().join("+");
+    let refuse = |reason: String| Error::Mix {
+        adapters: name.clone(),
+        reason,
+    };
+    let mut by_site: BTreeMap<SiteId, Vec<(&SiteDelta, f32)>> = BTreeMap::new();
+    for (adapter, weight) in adapters {
+        for (site, delta) in &adapter.sites {
+            by_site.entry(*site).or_default().push((delta, *weight));
+        }
+    }
+    let sites = by_site.into_iter().map(|(id, deltas)| {
+        let site = graph.site(id);
+        let sizes = (site.k as usize, site.n as usize);
+        let mixed = match how {
+            Mix::Sum => sum(&deltas, sizes),
+            Mix::Linear => linear(&deltas, sizes),
+        };
+        mixed
+            .map(|delta| (id, delta))
+            .map_err(|reason| refuse(format!("at '{}': {reason}", site.name)))
+    });
+    let sites = sites.collect::<Result<_>>()?;
+    Ok(SlotData {
+        sites,
+        embedding: embeddings(adapters).map_err(refuse)?,
+        prefix: only_one(adapters, "a prefix", |a| a.prefix.clone()).map_err(refuse)?,
+        name,
+    })
+}
+
+/// What at most one adapter may bring, and only whole.
+fn only_one<T>(
+    adapters: &[(&SlotData, f32)],
+    what: &str,
+    get: impl Fn(&SlotData) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let mut found = None;
+    for (adapter, weight) in adapters {
+        let Some(one) = get(adapter) else { continue };
+        if *weight != 1.0 {
+            return Err(format!("{what} has no weight but 1"));
+        }
+        if found.replace(one).is_some() {
+            return Err(format!("only one may bring {what}"));
+        }
+    }
+    Ok(found)
+}
+
+fn embeddings(adapters: &[(&SlotData, f32)]) -> Result<Option<Arc<EmbeddingDelta>>, String> {
+    let embedding = |a: &SlotData| a.embedding.clone();
+    let table = only_one(adapters, "a whole embedding", |a| {
+        embedding(a)?.table.clone()
+    })?;
+    let prompt = only_one(adapters, "a soft prompt", |a| embedding(a)?.prompt.clone())?;
+    let low_ranks = adapters.iter().flat_map(|(adapter, weight)| {
+        let low_ranks = embedding(adapter).map_or(vec![], |e| e.low_ranks.clone());
+        low_ranks.into_iter().map(move |low| LowRankRows {
+            scale: low.scale * weight,
+            ..low
+        })
+    });
+    let merged = EmbeddingDelta {
+        table,
+        low_ranks: low_ranks.collect(),
+        prompt,
+    };
+    let any = merged.table.is_some() || merged.prompt.is_some() || !merged.low_ranks.is_empty();
+    Ok(any.then(|| Arc::new(merged)))
+}
+
+/// The format that holds what all of some tables do.
+fn shared_format<'a>(tables: impl Iterator<Item = &'a DeltaTable>) -> Format {
+    let mut formats: Vec<Format> = tables.map(DeltaTable::format).collect();
+    formats.dedup();
+    match formats[..] {
+        [format] => format,
+        _ => Format::F32,
+    }
+}
+
+/// Rows of `A` in single precision, the identity's too.
+fn a_values(delta: &SiteDelta, k: usize) -> Vec<f32> {
+    if let Some(a) = &delta.a {
+        return a.values();
+    }
+    let rank = delta.rank as usize;
+    let mut values = vec![0.0; rank * k];
+    (0..rank).for_each(|i| values[i * k + i] = 1.0);
+    values
+}
+
+/// `B` in single precision, `[n, rank]`.
+fn b_values(delta: &SiteDelta, n: usize) -> Vec<f32> {
+    let rank = delta.rank as usize;
+    let mut values = vec![0.0; n * rank];
+    if rank > 0 {
+        for (c, row) in values.chunks_exact_mut(rank).enumerate() {
+            delta.b_row(c, row);
+        }
+    }
+    values
+}
+
+fn sum(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta, String> {
+    if let [(only, 1.0)] = deltas {
+        return Ok((*only).clone());
+    }
+    let gains = |gain: fn(&SiteDelta) -> &Option<Arc<[f32]>>| {
+        let with: Vec<_> = deltas.iter().filter(|(d, _)| gain(d).is_some()).collect();
+        let width = with.first().and_then(|(d, _)| gain(d).as_ref())?.len();
+        let lane = |i: usize| {
+            let change =
+                |(d, w): &&(&SiteDelta, f32)| gain(d).as_ref().map_or(0.0, |g| w * (g[i] - 1.0));
+            1.0 + with.iter().map(change).sum::<f32>()
+        };
+        Some((0..width).map(lane).collect::<Arc<[f32]>>())
+    };
+    let (gain_in, gain_out) = (gains(|d| &d.gain_in), gains(|d| &d.gain_out));
+    let both = deltas
+        .iter()
+        .any(|(d, w)| d.gain_in.is_some() && d.gain_out.is_some() && *w != 1.0);
+    if gain_in.is_some() && gain_out.is_some() && (deltas.len() > 1 || both) {
+        return Err("gains on the input and on the output do not add up".into());
+    }
+    let biases = deltas
+        .iter()
+        .filter_map(|(d, w)| Some((d.bias.as_ref()?, *w)));
+    let bias = biases.fold(None, |sum: Option<Vec<f32>>, (bias, w)| {
+        let mut sum = sum.unwrap_or_else(|| vec![0.0; n]);
+        sum.iter_mut()
+            .zip(bias.iter())
+            .for_each(|(s, b)| *s += w * b);
+        Some(sum)
+    });
+    let stacked = stack(deltas, k, n).ok_or("factors cannot be stacked")?;
+    Ok(SiteDelta {
+        gain_in,
+        gain_out,
+        bias: bias.map(Arc::from),
+        ..stacked
+    })
+}
+
+/// Factors side by side.
+fn stack(deltas: &[(&SiteDelta, f32)], k: usize, n: usize) -> Option<SiteDelta> {
+    let ranked: Vec<_> = deltas.iter().filter(|(d, _)| d.rank > 0).collect();
+    let scale = ranked
+        .iter()
+        .flat_map(|(d, w)| d.scale.iter().map(move |s| s * w));
+    let scale: Arc<[f32]> = scale.collect();
+    let rank = scale.len();
+    match ranked[..] {
+        [] => return Some(SiteDelta::default()),
+        [(only, _)] => {
+            return Some(SiteDelta {
+                rank: only.rank,
+                a: only.a.clone(),
+                b: only.b.clone(),
+                scale,
+                ..SiteDelta::default()
+            });
+        }
+        _ => {}
+    }
+    let a: Vec<f32> = ranked.iter().flat_map(|(d, _)| a_values(d, k)).collect();
+    let b: Vec<(Vec<f32>, usize)> = ranked
+        .iter()
+        .map(|(d, _)| (b_values(d, n), d.rank as usize))
+        .collect();
+    let rows: Vec<f32> = (0..n)
+        .flat_map(|c| {
+            b.iter()
+                .flat_map(move |(b, rank)| &b[c * rank..(c + 1) * rank])
+        })
+        .copied()
+        .collect();
+    let a_format = shared_format(ranked.iter().filter_map(|(d, _)| d.a.as_ref()));
+    let b_format = shared_format(ranked.iter().filter_map(|(d, _)| d.b.as_ref()));
+    Some(SiteDelta {
+        rank: rank as u32,
+        a: Some(DeltaTable::encode(a_format, rank, k, &a)?),
+        b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
+            rows[c * rank + r]
+        })?),
+        scale,
+        ..SiteDelta::default()
+    })
+}
+
+fn linear(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta, String> {
+    let (first, _) = deltas[0];
+    let plain = |d: &SiteDelta| d.gain_in.is_none() && d.gain_out.is_none() && d.bias.is_none();
+    if deltas
+        .iter()
+        .any(|(d, _)| !plain(d) || d.rank != first.rank)
+    {
+        return Err("a linear mix needs low ranks alone, all of one rank".into());
+    }
+    let rank = first.rank as usize;
+    let (mut a, mut b) = (vec![0.0; rank * k], vec![0.0; n * rank]);
+    for (delta, weight) in deltas {
+        let (own_a, own_b) = (a_values(delta, k), b_values(delta, n));
+        for r in 0..rank {
+            // A negative scale would make the root imaginary; it changes sides as a negative weight does.
+            let product = weight * delta.scale[r];
+            let root = product.abs().sqrt();
+            let signed = root.copysign(product);
+            for (a, own) in a[r * k..(r + 1) * k].iter_mut().zip(&own_a[r * k..]) {
+                *a += signed * own;
+            }
+            for c in 0..n {
+                b[c * rank + r] += root * own_b[c * rank + r];
+            }
+        }
+    }
+    let a_format = shared_format(deltas.iter().filter_map(|(d, _)| d.a.as_ref()));
+    let b_format = shared_format(deltas.iter().filter_map(|(d, _)| d.b.as_ref()));
+    let tables = || {
+        Some(SiteDelta {
+            rank: rank as u32,
+            a: Some(DeltaTable::encode(a_format, rank, k, &a)?),
+            b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
+                b[c * rank + r]
+            })?),
+            scale: vec![1.0; rank].into(),
+            ..SiteDelta::default()
+        })
+    };
+    tables().ok_or_else(|| "the factors cannot be mixed".into())
+}

@@ -1,0 +1,48 @@
+//! In which precision an adapter's tables are held.
+
+use rusty_loader::{Format, formats};
+
+/// Precision of an adapter's factors; gains, biases and scales are always single precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// As the file stores them.
+    #[default]
+    Stored,
+    /// Half precision.
+    F16,
+    /// Q8_0.
+    Int8,
+    /// Q4_0.
+    Int4,
+}
+
+impl Precision {
+    /// The format of a table with rows of `columns` that is stored as `stored`. Rows that are no whole blocks stay
+    /// in half precision.
+    pub(crate) fn format(self, stored: Format, columns: usize) -> Format {
+        let format = match self {
+            Precision::Stored => return stored,
+            Precision::F16 => Format::F16,
+            Precision::Int8 => Format::Blocks(&formats::Q8_0),
+            Precision::Int4 => Format::Blocks(&formats::Q4_0),
+        };
+        match columns.is_multiple_of(format.block_len()) {
+            true => format,
+            false => Format::F16,
+        }
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "stored" => Ok(Precision::Stored),
+            "f16" => Ok(Precision::F16),
+            "int8" => Ok(Precision::Int8),
+            "int4" => Ok(Precision::Int4),
+            _ => Err(format!("'{name}' is none of stored, f16, int8, int4")),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Attaching, weighting and detaching adapters while an engine runs.
+
+use super::{AdapterId, AdapterSet, AdapterStatus, Running, Source};
+use crate::engine::Engine;
+use crate::{Error, Result};
+use rusty_adapters::{Base, Precision};
+use rusty_compiler::{SlotData, SlotShape};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Engine {
+    /// Registers an adapter that is ready, and puts it into a slot where one is free.
+    ///
+    /// # Errors
+    /// It does not fit the model.
+    pub fn attach(&self, adapter: impl Into<Arc<SlotData>>) -> Result<AdapterId> {
+        self.register(adapter.into(), Source::Given, 0.0)
+    }
+
+    /// Reads, prepares and registers an adapter: a PEFT folder or a GGUF file. Its tables may leave memory when they
+    /// are not in use and the budget asks for it; they are then read again.
+    ///
+    /// # Errors
+    /// The file is malformed, of a kind that is not supported, or does not fit the model.
+    pub fn attach_file(&self, path: &Path, precision: Precision) -> Result<AdapterId> {
+        let source = Source::File {
+            path: path.into(),
+            precision,
+            graph: self.shared_graph().clone(),
+            base: self.base().cloned(),
+        };
+        let start = Instant::now();
+        let data = source.read()?;
+        self.register(data, source, start.elapsed().as_secs_f64())
+    }
+
+    fn register(&self, data: Arc<SlotData>, source: Source, prepared_s: f64) -> Result<AdapterId> {
+        let graph = self.graph();
+        let shape = SlotShape {
+            sites: &graph.sites,
+            vocab: graph.vocab,
+            width: graph.width(graph.outputs[1]),
+            kv: &graph.kv,
+        };
+        data.check(shape).map_err(|misfit| {
+            Error::Request(format!(
+                "adapter {} does not fit the model at {}: {}",
+                data.name, misfit.place, misfit.reason
+            ))
+        })?;
+        let mut core = self.core();
+        let core = &mut *core;
+        let id = core.adapters.add(data, source, prepared_s);
+        let key = core.adapters.resolve(&AdapterSet::from(id))?;
+        let settled = core.adapters.settle(&key, graph, &mut *core.executable);
+        if let Err(error) = settled {
+            core.adapters.remove(id, &mut *core.executable)?;
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Forgets an adapter and frees what it holds.
+    ///
+    /// # Errors
+    /// A session still names it, or it is not attached.
+    pub fn detach(&self, id: AdapterId) -> Result<()> {
+        let mut core = self.core();
+        let core = &mut *core;
+        let users = core.sequences.values().filter(|s| s.names(id)).count();
+        if users > 0 {
+            return Err(Error::Request(format!(
+                "{users} sessions still use adapter {}",
+                id.0
+            )));
+        }
+        core.adapters.remove(id, &mut *core.executable)
+    }
+
+    /// Weights an adapter in all sets that name it; 0 takes it out of them. Sessions that use it start from an empty
+    /// cache with their next request.
+    ///
+    /// # Errors
+    /// The weight is not finite, the adapter is not attached or cannot be weighted, or an answer runs with it and
+    /// `running` refuses.
+    pub fn set_weight(&self, id: AdapterId, weight: f32, running: Running) -> Result<()> {
+        let mut core = self.core();
+        let answering = core.sequences.iter();
+        let answering = answering.filter(|(_, s)| s.names(id) && s.is_answering());
+        let answering: Vec<u64> = answering.map(|(session, _)| *session).collect();
+        if running == Running::Refuse && !answering.is_empty() {
+            return Err(Error::Request(format!(
+                "{} answers run with adapter {}; let them end, or have them computed again",
+                answering.len(),
+                id.0
+            )));
+        }
+        let before = core.adapters.weight(id);
+        core.adapters.set_weight(id, weight)?;
+        for session in answering {
+            if let Err(error) = core.recompute(session, self.graph()) {
+                if let Some(before) = before {
+                    core.adapters.set_weight(id, before)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps an adapter where it is, or lets it make room again.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn pin(&self, id: AdapterId, pinned: bool) -> Result<()> {
+        self.core().adapters.pin(id, pinned)
+    }
+
+    /// What is known of all attached adapters.
+    pub fn adapters(&self) -> Vec<AdapterStatus> {
+        let core = self.core();
+        let sessions = |id| core.sequences.values().filter(|s| s.names(id)).count();
+        core.adapters.status(sessions)
+    }
+
+    /// What adapters read from files are prepared for.
+    pub fn adapter_base(&self) -> Base<'_> {
+        Base {
+            graph: self.graph(),
+            file: self.base().map(|file| &**file),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Where an adapter's tables come from, and come from again after they were dropped.
+
+use crate::{Error, Result};
+use rusty_adapters::{Base, Precision};
+use rusty_compiler::SlotData;
+use rusty_graph::Graph;
+use rusty_loader::ModelFile;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// See the module head.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// Given ready; it cannot be dropped.
+    Given,
+    /// A file or folder, with what it takes to prepare it.
+    File {
+        path: PathBuf,
+        precision: Precision,
+        graph: Arc<Graph>,
+        base: Option<Arc<dyn ModelFile>>,
+    },
+}
+
+impl Source {
+    /// Reads and prepares the tables.
+    ///
+    /// # Errors
+    /// The file is gone, malformed or does not fit.
+    pub fn read(&self) -> Result<Arc<SlotData>> {
+        match self {
+            Source::Given => Err(Error::Request("a given adapter was dropped".into())),
+            Source::File {
+                path,
+                precision,
+                graph,
+                base,
+            } => {
+                let base = Base {
+                    graph,
+                    file: base.as_deref(),
+                };
+                Ok(Arc::new(rusty_adapters::load(path, &base, *precision)?))
+            }
+        }
+    }
+}
