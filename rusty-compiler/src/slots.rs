@@ -127,8 +127,17 @@ impl LowRankRows {
 pub struct KvPrefix {
     /// Tokens that they stand for.
     pub tokens: u32,
-    /// Per layer the keys and the values, each `[tokens, kv_heads * head_dim]`.
-    pub layers: Vec<(Arc<[f32]>, Arc<[f32]>)>,
+    /// The cache's layers, in order.
+    pub layers: Vec<PrefixLayer>,
+}
+
+/// One layer of a [`KvPrefix`]; both are `[tokens, kv_heads * head_dim]`, rotated where the model rotates keys.
+#[derive(Clone, Debug)]
+pub struct PrefixLayer {
+    /// Keys.
+    pub keys: Arc<[f32]>,
+    /// Values.
+    pub values: Arc<[f32]>,
 }
 
 impl KvPrefix {
@@ -141,7 +150,7 @@ impl KvPrefix {
                 .layers
                 .iter()
                 .zip(kv)
-                .all(|((k, v), l)| k.len() == wide(l) && v.len() == wide(l));
+                .all(|(p, l)| p.keys.len() == wide(l) && p.values.len() == wide(l));
         let needed = rows.div_ceil(PAGE_TOKENS);
         match fits && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
             true => Ok(()),
@@ -219,7 +228,10 @@ impl SlotData {
             table(&e.table) + table(&e.prompt) + lows
         });
         let prefix = self.prefix.as_ref().map_or(0, |p| {
-            p.layers.iter().map(|(k, v)| (k.len() + v.len()) * 4).sum()
+            p.layers
+                .iter()
+                .map(|l| (l.keys.len() + l.values.len()) * 4)
+                .sum()
         });
         sites + embedding + prefix
     }
@@ -266,10 +278,9 @@ impl SlotData {
             let widths = shape.kv.iter().map(|l| (l.kv_heads * l.head_dim) as usize);
             let rows = p.tokens as usize;
             let same = p.layers.len() == shape.kv.len()
-                && p.layers
-                    .iter()
-                    .zip(widths)
-                    .all(|((k, v), width)| k.len() == rows * width && v.len() == rows * width);
+                && p.layers.iter().zip(widths).all(|(l, width)| {
+                    l.keys.len() == rows * width && l.values.len() == rows * width
+                });
             let reason = "its keys and values do not fit the layers of the cache";
             fits("prefix", same, reason)?;
         }

@@ -5,7 +5,7 @@ use super::Assembly;
 use crate::Result;
 use crate::config::Kind;
 use crate::tensors::Tensor;
-use rusty_compiler::{DeltaTable, KvPrefix};
+use rusty_compiler::{DeltaTable, KvPrefix, PrefixLayer};
 use rusty_graph::Op;
 use rusty_loader::Format;
 use std::sync::Arc;
@@ -37,7 +37,10 @@ impl Assembly<'_> {
             if let Some(head_dim) = self.interleaved_keys(index) {
                 crate::draft::interleave(&mut keys, 1, head_dim);
             }
-            layers.push((Arc::from(keys), Arc::from(take(at + lanes))));
+            layers.push(PrefixLayer {
+                keys: Arc::from(keys),
+                values: Arc::from(take(at + lanes)),
+            });
             at += 2 * lanes;
         }
         self.prefix = Some(KvPrefix {

@@ -14,7 +14,7 @@ use super::rows::Rows;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Plan};
-use crate::slots::{KvPrefix, SlotData, SlotId};
+use crate::slots::{KvPrefix, PrefixLayer, SlotData, SlotId};
 use crate::step::{
     BindOptions, Executable, MemoryUse, RowResult, Step, StepLimits, StepOutput, Want,
 };
@@ -303,7 +303,7 @@ impl Executable for CpuExecutable {
 
     fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
         prefix.check_pages(pages, self.pages, &self.plan.kv)?;
-        for (layer, (keys, values)) in prefix.layers.iter().enumerate() {
+        for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
             for token in 0..prefix.tokens as usize {
                 let page = pages[token / PAGE_TOKENS];
                 for (key, rows) in [(true, keys), (false, values)] {

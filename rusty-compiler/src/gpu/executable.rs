@@ -12,7 +12,7 @@ use super::stage::{Grid, Stage, Template, When};
 use super::text::{KernelSpec, info};
 use super::weights::WeightStore;
 use crate::plan::{Plan, PlanValueId};
-use crate::slots::{KvPrefix, SlotData};
+use crate::slots::{KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
 use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
@@ -370,7 +370,7 @@ impl Executable for GpuExecutable {
 
     fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
         prefix.check_pages(pages, self.options.pages, &self.plan.kv)?;
-        for (layer, (keys, values)) in prefix.layers.iter().enumerate() {
+        for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
             let size = page_bytes(&self.plan, layer, &self.options);
             let width = keys.len() / prefix.tokens.max(1) as usize;
             for (index, page) in pages
