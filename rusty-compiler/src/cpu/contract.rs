@@ -5,15 +5,12 @@
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::low_rank;
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
-use crate::slots::SlotId;
 use crate::{Error, Result};
 use rusty_graph::{SiteId, WeightId};
-use std::sync::atomic::Ordering;
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
@@ -41,15 +38,15 @@ struct Bundle {
 /// A contraction, ready to run.
 pub(super) struct Contract {
     pub(super) rows: RowSet,
-    k: usize,
+    pub(super) k: usize,
     prologue: super::body::Program,
     pub(super) parts: Vec<PartCode>,
     bundles: Vec<Bundle>,
     pub(super) strip: usize,
     strips: usize,
-    forms: Forms,
+    pub(super) forms: Forms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
-    counter: usize,
+    pub(super) counter: usize,
 }
 
 /// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
@@ -166,18 +163,6 @@ impl Contract {
         unreachable!("strips are counted over all bundles")
     }
 
-    /// Whether a slot of some row acts at one of the sites.
-    fn adapted(&self, ctx: &Context<'_>, rows: usize) -> bool {
-        (0..rows).any(|r| {
-            let slot = ctx.slot(self.rows, r);
-            slot != SlotId::BASE
-                && self
-                    .parts
-                    .iter()
-                    .any(|p| ctx.slots.delta(slot, p.site).is_some())
-        })
-    }
-
     unsafe fn fill(
         &self,
         ctx: &Context<'_>,
@@ -240,80 +225,6 @@ impl Contract {
         unsafe { super::body::run(ctx.level, &self.prologue, lanes, &mut scratch.regs) }
     }
 
-    /// Own inputs for each part that some row's adapter scales.
-    fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
-        let gains = |part: &PartCode| {
-            (0..rows).any(|r| {
-                let delta = ctx.slots.delta(ctx.slot(self.rows, r), part.site);
-                delta.is_some_and(|d| d.gain_in.is_some())
-            })
-        };
-        let parts = self.parts.iter().zip(ctx.gained);
-        parts
-            .map(|(part, inputs)| gains(part).then(|| inputs.rows(self.k)))
-            .collect()
-    }
-
-    unsafe fn fill_gained(
-        &self,
-        ctx: &Context<'_>,
-        inputs: InputRows,
-        part: usize,
-        row: usize,
-        x: *const f32,
-    ) {
-        let delta = ctx
-            .slots
-            .delta(ctx.slot(self.rows, row), self.parts[part].site);
-        // SAFETY: the row's float inputs serve as the scaled copy before they are filled for good.
-        unsafe {
-            let mut from = x;
-            if let Some(gain) = delta.and_then(|d| d.gain_in.as_ref()) {
-                let to = inputs.float_row(row);
-                for (i, g) in gain.iter().enumerate() {
-                    *to.add(i) = g * *x.add(i);
-                }
-                from = to;
-            }
-            let same = std::ptr::eq(from, inputs.float_row(row));
-            let forms = Forms {
-                floats: self.forms.floats && !same,
-                ..self.forms
-            };
-            if same {
-                let padding = self.k.next_multiple_of(LANES) - self.k;
-                std::ptr::write_bytes(inputs.float_row(row).add(self.k), 0, padding);
-            }
-            fill_row(ctx.level, inputs, row, from, self.k, forms);
-        }
-    }
-
-    /// `A x` of every adapted row and part, each thread for its share of the ranks. Nobody waits for the others'
-    /// here: the first tile is multiplied meanwhile.
-    unsafe fn reduce(&self, ctx: &Context<'_>, thread: usize, rows: usize, x: InputRows) {
-        let stride = ctx.slots.largest_rank();
-        for (p, part) in self.parts.iter().enumerate() {
-            let mut first = 0;
-            while first < rows {
-                let slot = ctx.slot(self.rows, first);
-                let same = (first..rows)
-                    .take_while(|r| ctx.slot(self.rows, *r) == slot)
-                    .count();
-                if let Some(delta) = ctx.slots.delta(slot, part.site) {
-                    let share = |t: usize| delta.rank as usize * t / ctx.threads;
-                    let ranks = (share(thread), share(thread + 1));
-                    let u = ctx.lows.floats().wrapping_add((p * rows + first) * stride);
-                    // SAFETY: inputs are filled; ranks are disjoint between threads.
-                    unsafe {
-                        low_rank::reduce(ctx.level, delta, x, (first, same), ranks, u, stride);
-                    }
-                }
-                first += same;
-            }
-        }
-        ctx.counters[self.counter + 1].fetch_add(1, Ordering::Release);
-    }
-
     /// One strip of a bundle over a block of rows.
     #[allow(clippy::too_many_arguments)]
     unsafe fn strip(
@@ -340,6 +251,9 @@ impl Contract {
                     .flatten()
                     .unwrap_or(filled.plain);
                 let out = part_tile(i);
+                if adapted {
+                    self.prefetch_expand(ctx, p, (first, rows), (column, columns));
+                }
                 self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
                 if adapted {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);

@@ -4,6 +4,7 @@
 //! Block formats are decoded in registers.
 
 use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, Stored};
+use super::prefetch::prefetch;
 use super::quantize::InputRows;
 use super::simd::{LANES, Level, Vector, per_isa};
 use crate::delta_table::{DeltaTable, PANEL};
@@ -53,6 +54,23 @@ pub(super) unsafe fn reduce(
                 *u.add(row * stride + r) *= delta.scale[r];
             }
         }
+    }
+}
+
+/// Asks for ranks `from .. to` of `A`.
+pub(super) fn prefetch_ranks(delta: &SiteDelta, (from, to): (usize, usize)) {
+    if let Some(a) = &delta.a {
+        let rows = from * a.row_bytes()..to * a.row_bytes();
+        prefetch(a.bytes().get(rows).unwrap_or_default());
+    }
+}
+
+/// Asks for the panels of columns `first ..`.
+pub(super) fn prefetch_columns(delta: &SiteDelta, (first, count): (usize, usize)) {
+    if let Some(b) = &delta.b {
+        let panel = delta.rank as usize * b.row_bytes();
+        let panels = first / PANEL * panel..(first + count).div_ceil(PANEL) * panel;
+        prefetch(b.bytes().get(panels).unwrap_or_default());
     }
 }
 
@@ -140,58 +158,84 @@ unsafe fn multiply_blocks_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent)
 
 #[inline(always)]
 unsafe fn block_rows<V: Vector, P: Panel>(a: BlockRows, x: InputRows, e: Extent) {
-    let row_bytes = a.k / PANEL * P::BYTES;
-    for c in 0..e.columns {
-        let at = a.at.wrapping_add(c * row_bytes);
-        let mut r = 0;
-        // SAFETY: the caller's duty; rows stay inside the extent.
-        unsafe {
-            while e.rows - r >= 4 {
-                block_dots::<V, P, 4>(at, a.k, x, e, (r, c));
-                r += 4;
-            }
-            while r < e.rows {
-                block_dots::<V, P, 1>(at, a.k, x, e, (r, c));
-                r += 1;
-            }
+    let mut r = 0;
+    // SAFETY: the caller's duty; rows stay inside the extent.
+    unsafe {
+        while e.rows - r >= 4 {
+            block_columns::<V, P, 4, 1>(a, x, e, r);
+            r += 4;
+        }
+        while r < e.rows {
+            block_columns::<V, P, 1, 4>(a, x, e, r);
+            r += 1;
         }
     }
 }
 
-/// One row of `A` with `M` input rows, so that a block is decoded once.
+/// All rows of `A` with `M` input rows from `r` on, `N` at a time.
 #[inline(always)]
-unsafe fn block_dots<V: Vector, P: Panel, const M: usize>(
-    at: *const u8,
-    k: usize,
+unsafe fn block_columns<V: Vector, P: Panel, const M: usize, const N: usize>(
+    a: BlockRows,
+    x: InputRows,
+    e: Extent,
+    r: usize,
+) {
+    let mut c = 0;
+    // SAFETY: the caller's duty.
+    unsafe {
+        while e.columns - c >= N {
+            block_dots::<V, P, M, N>(a, x, e, (r, c));
+            c += N;
+        }
+        while c < e.columns {
+            block_dots::<V, P, M, 1>(a, x, e, (r, c));
+            c += 1;
+        }
+    }
+}
+
+/// `N` rows of `A` with `M` input rows: a block is decoded once, and sums do not wait for each other.
+#[inline(always)]
+unsafe fn block_dots<V: Vector, P: Panel, const M: usize, const N: usize>(
+    a: BlockRows,
     x: InputRows,
     e: Extent,
     (r, c): (usize, usize),
 ) {
+    let row_bytes = a.k / PANEL * P::BYTES;
     // SAFETY: the caller's duty.
     unsafe {
         let xs: [*const f32; M] =
             std::array::from_fn(|m| x.float_row(e.first + r + m).cast_const());
-        let mut sums = [V::splat(0.0); M];
-        for block in 0..k / PANEL {
-            let p = at.add(block * P::BYTES);
-            let (low, high) = (P::load::<V>(p, 0), P::load::<V>(p, 1));
-            for m in 0..M {
-                let x = xs[m].add(block * PANEL);
-                let sum = V::fma(low, V::load(x), sums[m]);
-                sums[m] = V::fma(high, V::load(x.add(LANES)), sum);
+        let rows: [*const u8; N] = std::array::from_fn(|n| a.at.add((c + n) * row_bytes));
+        let mut sums = [[V::splat(0.0); M]; N];
+        for block in 0..a.k / PANEL {
+            for n in 0..N {
+                let p = rows[n].add(block * P::BYTES);
+                let (low, high) = P::load::<V>(p);
+                let scale = V::splat(P::scale(p));
+                for m in 0..M {
+                    let x = xs[m].add(block * PANEL);
+                    let first = V::mul(low, V::load(x));
+                    let both = V::fma(high, V::load(x.add(LANES)), first);
+                    sums[n][m] = V::fma(both, scale, sums[n][m]);
+                }
             }
         }
-        for (m, sum) in sums.into_iter().enumerate() {
-            *e.out.add((r + m) * e.stride + c) = V::sum(sum);
+        for (n, sums) in sums.into_iter().enumerate() {
+            for (m, sum) in sums.into_iter().enumerate() {
+                *e.out.add((r + m) * e.stride + c + n) = V::sum(sum);
+            }
         }
     }
 }
 
-/// A row of 32 stored values, read as two vectors.
+/// A row of 32 stored values, read as two vectors and a factor on both.
 trait Panel {
     const BYTES: usize;
-    /// Half `0` or `1`.
-    unsafe fn load<V: Vector>(p: *const u8, half: usize) -> V::F;
+    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F);
+    /// The factor.
+    unsafe fn scale(p: *const u8) -> f32;
 }
 
 macro_rules! float_panel {
@@ -199,12 +243,19 @@ macro_rules! float_panel {
         impl Panel for $kind {
             const BYTES: usize = PANEL * <$kind as Stored>::BYTES;
             #[inline(always)]
-            unsafe fn load<V: Vector>(p: *const u8, half: usize) -> V::F {
+            unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
                 // SAFETY: the caller's duty.
                 unsafe {
-                    let p = p.add(half * LANES * <$kind as Stored>::BYTES);
-                    <$kind as Stored>::load::<V>(p)
+                    let high = p.add(LANES * <$kind as Stored>::BYTES);
+                    (
+                        <$kind as Stored>::load::<V>(p),
+                        <$kind as Stored>::load::<V>(high),
+                    )
                 }
+            }
+            #[inline(always)]
+            unsafe fn scale(_: *const u8) -> f32 {
+                1.0
             }
         }
     };
@@ -219,28 +270,35 @@ struct InQ4;
 impl Panel for InQ8 {
     const BYTES: usize = SCALE_BYTES + PANEL;
     #[inline(always)]
-    unsafe fn load<V: Vector>(p: *const u8, half: usize) -> V::F {
+    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
         // SAFETY: the caller's duty.
         unsafe {
-            let codes = V::load_i8(p.add(SCALE_BYTES + half * LANES).cast());
-            V::mul(codes, V::splat(block_scale(p)))
+            let codes = p.add(SCALE_BYTES).cast();
+            (V::load_i8(codes), V::load_i8(codes.add(LANES)))
         }
+    }
+    #[inline(always)]
+    unsafe fn scale(p: *const u8) -> f32 {
+        // SAFETY: the caller's duty.
+        unsafe { block_scale(p) }
     }
 }
 
 impl Panel for InQ4 {
     const BYTES: usize = SCALE_BYTES + PANEL / 2;
     #[inline(always)]
-    unsafe fn load<V: Vector>(p: *const u8, half: usize) -> V::F {
-        let mut codes = [0u8; LANES];
+    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
         // SAFETY: the caller's duty.
         unsafe {
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code = *p.add(SCALE_BYTES + i) >> (4 * half) & 15;
-            }
-            let codes = V::sub(V::load_u8(codes.as_ptr()), V::splat(8.0));
-            V::mul(codes, V::splat(block_scale(p)))
+            let pairs: [u8; LANES] = p.add(SCALE_BYTES).cast::<[u8; LANES]>().read();
+            let half = |codes: [u8; LANES]| V::sub(V::load_u8(codes.as_ptr()), V::splat(8.0));
+            (half(pairs.map(|c| c & 15)), half(pairs.map(|c| c >> 4)))
         }
+    }
+    #[inline(always)]
+    unsafe fn scale(p: *const u8) -> f32 {
+        // SAFETY: the caller's duty.
+        unsafe { block_scale(p) }
     }
 }
 
@@ -293,25 +351,72 @@ unsafe fn expand_with<V: Vector>(c: Columns, u: *const f32, y: *mut f32) {
 
 #[inline(always)]
 unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut f32) {
+    let mut i = 0;
     // SAFETY: the caller's duty.
     unsafe {
-        for i in (0..c.count).step_by(LANES) {
-            let (n, column) = ((c.count - i).min(LANES), c.first + i);
-            let mut sum = V::load(y.add(i));
-            if !c.gain.is_null() {
-                sum = V::mul(sum, lanes::<V>(c.gain.add(column), n));
-            }
-            let panel = c.b.wrapping_add(column / PANEL * c.rank * P::BYTES);
-            let half = column % PANEL / LANES;
-            for r in 0..c.rank {
-                let b = P::load::<V>(panel.add(r * P::BYTES), half);
-                sum = V::fma(b, V::splat(*u.add(r)), sum);
-            }
-            if !c.bias.is_null() {
-                sum = V::add(sum, lanes::<V>(c.bias.add(column), n));
-            }
-            V::store(y.add(i), sum);
+        // A strip may begin in the middle of a panel.
+        if c.first % PANEL != 0 && c.count > 0 {
+            panel_rows::<V, P, 1>(c, 0, u, y);
+            i = LANES;
         }
+        while c.count.saturating_sub(i) > PANEL {
+            panel_rows::<V, P, 2>(c, i, u, y);
+            i += 2 * PANEL;
+        }
+        if i < c.count {
+            panel_rows::<V, P, 1>(c, i, u, y);
+        }
+    }
+}
+
+/// Columns `i ..` of the strip, up to the end of their panel and `N - 1` more panels.
+#[inline(always)]
+unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
+    c: Columns,
+    i: usize,
+    u: *const f32,
+    y: *mut f32,
+) {
+    let panel = (c.first + i) / PANEL;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let at: [*const u8; N] =
+            std::array::from_fn(|n| c.b.wrapping_add((panel + n) * c.rank * P::BYTES));
+        let mut sums = [[V::splat(0.0); 2]; N];
+        for r in 0..c.rank {
+            for n in 0..N {
+                let p = at[n].add(r * P::BYTES);
+                let (low, high) = P::load::<V>(p);
+                let u = V::splat(P::scale(p) * *u.add(r));
+                sums[n][0] = V::fma(low, u, sums[n][0]);
+                sums[n][1] = V::fma(high, u, sums[n][1]);
+            }
+        }
+        for (half, sum) in sums.into_iter().flatten().enumerate() {
+            let column = panel * PANEL + half * LANES;
+            if column >= c.first + i && column < c.first + c.count {
+                add_to::<V>(c, column, sum, y);
+            }
+        }
+    }
+}
+
+/// `y = gain_out * y + sum + bias` for up to 16 columns.
+#[inline(always)]
+unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
+    let i = column - c.first;
+    let n = (c.count - i).min(LANES);
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut value = V::load(y.add(i));
+        if !c.gain.is_null() {
+            value = V::mul(value, lanes::<V>(c.gain.add(column), n));
+        }
+        value = V::add(value, sum);
+        if !c.bias.is_null() {
+            value = V::add(value, lanes::<V>(c.bias.add(column), n));
+        }
+        V::store(y.add(i), value);
     }
 }
 

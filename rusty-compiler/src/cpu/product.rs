@@ -1,9 +1,8 @@
-//! One tile of a contraction: weights times inputs, by how the weights lie, and an adapter's share of it.
+//! One tile of a contraction: weights times inputs, by how the weights lie.
 
 use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, Extent, FloatRows};
-use super::low_rank;
 use super::quantize::InputRows;
 use super::simd::LANES;
 use super::tile::{self, Panel};
@@ -72,30 +71,6 @@ impl Contract {
                         tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
                     }
                 }
-            }
-        }
-    }
-
-    pub(super) unsafe fn expand(
-        &self,
-        ctx: &Context<'_>,
-        part: usize,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
-        out: *mut f32,
-    ) {
-        let all = ctx.rows(self.rows);
-        let stride = ctx.slots.largest_rank();
-        for row in 0..rows {
-            let slot = ctx.slot(self.rows, first + row);
-            if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
-                let u = ctx
-                    .lows
-                    .floats()
-                    .wrapping_add((part * all + first + row) * stride);
-                let y = out.wrapping_add(row * self.strip);
-                // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
-                unsafe { low_rank::expand(ctx.level, delta, u, (column, columns), y) };
             }
         }
     }
