@@ -355,7 +355,7 @@ unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut 
     // SAFETY: the caller's duty.
     unsafe {
         // A strip may begin in the middle of a panel.
-        if c.first % PANEL != 0 && c.count > 0 {
+        if !c.first.is_multiple_of(PANEL) && c.count > 0 {
             panel_rows::<V, P, 1>(c, 0, u, y);
             i = LANES;
         }
