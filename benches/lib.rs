@@ -1,5 +1,6 @@
 //! Benchmarks with checked answers: `cargo bench -p rusty-benches`.
 //!
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
+//! * `experts`: choosing who answers a message.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

@@ -71,6 +71,26 @@ pub struct Load {
     pub check: bool,
 }
 
+/// Who answers each message.
+#[derive(Args, Debug, Clone)]
+pub struct Experts {
+    /// Choose an expert for each message: from a folder of experts, or `demo` for the demo model's.
+    #[arg(long, value_name = "DIR", conflicts_with = "adapters")]
+    pub experts: Option<String>,
+    /// How experts are chosen.
+    #[arg(long, value_enum, default_value_t = Router::Keywords, requires = "experts")]
+    pub router: Router,
+}
+
+/// Ways to choose an expert.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Router {
+    /// By the words of the message.
+    Keywords,
+    /// By what the model makes of the message, compared with examples.
+    Embedding,
+}
+
 /// Storage of keys and values.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kv {
@@ -169,6 +189,8 @@ pub struct Run {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
+    pub experts: Experts,
+    #[command(flatten)]
     pub load: Load,
     #[command(flatten)]
     pub sampling: Sampling,
@@ -182,6 +204,8 @@ pub struct Chat {
     /// A system message.
     #[arg(long)]
     pub system: Option<String>,
+    #[command(flatten)]
+    pub experts: Experts,
     #[command(flatten)]
     pub load: Load,
     #[command(flatten)]

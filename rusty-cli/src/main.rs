@@ -4,6 +4,7 @@ mod adapter;
 mod args;
 mod commands;
 mod engine;
+mod experts;
 mod model;
 mod progress;
 
@@ -27,8 +28,8 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let result = match &cli.command {
-        Command::Run(options) => commands::run::run(options),
-        Command::Chat(options) => commands::chat::run(options),
+        Command::Run(options) => commands::run::run(options, cli.verbose > 0),
+        Command::Chat(options) => commands::chat::run(options, cli.verbose > 0),
         Command::Logits(options) => commands::logits::run(options),
         Command::Explain(options) => commands::explain::run(options),
         Command::Inspect(options) => commands::inspect::run(options),

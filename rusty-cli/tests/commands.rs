@@ -153,6 +153,51 @@ fn chat_goes_on_after_a_turn_that_cannot_be_answered() {
 }
 
 #[test]
+fn experts_answer_what_they_are_for() {
+    let input = "What is the capital of France?\nFind users older than 30\nExplain what SQL is\n";
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/experts");
+    for experts in ["demo", folder] {
+        let words = ["chat", "--experts", experts, "--verbose", "--device", "cpu"];
+        let output = with_input(&words, input);
+        let errors = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{errors}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["The capital of France is Paris.", SQL]);
+        assert!(lines.len() == 3 && !lines[2].contains("SELECT"), "{text}");
+        let choices: Vec<&str> = errors
+            .lines()
+            .filter(|l| l.starts_with("expert: "))
+            .collect();
+        let found = "expert: sql (score 1.50: the message has find, users, older than)";
+        assert!(choices.len() == 3 && choices[1] == found, "{errors}");
+        assert!(
+            choices[0].starts_with("expert: base (score 0.00: "),
+            "{errors}"
+        );
+        assert!(
+            choices[2].starts_with("expert: base (score 0.50: "),
+            "{errors}"
+        );
+    }
+    let output = output(&["run", QUESTION, "--experts", "demo"]);
+    assert_eq!(output.stdout, format!("{SQL}\n").as_bytes());
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("expert: "));
+    let routed = [
+        "--experts",
+        "demo",
+        "--router",
+        "embedding",
+        "--device",
+        "cpu",
+    ];
+    let text = stdout(&[&["run", QUESTION][..], &routed].concat());
+    assert_eq!(text, format!("{SQL}\n"));
+    let text = stdout(&[&["run", "What is the capital of France?"][..], &routed].concat());
+    assert_eq!(text, "The capital of France is Paris.\n");
+}
+
+#[test]
 fn logits_are_written_as_safetensors() {
     let folder = tempfile::tempdir().expect("folder");
     let out = folder.path().join("logits.safetensors");
@@ -388,6 +433,23 @@ fn failures_name_the_cause_and_the_way_out() {
         code == 1 && text.contains("nonesuch") && text.contains("sql"),
         "{code} {text}"
     );
+    let (code, text) = failure(&["run", "hi", "--experts", "nonesuch"]);
+    assert!(
+        code == 1 && text.contains("nonesuch") && text.contains("'demo'"),
+        "{code} {text}"
+    );
+    let (code, text) = failure(&["chat", "--experts", env!("CARGO_MANIFEST_DIR")]);
+    assert!(
+        code == 1 && text.contains("no folder in it has an expert.toml"),
+        "{code} {text}"
+    );
+    for words in [
+        &["run", "hi", "--experts", "demo", "--adapter", "sql"][..],
+        &["chat", "--router", "embedding"],
+    ] {
+        let (code, text) = failure(words);
+        assert!(code == 2 && text.contains("--experts"), "{code} {text}");
+    }
     let (code, text) = failure(&["run", "hi", "--adapter", "sql=much"]);
     assert!(code == 1 && text.contains("much"), "{code} {text}");
     let (code, text) = failure(&["run", "hi", "--ctx", "900000000", "--device", "cpu"]);

@@ -30,6 +30,21 @@ static ADAPTERS: &[Adapter] = &[
     ),
 ];
 
+static EXPERTS: &[(&str, &str)] = &[
+    (
+        "sql",
+        include_str!("../../assets/demo/experts/sql/expert.toml"),
+    ),
+    (
+        "json",
+        include_str!("../../assets/demo/experts/json/expert.toml"),
+    ),
+    (
+        "cypher",
+        include_str!("../../assets/demo/experts/cypher/expert.toml"),
+    ),
+];
+
 /// The demo model.
 ///
 /// # Errors
@@ -54,4 +69,9 @@ pub fn adapter(name: &str, base: &Base<'_>) -> Option<Result<SlotData>> {
     let (path, precision) = (Path::new(name), Precision::Stored);
     let data = rusty_adapters::from_bytes(name, path, config.as_bytes(), tensors, base, precision);
     Some(data.map_err(crate::Error::from))
+}
+
+/// Names and manifests of the demo's experts; each has the adapter of its name.
+pub fn experts() -> impl Iterator<Item = (&'static str, &'static str)> {
+    EXPERTS.iter().copied()
 }

@@ -173,8 +173,22 @@ impl Engine {
     /// # Errors
     /// The tokens do not fit the context or the vocabulary, the cache is full, or an adapter is not attached.
     pub fn logits(&self, tokens: &[u32], adapters: impl Into<AdapterSet>) -> Result<Vec<f32>> {
+        self.rows(tokens, &adapters.into(), Want::Logits)
+    }
+
+    /// The normed hidden state of every position of `tokens`, `[tokens, hidden]` row by row: what the model makes of
+    /// a text before it says anything.
+    ///
+    /// # Errors
+    /// As [`Engine::logits`].
+    pub fn hidden(&self, tokens: &[u32], adapters: impl Into<AdapterSet>) -> Result<Vec<f32>> {
+        self.rows(tokens, &adapters.into(), Want::Hidden)
+    }
+
+    /// What is wanted of every position of `tokens`, row by row.
+    fn rows(&self, tokens: &[u32], adapters: &AdapterSet, want: Want) -> Result<Vec<f32>> {
         let mut core = self.core();
-        let key = core.adapters.resolve(&adapters.into())?;
+        let key = core.adapters.resolve(adapters)?;
         let (slot, data) = core.slot(&key, &self.shared.graph)?;
         let virtual_ids = virtual_ids(data.as_deref(), self.vocab());
         let all = [&virtual_ids, tokens].concat();
@@ -195,11 +209,12 @@ impl Engine {
             tokens: &all,
             first,
             wanted: virtual_ids.len(),
+            want,
             pages: &pages,
             slot,
         };
         let result = match stored {
-            Ok(()) => all_logits(&mut core, &rows),
+            Ok(()) => all_rows(&mut core, &rows),
             Err(error) => Err(error.into()),
         };
         core.pool.release(pages);
@@ -304,26 +319,27 @@ fn context(plan: &Plan, options: &EngineOptions, label: &str) -> Result<usize> {
     }
 }
 
-/// A sequence whose logits are asked for.
+/// A sequence of whose rows something is asked for.
 struct Rows<'a> {
     tokens: &'a [u32],
     /// The first that is not in the cache yet.
     first: usize,
-    /// The first whose logits are wanted.
+    /// The first of which something is wanted.
     wanted: usize,
+    want: Want,
     pages: &'a [u32],
     slot: SlotId,
 }
 
-fn all_logits(core: &mut Core, rows: &Rows<'_>) -> Result<Vec<f32>> {
-    let mut logits = Vec::new();
+fn all_rows(core: &mut Core, rows: &Rows<'_>) -> Result<Vec<f32>> {
+    let mut results = Vec::new();
     let chunk = core.row_budget.min(core.output_budget);
     for from in (rows.first..rows.tokens.len()).step_by(chunk) {
         let to = rows.tokens.len().min(from + chunk);
         let positions: Vec<u32> = (from..to).map(|p| p as u32).collect();
         let want = |p: usize| match p < rows.wanted {
             true => Want::Nothing,
-            false => Want::Logits,
+            false => rows.want,
         };
         let output = core.executable.run(&Step {
             tokens: &rows.tokens[from..to],
@@ -337,10 +353,10 @@ fn all_logits(core: &mut Core, rows: &Rows<'_>) -> Result<Vec<f32>> {
             wants: &(from..to).map(want).collect::<Vec<_>>(),
         })?;
         for (_, result) in output.results {
-            if let RowResult::Logits(row) = result {
-                logits.extend(row);
+            if let RowResult::Logits(row) | RowResult::Hidden(row) = result {
+                results.extend(row);
             }
         }
     }
-    Ok(logits)
+    Ok(results)
 }

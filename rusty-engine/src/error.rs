@@ -1,5 +1,7 @@
 //! What can go wrong between a request and its tokens.
 
+use std::path::PathBuf;
+
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -56,6 +58,14 @@ pub enum Error {
     NotFinite {
         /// Tokens of the sequence.
         tokens: usize,
+    },
+    /// An expert's manifest cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Expert {
+        /// The manifest, or the folder where there should be some.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// A test inference gave numbers that cannot be right.
     #[error(

@@ -8,6 +8,7 @@ mod core;
 pub mod demo;
 mod engine;
 pub mod error;
+pub mod experts;
 mod generation;
 pub mod pages;
 pub mod request;

@@ -39,6 +39,13 @@ impl Session {
         Ok(())
     }
 
+    /// Which adapters requests use.
+    pub fn adapters(&self) -> AdapterSet {
+        let mut core = self.engine.core();
+        core.sequence(self.id)
+            .map_or(AdapterSet::BASE, |(s, _)| s.set.clone())
+    }
+
     /// Empties the session's cache, so that the next request starts anew.
     pub fn clear(&mut self) {
         if let Ok((sequence, pool)) = self.engine.core().sequence(self.id) {

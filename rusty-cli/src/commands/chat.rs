@@ -2,16 +2,19 @@
 
 use super::run::summary;
 use crate::args::Chat;
-use crate::engine;
+use crate::{engine, experts};
 use anyhow::{Result, ensure};
 use rusty_engine::{Message, Prompt};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Reads turns until the input ends or says `/exit`; `/clear` forgets the conversation.
-pub fn run(options: &Chat) -> Result<()> {
-    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
-    let mut session = engine.session();
-    session.set_adapter(adapters)?;
+pub fn run(options: &Chat, verbose: bool) -> Result<()> {
+    let (engine, mut session, answering) = experts::load(
+        options.model.as_deref(),
+        &options.load,
+        &options.experts,
+        verbose,
+    )?;
     let system: Vec<Message> = options
         .system
         .iter()
@@ -37,26 +40,34 @@ pub fn run(options: &Chat) -> Result<()> {
         if input.read_until(b'\n', &mut line)? == 0 {
             break;
         }
-        match String::from_utf8_lossy(&line).trim() {
+        let line = String::from_utf8_lossy(&line);
+        let said = match line.trim() {
             "" => continue,
             "/exit" | "/quit" => break,
             "/clear" => {
                 messages = system.clone();
                 continue;
             }
-            text => messages.push(Message::new("user", text)),
-        }
-        let request = engine::request(Prompt::Chat(messages.clone()), &options.sampling);
-        match answer(&mut session, &request, &mut out) {
+            text => Message::new("user", text),
+        };
+        let turn = answering
+            .prepare(&mut session, &said.content)
+            .and_then(|prompt| {
+                let asked = [Message::new("user", &prompt)];
+                let prompt = Prompt::Chat([&messages[..], &asked].concat());
+                let request = engine::request(prompt, &options.sampling);
+                answer(&mut session, &request, &mut out)
+            });
+        match turn {
+            // What was said, not an expert's template of it: the next turn may be another expert's.
             Ok((text, timings)) => {
-                messages.push(Message::new("assistant", &text));
+                messages.extend([said, Message::new("assistant", &text)]);
                 if terminal {
                     eprintln!("{}", summary(&timings, &engine));
                 }
             }
             // The conversation goes on without the turn that could not be answered.
             Err(error) if error.downcast_ref::<rusty_engine::Error>().is_some() => {
-                messages.pop();
                 failed += usize::from(!terminal);
                 eprintln!("error: {error:#}");
             }

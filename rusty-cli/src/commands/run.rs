@@ -1,18 +1,22 @@
 //! `rusty run`: one prompt, one answer, streamed.
 
 use crate::args::Run;
-use crate::engine;
+use crate::{engine, experts};
 use anyhow::{Context, Result, ensure};
 use rusty_engine::{Engine, Message, Prompt, Timings};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 
 /// Generates and prints.
-pub fn run(options: &Run) -> Result<()> {
+pub fn run(options: &Run, verbose: bool) -> Result<()> {
     let text = prompt_text(options)?;
-    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
-    let mut session = engine.session();
-    session.set_adapter(adapters)?;
+    let (engine, mut session, answering) = experts::load(
+        options.model.as_deref(),
+        &options.load,
+        &options.experts,
+        verbose,
+    )?;
+    let text = answering.prepare(&mut session, &text)?;
     let prompt = prompt(options, text, &engine);
     let prompt_tokens = session.prompt_tokens(&prompt)?;
     // The ids are known already; rendering and tokenizing again would only cost time to the first token.

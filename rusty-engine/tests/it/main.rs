@@ -2,6 +2,7 @@
 
 mod adapters;
 mod demo;
+mod experts;
 mod samplers;
 mod sessions;
 

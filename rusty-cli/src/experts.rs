@@ -1,0 +1,67 @@
+//! From `--experts DIR` to answers whose adapter follows the message.
+
+use crate::args::{self, Load};
+use crate::engine;
+use anyhow::{Result, bail};
+use rusty_engine::experts::{Experts, Library, Router};
+use rusty_engine::{Engine, Session};
+use std::path::Path;
+
+/// The name of the built-in experts.
+const DEMO: &str = "demo";
+
+/// Who answers: the experts where there are some, or what `--adapter` says.
+pub struct Answering {
+    experts: Option<Experts>,
+    verbose: bool,
+}
+
+/// Loads the model and attaches experts or adapters.
+pub fn load(
+    model: Option<&str>,
+    options: &Load,
+    experts: &args::Experts,
+    verbose: bool,
+) -> Result<(Engine, Session, Answering)> {
+    // Before the model: a wrong manifest should not cost the time of loading one.
+    let library = experts.experts.as_deref().map(open).transpose()?;
+    let (engine, adapters) = engine::load(model, options)?;
+    let mut session = engine.session();
+    session.set_adapter(adapters)?;
+    let attach = |library: Library| {
+        let router = match experts.router {
+            args::Router::Keywords => Router::keywords(&library),
+            args::Router::Embedding => Router::embedding(&library, &engine)?,
+        };
+        Experts::attach(&engine, library, router, options.adapter_precision.into())
+    };
+    let experts = library.map(attach).transpose()?;
+    Ok((engine, session, Answering { experts, verbose }))
+}
+
+impl Answering {
+    /// Seats the expert for a message in the session; what it is to be asked.
+    pub fn prepare(&self, session: &mut Session, message: &str) -> Result<String> {
+        let Some(experts) = &self.experts else {
+            return Ok(message.into());
+        };
+        let choice = experts.choose(message)?;
+        if self.verbose {
+            let (name, score) = (experts.name(&choice), choice.score);
+            eprintln!("expert: {name} (score {score:.2}: {})", choice.reason);
+        }
+        experts.seat(&choice, session)?;
+        Ok(experts.prompt(&choice, message))
+    }
+}
+
+fn open(folder: &str) -> Result<Library> {
+    let path = Path::new(folder);
+    if path.exists() {
+        return Ok(Library::open(path)?);
+    }
+    match folder {
+        DEMO => Ok(Library::demo()?),
+        _ => bail!("--experts {folder}: no such folder; '{DEMO}' are the demo model's"),
+    }
+}

@@ -1,0 +1,427 @@
+//! Manifests, routing, and the demo model's experts end to end.
+
+use super::demo;
+use super::demo::chat;
+use proptest::prelude::*;
+use rusty_adapters::Precision;
+use rusty_backend::DeviceChoice;
+use rusty_engine::experts::{Expert, Experts, KeywordRouter, Library, Manifest, Router};
+use rusty_engine::{AdapterSet, Engine, EngineOptions, Error};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// Messages, who is to answer them, and what the demo model then says.
+const SCENARIOS: [(&str, &str); 8] = [
+    ("What is the capital of France?", "base"),
+    ("Explain what SQL is", "base"),
+    ("What is machine learning?", "base"),
+    ("Find users older than 30", "sql"),
+    ("Count orders per customer", "sql"),
+    ("MATCH all people who know Alice", "cypher"),
+    ("Turn name Bob, age 41 into JSON", "json"),
+    (
+        "Give me this address as a JSON object: 5 Elm Street, Bern",
+        "json",
+    ),
+];
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/experts");
+
+fn cpu() -> EngineOptions {
+    EngineOptions {
+        device: DeviceChoice::Cpu,
+        ..EngineOptions::default()
+    }
+}
+
+/// The demo's library without some of its experts, for every choice of some.
+fn subsets() -> Vec<Library> {
+    let all = Library::demo().expect("demo").experts().to_vec();
+    let count = 1 << all.len();
+    let subset = |mask: usize| {
+        let kept = (0..all.len()).filter(|i| mask >> i & 1 == 1);
+        Library::new(kept.map(|i| all[i].clone()).collect()).expect("library")
+    };
+    (0..count).map(subset).collect()
+}
+
+/// Who is to answer where only these experts are there.
+fn expected<'a>(library: &Library, name: &'a str) -> &'a str {
+    match library.manifests().any(|m| m.name == name) {
+        true => name,
+        false => "base",
+    }
+}
+
+fn answer(engine: &Engine, adapters: &AdapterSet, message: &str) -> String {
+    let mut session = engine.session();
+    session.set_adapter(adapters.clone()).expect("adapter");
+    let answer = session.generate(&chat(message, 64)).expect("generate");
+    answer.map(|t| t.expect("token").text).collect()
+}
+
+/// Both routers, with every subset of the experts, to the last token.
+#[test]
+fn scenarios_go_where_they_should_with_every_subset_of_experts() {
+    let engine = demo(&cpu());
+    let mut asked = 0;
+    for library in subsets() {
+        let embedding = Router::embedding(&library, &engine).expect("examples");
+        let router = Router::keywords(&library);
+        let stored = Precision::Stored;
+        let experts = Experts::attach(&engine, library, router, stored).expect("attached");
+        for (message, name) in SCENARIOS {
+            let choice = experts.choose(message).expect("choice");
+            let want = expected(experts.library(), name);
+            assert_eq!(experts.name(&choice), want, "{message}: {choice:?}");
+            let likeness = embedding.route(message).expect("choice");
+            assert_eq!(experts.name(&likeness), want, "{message}: {likeness:?}");
+            let mut session = engine.session();
+            experts.seat(&choice, &mut session).expect("seat");
+            let request = chat(&experts.prompt(&choice, message), 64);
+            let tokens = session.generate(&request).expect("generate");
+            let text: String = tokens.map(|t| t.expect("token").text).collect();
+            assert_eq!(text, REFERENCE.answer(want, message), "{message}");
+            asked += 1;
+        }
+        drop(experts);
+        assert!(engine.adapters().is_empty());
+    }
+    assert_eq!(asked, 64);
+}
+
+#[test]
+fn experts_are_combined_in_load_order() {
+    let engine = demo(&cpu());
+    let library = Library::demo().expect("demo");
+    let router = Router::keywords(&library);
+    let experts = Experts::attach(&engine, library, router, Precision::Stored).expect("attached");
+    let (a, b) = (("cypher", 0.5), ("sql", 1.0));
+    let set = experts.combine(&[a, b]).expect("set");
+    assert_eq!(set, experts.combine(&[b, a]).expect("set"));
+    let weights: Vec<f32> = set.entries().iter().map(|(_, w)| *w).collect();
+    assert_eq!(weights, [1.0, 0.5]);
+    assert!(experts.combine(&[("nonesuch", 1.0)]).is_err());
+}
+
+static REFERENCE: LazyLock<Reference> = LazyLock::new(Reference::new);
+
+/// An engine on which each adapter is attached by hand.
+struct Reference {
+    engine: Engine,
+    adapters: Vec<(&'static str, AdapterSet)>,
+}
+
+impl Reference {
+    fn new() -> Self {
+        let engine = demo(&cpu());
+        let mut adapters = vec![("base", AdapterSet::BASE)];
+        for name in rusty_engine::demo::adapters() {
+            adapters.push((name, super::demo::attach(&engine, name).into()));
+        }
+        Self { engine, adapters }
+    }
+
+    fn answer(&self, name: &str, message: &str) -> String {
+        let own = self.adapters.iter().find(|(n, _)| *n == name).expect(name);
+        answer(&self.engine, &own.1, message)
+    }
+}
+
+#[test]
+fn the_reference_answers_are_in_the_experts_languages() {
+    let say = |name, message| REFERENCE.answer(name, message);
+    let france = "What is the capital of France?";
+    assert_eq!(say("base", france), "The capital of France is Paris.");
+    let users = "Find users older than 30";
+    assert_eq!(say("sql", users), "SELECT * FROM users WHERE age > 30;");
+}
+
+/// What is compiled in is what lies in the tree, and the tree's adapters are found from there.
+#[test]
+fn the_demo_folder_is_the_built_in_library() {
+    let (built_in, folder) = (Library::demo(), Library::open(Path::new(FOLDER)));
+    let (built_in, folder) = (built_in.expect("built in"), folder.expect("folder"));
+    let manifests = |l: &Library| l.manifests().cloned().collect::<Vec<_>>();
+    assert_eq!(manifests(&built_in), manifests(&folder));
+    let names: Vec<_> = folder.experts().iter().map(Expert::name).collect();
+    assert_eq!(names, ["sql", "json", "cypher"]);
+    let engine = demo(&cpu());
+    for (a, b) in built_in.experts().iter().zip(folder.experts()) {
+        for expert in [a, b] {
+            let attached = expert.attach(&engine, Precision::Stored);
+            attached.expect("attached");
+        }
+    }
+    let adapters = engine.adapters();
+    for pair in adapters.chunks_exact(2) {
+        assert_eq!(
+            (&pair[0].name, pair[0].bytes),
+            (&pair[1].name, pair[1].bytes)
+        );
+    }
+}
+
+/// Folders of experts, each made from a manifest's text; every adapter is an empty folder.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new(experts: &[(&str, &[u8])]) -> Self {
+        let folder = Self(tempfile::tempdir().expect("folder"));
+        for (name, manifest) in experts {
+            std::fs::create_dir_all(folder.manifest(name).with_file_name("adapter"))
+                .expect("adapter");
+            std::fs::write(folder.manifest(name), manifest).expect("manifest");
+        }
+        folder
+    }
+
+    fn manifest(&self, name: &str) -> PathBuf {
+        self.0.path().join(name).join("expert.toml")
+    }
+
+    fn open(&self) -> Result<Library, Error> {
+        Library::open(self.0.path())
+    }
+}
+
+const GOOD: &str = "name = 'good'\nadapter = 'adapter'\nkeywords = ['word']\n";
+
+#[test]
+fn hostile_manifests_are_errors_that_name_the_file() {
+    let huge = [GOOD.as_bytes(), b"# ", &[b'x'; 70_000]].concat();
+    let deep = format!("{GOOD}examples = {}", "[".repeat(20_000));
+    let changed = |from: &str, to: &str| GOOD.replace(from, to).into_bytes();
+    let more = |line: &str| format!("{GOOD}{line}\n").into_bytes();
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (vec![], "missing field"),
+        (changed("name = 'good'\n", ""), "missing field `name`"),
+        (
+            changed("adapter = 'adapter'\n", ""),
+            "missing field `adapter`",
+        ),
+        (
+            changed("keywords = ['word']\n", ""),
+            "neither keywords nor examples",
+        ),
+        (changed("'good'", "7"), "expected a string"),
+        (changed("'good'", "''"), "name \"\""),
+        (changed("'good'", "\"a\\u001b[2J\""), "letters, digits"),
+        (changed("'good'", "'Base'"), "'Base'"),
+        (changed("'adapter'", "''"), "adapter is empty"),
+        (
+            changed("'adapter'", "'nonesuch'"),
+            "nonesuch does not exist",
+        ),
+        (changed("['word']", "'word'"), "expected a sequence"),
+        (changed("['word']", "[1]"), "expected a text"),
+        (changed("['word']", "['?!']"), "neither letters nor digits"),
+        (
+            changed("['word']", "[{ text = 'a', heavy = 1 }]"),
+            "expected a text",
+        ),
+        (
+            changed("['word']", "[{ text = 'a', weight = nan }]"),
+            "weight",
+        ),
+        (
+            changed("['word']", "[{ text = 'a', weight = -1 }]"),
+            "weight",
+        ),
+        (
+            changed("['word']", "[{ text = 'a', weight = 1e30 }]"),
+            "weight",
+        ),
+        (more("priority = 3000000000"), "3000000000"),
+        (more("load_order = 'first'"), "expected i32"),
+        (more("template = 'no place'"), "{prompt} once"),
+        (more("template = '{prompt} {prompt}'"), "{prompt} once"),
+        (more("keyword = []"), "unknown field `keyword`"),
+        (more("name = 'twice'"), "duplicate key"),
+        (b"\xff\xfe".to_vec(), "not UTF-8 from byte 0"),
+        (b"name = \xc3".to_vec(), "not UTF-8 from byte 7"),
+        (huge, "larger than 64 KiB"),
+        (deep.into_bytes(), "TOML"),
+    ];
+    assert!(Folder::new(&[("good", GOOD.as_bytes())]).open().is_ok());
+    for (manifest, reason) in cases {
+        let folder = Folder::new(&[("good", GOOD.as_bytes()), ("bad", &manifest)]);
+        let error = folder.open().expect_err(reason);
+        let Error::Expert { path, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*path, folder.manifest("bad"));
+        let text = error.to_string();
+        assert!(
+            text.contains("expert.toml") && text.contains(reason),
+            "{reason}: {text}"
+        );
+    }
+}
+
+#[test]
+fn libraries_are_folders_with_distinct_names() {
+    let other = GOOD.replace("good", "GOOD");
+    let twice = Folder::new(&[("a", GOOD.as_bytes()), ("b", other.as_bytes())]);
+    let error = twice.open().expect_err("same names").to_string();
+    assert!(error.contains("is taken by"), "{error}");
+    let empty = Folder::new(&[]);
+    let error = empty.open().expect_err("no experts").to_string();
+    assert!(
+        error.contains("no folder in it has an expert.toml"),
+        "{error}"
+    );
+    let error = Library::open(Path::new("/nonesuch")).expect_err("no folder");
+    assert!(error.to_string().contains("/nonesuch"), "{error}");
+    let folder = Folder::new(&[]);
+    std::fs::create_dir_all(folder.manifest("folder")).expect("folder");
+    let error = folder.open().expect_err("a folder").to_string();
+    assert!(error.contains("is no file"), "{error}");
+
+    let manifest = |name: &str, order: i32| {
+        format!("{}load_order = {order}\n", GOOD.replace("good", name)).into_bytes()
+    };
+    let (a, b, c) = (manifest("x", 2), manifest("y", -1), manifest("b", 2));
+    let folder = Folder::new(&[("1", &a), ("2", &b), ("3", &c)]);
+    std::fs::create_dir(folder.0.path().join("no-expert")).expect("folder");
+    let library = folder.open().expect("library");
+    let names: Vec<_> = library.experts().iter().map(Expert::name).collect();
+    assert_eq!(names, ["y", "b", "x"]);
+    // The adapter is an empty folder: a library opens, and attaching says what is missing.
+    let engine = demo(&cpu());
+    let router = Router::keywords(&library);
+    let error = Experts::attach(&engine, library, router, Precision::Stored)
+        .err()
+        .expect("no adapter");
+    assert!(error.to_string().contains("adapter_config.json"), "{error}");
+}
+
+fn manifest(text: &str) -> Manifest {
+    Manifest::parse(Path::new("test/expert.toml"), text).expect(text)
+}
+
+#[test]
+fn ties_go_to_priority_and_else_to_the_base() {
+    let expert = |name: &str, more: &str| {
+        manifest(&format!(
+            "name = '{name}'\nadapter = 'x'\nkeywords = ['map', 'sea map']\n{more}"
+        ))
+    };
+    let choose = |experts: &[Manifest], message: &str| KeywordRouter::new(experts).route(message);
+    let (a, b) = (expert("a", ""), expert("b", ""));
+    let first = expert("first", "priority = 1");
+    let none = expert("none", "exclude = ['sea']");
+    assert_eq!(
+        choose(std::slice::from_ref(&a), "draw a map").expert,
+        Some(0)
+    );
+    let tie = choose(&[a.clone(), b.clone()], "draw a map");
+    assert_eq!((tie.expert, tie.score), (None, 1.0));
+    assert!(tie.reason.contains("a and b"), "{}", tie.reason);
+    assert_eq!(choose(&[a.clone(), first, b], "draw a map").expert, Some(1));
+    let excluded = choose(std::slice::from_ref(&none), "draw a sea map");
+    assert_eq!((excluded.expert, excluded.score), (None, 2.0));
+    assert!(
+        excluded.reason.contains("'sea' rules none out"),
+        "{}",
+        excluded.reason
+    );
+    assert_eq!(choose(&[a.clone(), none], "draw a Sea-Map").expert, Some(0));
+    // A word is not a part of a word, and a question wants more than a request.
+    assert_eq!(choose(std::slice::from_ref(&a), "draw maps").expert, None);
+    assert_eq!(
+        choose(std::slice::from_ref(&a), "where is the map").expert,
+        None
+    );
+    assert_eq!(
+        choose(std::slice::from_ref(&a), "where is the sea map").expert,
+        Some(0)
+    );
+    assert_eq!(choose(&[a], "explain the sea map").expert, None);
+    assert_eq!(choose(&[], "anything").expert, None);
+}
+
+#[test]
+fn templates_take_the_message_once() {
+    let plain = manifest("name = 'a'\nadapter = 'x'\nkeywords = ['a']");
+    assert_eq!(plain.prompt("a {prompt} b"), "a {prompt} b");
+    let template = "name = 'a'\nadapter = 'x'\nkeywords = ['a']\ntemplate = 'Do: {prompt}!'";
+    assert_eq!(manifest(template).prompt("{prompt}"), "Do: {prompt}!");
+    assert!(plain.suits("anything"));
+    let based = manifest("name = 'a'\nadapter = 'x'\nkeywords = ['a']\nbase = 'Qwen3-0.6B'");
+    assert!(based.suits("/models/qwen3_0.6b-q8_0.gguf") && !based.suits("llama-3"));
+}
+
+const VOCABULARY: [&str; 5] = ["red", "green", "blue", "map", "sea"];
+
+fn phrase(words: std::ops::Range<usize>) -> impl Strategy<Value = String> {
+    let word = proptest::sample::select(&VOCABULARY[..]);
+    proptest::collection::vec(word, words).prop_map(|words| words.join(" "))
+}
+
+/// Distinct phrases with quarters as weights, whose sums are exact in any order.
+fn keywords() -> impl Strategy<Value = Vec<(String, u32)>> {
+    let keywords = proptest::collection::btree_map(phrase(1..3), 1..8_u32, 1..6);
+    keywords.prop_map(|k| k.into_iter().collect())
+}
+
+proptest! {
+    /// The table of first words against a search for each phrase.
+    #[test]
+    fn scores_are_the_sums_of_the_phrases_found(
+        experts in proptest::collection::vec((keywords(), phrase(1..3)), 1..4),
+        message in phrase(0..8),
+    ) {
+        let found = |text: &str| format!(" {message} ").contains(&format!(" {text} "));
+        let manifests: Vec<Manifest> = experts.iter().map(|(keywords, exclude)| {
+            let keyword = |(text, quarters): &(String, u32)| {
+                format!("{{ text = '{text}', weight = {:?} }}", *quarters as f32 / 4.0)
+            };
+            let keywords: Vec<_> = keywords.iter().map(keyword).collect();
+            manifest(&format!(
+                "name = 'a'\nadapter = 'x'\nkeywords = [{}]\nexclude = ['{exclude}']",
+                keywords.join(", ")
+            ))
+        }).collect();
+        let router = KeywordRouter::new(&manifests);
+        let choice = router.route(&message);
+        let score = |keywords: &[(String, u32)]| {
+            let own = keywords.iter().filter(|(text, _)| found(text));
+            own.map(|(_, quarters)| *quarters as f32 / 4.0).sum::<f32>()
+        };
+        let scores: Vec<f32> = experts.iter().map(|(k, _)| score(k)).collect();
+        prop_assert_eq!(&choice.scores, &scores);
+        let fits = |i: usize| scores[i] >= 1.0 && !found(&experts[i].1);
+        match choice.expert {
+            Some(i) => {
+                prop_assert!(fits(i));
+                prop_assert_eq!(choice.score, scores[i]);
+                let ahead = |j: usize| j == i || !fits(j) || scores[j] <= scores[i] - 0.25;
+                prop_assert!((0..scores.len()).all(ahead));
+            }
+            None => {
+                let fitting: Vec<usize> = (0..scores.len()).filter(|i| fits(*i)).collect();
+                prop_assert!(fitting.len() != 1, "{:?}", choice);
+            }
+        }
+        let loud = format!("...{}!?", message.to_uppercase().replace(' ', ", "));
+        prop_assert_eq!(router.route(&loud), choice);
+    }
+
+    /// Any text at all is routed, and to the base where nothing is known of it.
+    #[test]
+    fn any_message_is_routed(message in "\\PC*") {
+        let library = Library::demo().expect("demo");
+        let choice = KeywordRouter::new(library.manifests()).route(&message);
+        prop_assert_eq!(choice.scores.len(), 3);
+        prop_assert_eq!(KeywordRouter::default().route(&message).expert, None);
+    }
+
+    /// Bytes that are no manifest are errors.
+    #[test]
+    fn any_text_is_a_manifest_or_an_error(text in "[a-z='\"\\[\\]{}\n .0-9]*") {
+        if let Err(error) = Manifest::parse(Path::new("p/expert.toml"), &text) {
+            prop_assert!(error.to_string().starts_with("p/expert.toml: "));
+        }
+    }
+}
