@@ -90,9 +90,9 @@ impl Opening {
         let meaning = words.first().is_some_and(|w| w == "what")
             && words.get(1).is_some_and(|w| w == "does" || w == "do")
             && words.last().is_some_and(|w| w == "mean" || w == "stand");
-        if meaning || EXPLANATIONS.iter().any(|p| opens(p)) {
+        if meaning || EXPLANATIONS.iter().any(&opens) {
             Self::Explanation
-        } else if QUESTIONS.iter().any(|p| opens(p)) {
+        } else if QUESTIONS.iter().any(opens) {
             Self::Question
         } else {
             Self::Request
