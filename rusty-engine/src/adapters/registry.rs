@@ -187,11 +187,13 @@ impl Registry {
         graph: &Graph,
         executable: &mut dyn Executable,
     ) -> Result<()> {
-        let room = |r: &Self| r.slots.iter().any(Option::is_none);
-        let fits = self.device_bytes() < self.budget.device;
-        if room(self) && fits {
+        let room = self.slots.iter().any(Option::is_none);
+        let own = key.entries.iter().filter_map(|(id, _)| self.entries.get(id));
+        let bytes: u64 = own.map(|e| e.bytes).sum();
+        if room && self.device_bytes() + bytes <= self.budget.device {
             self.acquire(key, graph, executable, &|_| true)?;
         }
+        self.shrink_host();
         Ok(())
     }
 

@@ -1,8 +1,10 @@
 //! The engine on golden data and on the demo model: samplers, adapters, sessions.
 
 mod adapters;
+mod batches;
 mod demo;
 mod experts;
+mod residency;
 mod samplers;
 mod sessions;
 

@@ -1,0 +1,138 @@
+//! Rows of many adapters in one step: each gets what it would get alone.
+
+use super::{DEVICES, engine, golden};
+use rusty_adapters::{Precision, random};
+use rusty_backend::DeviceChoice;
+use rusty_compiler::{DeltaTable, KvFormat, SlotData};
+use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions, Prompt, Request, Session};
+use rusty_loader::Format;
+
+const BASE: &str = "models/qwen3-tied";
+
+fn with_sessions(device: DeviceChoice) -> Engine {
+    let file = rusty_loader::open(golden(BASE)).expect(BASE);
+    let options = EngineOptions {
+        device,
+        sessions: 18,
+        context: Some(64),
+        ..EngineOptions::default()
+    };
+    Engine::load(&*file, &options).expect(BASE)
+}
+
+/// Random adapters of ranks 1 to 16 in every precision, at weights that change what is said.
+fn adapters(engine: &Engine) -> Vec<AdapterSet> {
+    let precisions = [
+        Precision::Stored,
+        Precision::F16,
+        Precision::Int8,
+        Precision::Int4,
+    ];
+    let attach = |rank: u32| {
+        let precision = precisions[rank as usize % 4];
+        let name = format!("r{rank}");
+        let adapter = random(&name, &engine.graph().sites, rank, rank.into(), precision);
+        let id: AdapterId = engine.attach(adapter).expect("fits");
+        AdapterSet::sum([(id, 30.0)])
+    };
+    (1..=16).map(attach).collect()
+}
+
+fn request(seed: u32) -> Request {
+    let tokens = (0..5 + seed % 7).map(|i| (seed * 31 + i * 17) % 200);
+    Request {
+        max_tokens: 8,
+        stop_at_end: false,
+        ..Request::new(Prompt::Tokens(tokens.collect()))
+    }
+}
+
+/// The answers of sessions that run side by side, a token of each in turn.
+fn together(sessions: &mut [Session]) -> Vec<Vec<u32>> {
+    let start = |(i, s): (usize, _)| Session::generate(s, &request(i as u32)).expect("generate");
+    let mut running: Vec<_> = sessions.iter_mut().enumerate().map(start).collect();
+    let mut answers = vec![vec![]; running.len()];
+    for _ in 0..8 {
+        for (generation, answer) in running.iter_mut().zip(&mut answers) {
+            let token = generation.next().expect("goes on").expect("token");
+            answer.extend(token.id);
+        }
+    }
+    answers
+}
+
+#[test]
+fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
+    for device in DEVICES {
+        let engine = with_sessions(device.clone());
+        let mut sets = adapters(&engine);
+        sets.insert(3, AdapterSet::BASE);
+        sets.push(AdapterSet::BASE);
+        let mut sessions: Vec<Session> = sets
+            .iter()
+            .map(|set| {
+                let mut session = engine.session();
+                session.set_adapter(set.clone()).expect("attached");
+                session
+            })
+            .collect();
+        let have = together(&mut sessions);
+        let mut changed = 0;
+        for (i, (set, have)) in sets.iter().zip(&have).enumerate() {
+            let answer = |set: &AdapterSet| {
+                let mut session = engine.session();
+                session.set_adapter(set.clone()).expect("attached");
+                let tokens = session.generate(&request(i as u32)).expect("generate");
+                tokens
+                    .filter_map(|t| t.expect("token").id)
+                    .collect::<Vec<u32>>()
+            };
+            assert_eq!(*have, answer(set), "session {i} on {device}");
+            changed += usize::from(*have != answer(&AdapterSet::BASE));
+        }
+        assert!(
+            changed >= 12,
+            "only {changed} adapters say what the base does not"
+        );
+    }
+}
+
+fn in_format(adapter: &SlotData, format: Format) -> SlotData {
+    let mut adapter = adapter.clone();
+    for (_, delta) in &mut adapter.sites {
+        for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
+            *table = table.converted(format);
+        }
+    }
+    adapter
+}
+
+/// Tables of every format give what their values give in single precision.
+#[test]
+fn tables_are_read_as_their_values_say() {
+    for device in DEVICES {
+        let engine = engine(BASE, device.clone(), KvFormat::F32);
+        let ids: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
+        let logits = |adapter: SlotData| {
+            let id = engine.attach(adapter).expect("fits");
+            let logits = engine.logits(&ids, AdapterSet::sum([(id, 10.0)]));
+            engine.detach(id).expect("detach");
+            logits.expect("logits")
+        };
+        let source = random("r", &engine.graph().sites, 5, 1, Precision::F16);
+        let base = engine.logits(&ids, None).expect("base");
+        for format in DeltaTable::FORMATS {
+            let stored = in_format(&source, format);
+            let want = logits(in_format(&stored, Format::F32));
+            let have = logits(stored);
+            let apart = |a: &[f32], b: &[f32]| {
+                let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+                apart.fold(0.0, f32::max)
+            };
+            let name = format.name();
+            assert!(apart(&want, &base) > 0.5, "{name} changes something");
+            let far = apart(&have, &want);
+            assert!(far <= 1e-3, "{name} on {device}: {far}");
+        }
+    }
+}
