@@ -18,8 +18,10 @@ use rusty_loader::{Format, Meta, SharedBytes};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Architectures whose GGUF files keep rotary pairs interleaved.
-const INTERLEAVED: [&str; 2] = ["llama", "mistral"];
+/// Whether GGUF files of an architecture keep rotary pairs interleaved.
+pub(crate) fn keeps_pairs_interleaved(arch: &str) -> bool {
+    ["llama", "mistral"].contains(&arch)
+}
 
 /// Reads a LoRA file for a model.
 pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
@@ -38,7 +40,7 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     let alpha = alpha
         .filter(|a| a.is_finite())
         .ok_or_else(|| Error::malformed(path, "'adapter.lora.alpha' is not a number"))?;
-    let interleaved = text("general.architecture").is_some_and(|a| INTERLEAVED.contains(&a));
+    let interleaved = text("general.architecture").is_some_and(keeps_pairs_interleaved);
     let mut modules = Modules {
         by_name: BTreeMap::new(),
         others: BTreeMap::new(),

@@ -1,7 +1,8 @@
 //! Adapter files and their way into the compiler's slot tables.
 //!
 //! [`load`] reads a PEFT folder or a llama.cpp LoRA file against a [`Base`] model; [`mix()`] makes several adapters
-//! one; [`random()`] makes adapters for measuring speed. Every kind of adapter becomes the one form that fused
+//! one; [`random()`] makes adapters for measuring speed;
+//! [`export()`] writes them. Every kind of adapter becomes the one form that fused
 //! kernels know, `gain_out (W (gain_in x)) + B (scale (A x)) + bias` (see `rusty_compiler::slots`), so that kernels
 //! know nothing of kinds.
 
@@ -9,6 +10,8 @@ mod base;
 mod config;
 mod draft;
 pub mod error;
+mod export;
+mod factors;
 mod gguf;
 mod kinds;
 mod mix;
@@ -20,6 +23,7 @@ mod tensors;
 
 pub use base::Base;
 pub use error::{Error, Result};
+pub use export::{Container, export};
 pub use mix::{Mix, mix};
 pub use peft::from_bytes;
 pub use precision::Precision;

@@ -4,10 +4,10 @@
 //! distances from one are weighted and summed. PEFT's `cat` is that sum. Its `linear` sums factors instead, which
 //! gives cross terms and needs equal ranks.
 
+use crate::factors::{a_values, b_values, shared_format};
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
 use rusty_graph::{Graph, SiteId};
-use rusty_loader::Format;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -104,39 +104,6 @@ fn embeddings(adapters: &[(&SlotData, f32)]) -> Result<Option<Arc<EmbeddingDelta
     };
     let any = merged.table.is_some() || merged.prompt.is_some() || !merged.low_ranks.is_empty();
     Ok(any.then(|| Arc::new(merged)))
-}
-
-/// The format that holds what all of some tables do.
-fn shared_format<'a>(tables: impl Iterator<Item = &'a DeltaTable>) -> Format {
-    let mut formats: Vec<Format> = tables.map(DeltaTable::format).collect();
-    formats.dedup();
-    match formats[..] {
-        [format] => format,
-        _ => Format::F32,
-    }
-}
-
-/// Rows of `A` in single precision, the identity's too.
-fn a_values(delta: &SiteDelta, k: usize) -> Vec<f32> {
-    if let Some(a) = &delta.a {
-        return a.values();
-    }
-    let rank = delta.rank as usize;
-    let mut values = vec![0.0; rank * k];
-    (0..rank).for_each(|i| values[i * k + i] = 1.0);
-    values
-}
-
-/// `B` in single precision, `[n, rank]`.
-fn b_values(delta: &SiteDelta, n: usize) -> Vec<f32> {
-    let rank = delta.rank as usize;
-    let mut values = vec![0.0; n * rank];
-    if rank > 0 {
-        for (c, row) in values.chunks_exact_mut(rank).enumerate() {
-            delta.b_row(c, row);
-        }
-    }
-    values
 }
 
 fn sum(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta, String> {

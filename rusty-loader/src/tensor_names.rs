@@ -35,8 +35,43 @@ pub fn module_from_hf(module: &str) -> Option<String> {
     Some(format!("blk.{layer}.{canonical}"))
 }
 
+/// The name in checkpoints of a canonical module: `blk.3.attn_q` is `model.layers.3.self_attn.q_proj`. `None` for
+/// what has no such name.
+pub fn module_to_hf(module: &str) -> Option<String> {
+    let outside = MODEL.iter().find(|(_, canonical)| *canonical == module);
+    if let Some((hf, _)) = outside {
+        return Some((*hf).to_owned());
+    }
+    let (layer, inner) = module.strip_prefix("blk.")?.split_once('.')?;
+    let layer: u32 = layer.parse().ok()?;
+    let (hf, _) = BLOCK.iter().find(|(_, canonical)| *canonical == inner)?;
+    Some(format!("model.layers.{layer}.{hf}"))
+}
+
 /// The canonical name of a tensor: `model.layers.3.self_attn.q_proj.weight` is `blk.3.attn_q.weight`.
 pub fn from_hf(name: &str) -> Option<String> {
     let (module, leaf) = name.rsplit_once('.')?;
     Some(format!("{}.{leaf}", module_from_hf(module)?))
+}
+
+/// The name in checkpoints of a tensor with a canonical name.
+pub fn to_hf(name: &str) -> Option<String> {
+    let (module, leaf) = name.rsplit_once('.')?;
+    Some(format!("{}.{leaf}", module_to_hf(module)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        let inside = BLOCK.iter().map(|(hf, _)| format!("model.layers.7.{hf}"));
+        let outside = MODEL.iter().map(|(hf, _)| (*hf).to_owned());
+        for hf in inside.chain(outside) {
+            let canonical = from_hf(&format!("{hf}.weight")).expect("known");
+            assert_eq!(to_hf(&canonical), Some(format!("{hf}.weight")));
+        }
+        assert_eq!(module_to_hf("blk.x.attn_q"), None);
+    }
 }

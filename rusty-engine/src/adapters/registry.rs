@@ -188,7 +188,10 @@ impl Registry {
         executable: &mut dyn Executable,
     ) -> Result<()> {
         let room = self.slots.iter().any(Option::is_none);
-        let own = key.entries.iter().filter_map(|(id, _)| self.entries.get(id));
+        let own = key
+            .entries
+            .iter()
+            .filter_map(|(id, _)| self.entries.get(id));
         let bytes: u64 = own.map(|e| e.bytes).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
             self.acquire(key, graph, executable, &|_| true)?;

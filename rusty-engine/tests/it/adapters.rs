@@ -7,13 +7,20 @@ use rusty_engine::{AdapterId, AdapterSet, Engine};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-struct Golden {
-    manifest: Value,
+/// Models that golden adapters are for.
+pub const BASES: [&str; 3] = [
+    "models/qwen3-tied",
+    "models/llama-llama3rope-sharded",
+    "models/llama-mha-f16",
+];
+
+pub struct Golden {
+    pub manifest: Value,
     expected: Vec<u8>,
 }
 
 impl Golden {
-    fn read(folder: &str) -> Self {
+    pub fn read(folder: &str) -> Self {
         let read = |file: &str| std::fs::read(golden(folder).join(file)).expect(folder);
         Self {
             manifest: serde_json::from_slice(&read("manifest.json")).expect("json"),
@@ -21,16 +28,16 @@ impl Golden {
         }
     }
 
-    fn base(&self) -> &str {
+    pub fn base(&self) -> &str {
         self.manifest["base"].as_str().expect("base")
     }
 
-    fn tensor(&self, name: &str) -> Vec<u8> {
+    pub fn tensor(&self, name: &str) -> Vec<u8> {
         let tensors = SafeTensors::deserialize(&self.expected).expect("safetensors");
         tensors.tensor(name).expect(name).data().to_vec()
     }
 
-    fn ids(&self, name: &str) -> Vec<u32> {
+    pub fn ids(&self, name: &str) -> Vec<u32> {
         let bytes = self.tensor(name);
         bytes
             .as_chunks::<8>()
@@ -40,7 +47,7 @@ impl Golden {
             .collect()
     }
 
-    fn floats(&self, name: &str) -> Vec<f32> {
+    pub fn floats(&self, name: &str) -> Vec<f32> {
         let bytes = self.tensor(name);
         bytes
             .as_chunks::<4>()
@@ -51,7 +58,7 @@ impl Golden {
     }
 }
 
-fn assert_close(what: &str, have: &[f32], want: &[f32]) {
+pub fn assert_close(what: &str, have: &[f32], want: &[f32]) {
     assert_eq!(have.len(), want.len(), "{what}");
     let apart = have
         .iter()
@@ -61,7 +68,7 @@ fn assert_close(what: &str, have: &[f32], want: &[f32]) {
     assert!(apart <= 1e-3, "{what}: {apart}");
 }
 
-fn check_prompts(engine: &Engine, adapter: AdapterId, golden: &Golden, what: &str) {
+pub fn check_prompts(engine: &Engine, adapter: AdapterId, golden: &Golden, what: &str) {
     for prompt in golden.manifest["prompts"].as_array().expect("prompts") {
         let name = |key: &str| prompt[key].as_str().expect(key);
         let have = engine.logits(&golden.ids(name("ids")), adapter);
@@ -69,7 +76,7 @@ fn check_prompts(engine: &Engine, adapter: AdapterId, golden: &Golden, what: &st
     }
 }
 
-fn names() -> Vec<String> {
+pub fn names() -> Vec<String> {
     let entries = std::fs::read_dir(golden("adapters")).expect("adapters");
     let name = |e: std::io::Result<std::fs::DirEntry>| e.expect("entry").file_name();
     let mut names: Vec<String> = entries
@@ -86,11 +93,7 @@ fn adapters_of_every_kind_match_peft() {
     assert!(names.len() >= 23);
     for device in DEVICES {
         let mut seen = 0;
-        for base in [
-            "models/qwen3-tied",
-            "models/llama-llama3rope-sharded",
-            "models/llama-mha-f16",
-        ] {
+        for base in BASES {
             let engine = engine(base, device, KvFormat::F32);
             for name in &names {
                 let golden_data = Golden::read(&format!("adapters/{name}"));

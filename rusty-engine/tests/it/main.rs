@@ -1,9 +1,12 @@
 //! The engine on golden data and on the demo model: samplers, adapters, sessions.
 
+mod adapter_files;
 mod adapters;
 mod batches;
 mod demo;
 mod experts;
+#[path = "../../../tests/gguf_twin.rs"]
+mod gguf_twin;
 mod residency;
 mod samplers;
 mod sessions;

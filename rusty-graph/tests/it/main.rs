@@ -1,5 +1,7 @@
 //! Graphs of all architectures: their text form, their invariants and, by the interpreter, their numbers.
 
+#[path = "../../../tests/gguf_twin.rs"]
+mod gguf_twin;
 mod gguf_twins;
 mod invariants;
 mod oracle;

@@ -1,0 +1,69 @@
+//! A LoRA as llama.cpp's `convert_lora_to_gguf.py` writes it.
+
+use super::{At, Lora, Matrix};
+use crate::base::Base;
+use crate::draft::interleave;
+use crate::gguf::keeps_pairs_interleaved;
+use crate::{Error, Result};
+use rusty_loader::Meta;
+use rusty_loader::gguf::write::GgufWriter;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Result<()> {
+    // Files of the Mistral family carry Llama's name.
+    let arch = match base.graph.arch.as_str() {
+        "mistral" => "llama",
+        other => other,
+    };
+    let mut writer = GgufWriter::new(arch);
+    writer.meta("general.type", Meta::from("adapter"));
+    writer.meta("general.name", Meta::from(name));
+    writer.meta("adapter.type", Meta::from("lora"));
+    writer.meta("adapter.lora.alpha", Meta::F64(f64::from(lora.alpha)));
+    let mut bytes = BTreeMap::new();
+    for pair in &lora.pairs {
+        let heads = match pair.at {
+            At::Site(id) => base.rotated_heads(id),
+            At::Embedding => None,
+        };
+        let heads = heads.filter(|_| keeps_pairs_interleaved(arch));
+        for (end, matrix) in [("lora_a", &pair.a), ("lora_b", &pair.b)] {
+            let mut matrix = Matrix {
+                values: matrix.values.clone(),
+                ..*matrix
+            };
+            if let Some(head_dim) = heads.filter(|_| end == "lora_b") {
+                interleave(&mut matrix.values, matrix.columns, head_dim);
+            }
+            if pair.at == At::Embedding && end == "lora_a" {
+                matrix = turned(&matrix);
+            }
+            let name = format!("{}.weight.{end}", pair.module);
+            writer.tensor(&name, matrix.format, &[matrix.rows, matrix.columns]);
+            bytes.insert(name, matrix.bytes());
+        }
+    }
+    let save = || {
+        let mut file = BufWriter::new(File::create(out)?);
+        writer.write(&mut file, |name, file| file.write_all(&bytes[name]))?;
+        std::io::Write::flush(&mut file)
+    };
+    save().map_err(|reason| Error::Io {
+        path: out.into(),
+        reason,
+    })
+}
+
+fn turned(matrix: &Matrix) -> Matrix {
+    let (rows, columns) = (matrix.rows, matrix.columns);
+    let values = (0..rows * columns).map(|i| matrix.values[i % rows * columns + i / rows]);
+    Matrix {
+        rows: columns,
+        columns: rows,
+        values: values.collect(),
+        format: matrix.format,
+    }
+}

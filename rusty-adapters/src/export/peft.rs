@@ -1,0 +1,134 @@
+//! A LoRA as PEFT saves it.
+
+use super::{At, Lora, Matrix};
+use crate::base::Base;
+use crate::{Error, Result};
+use rusty_loader::Format;
+use rusty_loader::tensor_names::module_to_hf;
+use safetensors::{Dtype, View};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
+    let mut modules = vec![];
+    for pair in &lora.pairs {
+        let module = module_to_hf(&pair.module).ok_or_else(|| {
+            Error::unsupported(out, format!("'{}' in a PEFT folder", pair.module))
+        })?;
+        modules.push(module);
+    }
+    let mut tensors = vec![];
+    for (pair, module) in lora.pairs.iter().zip(&modules) {
+        let name = |end: &str| format!("base_model.model.{module}.{end}");
+        let ends = match pair.at {
+            At::Site(_) => ["lora_A.weight", "lora_B.weight"],
+            At::Embedding => ["lora_embedding_A", "lora_embedding_B"],
+        };
+        tensors.push((name(ends[0]), Tensor::of(&pair.a)));
+        tensors.push((name(ends[1]), Tensor::of(&pair.b)));
+        if let Some(bias) = &pair.bias {
+            let bytes = bytemuck::cast_slice(bias).to_vec();
+            let tensor = Tensor {
+                dtype: Dtype::F32,
+                shape: vec![bias.len()],
+                bytes,
+            };
+            tensors.push((name("lora_B.bias"), tensor));
+        }
+    }
+    let config = config(lora, &modules, base);
+    let config = serde_json::to_vec_pretty(&config).unwrap_or_default();
+    let io = |path: &Path, reason| Error::Io {
+        path: path.into(),
+        reason,
+    };
+    std::fs::create_dir_all(out).map_err(|e| io(out, e))?;
+    let path = out.join("adapter_config.json");
+    std::fs::write(&path, config).map_err(|e| io(&path, e))?;
+    let path = out.join("adapter_model.safetensors");
+    let metadata = [("format".to_string(), "pt".to_string())].into();
+    safetensors::serialize_to_file(tensors, Some(metadata), &path)
+        .map_err(|e| Error::malformed(&path, e.to_string()))
+}
+
+fn config(lora: &Lora, modules: &[String], base: &Base<'_>) -> Value {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for pair in &lora.pairs {
+        *counts.entry(pair.a.rows).or_default() += 1;
+    }
+    let usual = counts.iter().max_by_key(|(_, count)| **count);
+    let usual = usual.map_or(1, |(rank, _)| *rank);
+    let others = lora.pairs.iter().zip(modules);
+    let others = others.filter(|(pair, _)| pair.a.rows != usual);
+    let pattern = |(pair, module): (&super::Pair, &String)| {
+        (
+            format!("^{}$", module.replace('.', r"\.")),
+            json!(pair.a.rows),
+        )
+    };
+    let rank_pattern: Map<String, Value> = others.map(pattern).collect();
+    let mut targets: Vec<&str> = modules
+        .iter()
+        .filter_map(|m| m.rsplit('.').next())
+        .collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let biased = lora.pairs.iter().any(|p| p.bias.is_some());
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base.file.map(|f| f.label()),
+        "r": usual,
+        "lora_alpha": lora.alpha,
+        "rank_pattern": rank_pattern,
+        "target_modules": targets,
+        "lora_bias": biased,
+        "bias": "none",
+        "use_rslora": false,
+        "use_dora": false,
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "lora_dropout": 0.0,
+    })
+}
+
+/// A tensor of the file.
+struct Tensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Tensor {
+    fn of(matrix: &Matrix) -> Self {
+        Self {
+            dtype: match matrix.format {
+                Format::F16 => Dtype::F16,
+                Format::Bf16 => Dtype::BF16,
+                _ => Dtype::F32,
+            },
+            shape: vec![matrix.rows, matrix.columns],
+            bytes: matrix.bytes(),
+        }
+    }
+}
+
+impl View for Tensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.bytes.as_slice().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

@@ -1,0 +1,64 @@
+//! The factors of a delta in single precision, and the weight that a delta makes of the model's.
+
+use rayon::prelude::*;
+use rusty_compiler::{DeltaTable, SiteDelta};
+use rusty_loader::Format;
+
+/// Rows of `A`, `[rank, k]`, the identity's too.
+pub(crate) fn a_values(delta: &SiteDelta, k: usize) -> Vec<f32> {
+    if let Some(a) = &delta.a {
+        return a.values();
+    }
+    let rank = delta.rank as usize;
+    let mut values = vec![0.0; rank * k];
+    (0..rank).for_each(|i| values[i * k + i] = 1.0);
+    values
+}
+
+/// `B`, `[n, rank]`.
+pub(crate) fn b_values(delta: &SiteDelta, n: usize) -> Vec<f32> {
+    let rank = delta.rank as usize;
+    let mut values = vec![0.0; n * rank];
+    if rank > 0 {
+        for (c, row) in values.chunks_exact_mut(rank).enumerate() {
+            delta.b_row(c, row);
+        }
+    }
+    values
+}
+
+/// The format that holds what all of some tables do.
+pub(crate) fn shared_format<'a>(tables: impl Iterator<Item = &'a DeltaTable>) -> Format {
+    let mut formats: Vec<Format> = tables.map(DeltaTable::format).collect();
+    formats.dedup();
+    match formats[..] {
+        [format] => format,
+        _ => Format::F32,
+    }
+}
+
+/// What a delta changes of a weight `[n, k]`: `gain_out (W gain_in) + B s A - W`.
+pub(crate) fn change(delta: &SiteDelta, weight: &[f32], k: usize) -> Vec<f32> {
+    let n = weight.len() / k;
+    let rank = delta.rank as usize;
+    let (a, b) = (a_values(delta, k), b_values(delta, n));
+    let mut change = vec![0.0; weight.len()];
+    let rows = change
+        .par_chunks_exact_mut(k)
+        .zip(weight.par_chunks_exact(k));
+    rows.enumerate().for_each(|(c, (out, w))| {
+        if delta.gain_in.is_some() || delta.gain_out.is_some() {
+            let row_gain = delta.gain_out.as_ref().map_or(1.0, |g| g[c]);
+            for (i, (out, w)) in out.iter_mut().zip(w).enumerate() {
+                let gain = delta.gain_in.as_ref().map_or(1.0, |g| g[i]);
+                *out = row_gain * gain * w - w;
+            }
+        }
+        for r in 0..rank {
+            let factor = delta.scale[r] * b[c * rank + r];
+            let a = &a[r * k..(r + 1) * k];
+            out.iter_mut().zip(a).for_each(|(o, a)| *o += factor * a);
+        }
+    });
+    change
+}

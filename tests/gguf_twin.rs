@@ -1,0 +1,111 @@
+//! A model once more as a GGUF, for tests that want the same network from the other kind of file: stored as
+//! llama.cpp's converter does, rotary pairs of the Llama family interleaved.
+
+use rusty_loader::gguf::write::GgufWriter;
+use rusty_loader::meta::keys;
+use rusty_loader::{Format, Meta, ModelFile};
+
+/// Settings that a GGUF states under its architecture's prefix.
+const STATED: [&str; 22] = [
+    keys::BLOCK_COUNT,
+    keys::CONTEXT_LENGTH,
+    keys::EMBEDDING_LENGTH,
+    keys::FEED_FORWARD_LENGTH,
+    keys::HEAD_COUNT,
+    keys::HEAD_COUNT_KV,
+    keys::KEY_LENGTH,
+    keys::VALUE_LENGTH,
+    keys::RMS_EPSILON,
+    keys::SLIDING_WINDOW,
+    keys::ROPE_FREQ_BASE,
+    keys::ROPE_DIMENSION_COUNT,
+    keys::ROPE_SCALING_TYPE,
+    keys::ROPE_SCALING_FACTOR,
+    keys::ROPE_SCALING_ORIGINAL_CONTEXT,
+    keys::ROPE_SCALING_ATTN_FACTOR,
+    keys::ROPE_SCALING_BETA_FAST,
+    keys::ROPE_SCALING_BETA_SLOW,
+    keys::ROPE_SCALING_TRUNCATE,
+    keys::ROPE_SCALING_LOW_FREQ_FACTOR,
+    keys::ROPE_SCALING_HIGH_FREQ_FACTOR,
+    keys::VOCAB_SIZE,
+];
+
+fn count(file: &dyn ModelFile, key: &str) -> usize {
+    file.meta(key).and_then(|m| m.as_u64()).expect(key) as usize
+}
+
+/// The rows of a head from halves to neighbouring pairs, as llama.cpp's converter lays them out for the Llama
+/// family.
+fn interleave(values: &mut Vec<f32>, heads: usize, row: usize) {
+    let half = values.len() / row / heads / 2;
+    let mut out = Vec::with_capacity(values.len());
+    for head in 0..heads {
+        for pair in 0..half {
+            for side in 0..2 {
+                let at = (head * 2 * half + side * half + pair) * row;
+                out.extend_from_slice(&values[at..at + row]);
+            }
+        }
+    }
+    *values = out;
+}
+
+/// YaRN's factor on cos and sin as a GGUF states it: relative to the usual `0.1 ln(factor) + 1`.
+fn relative(file: &dyn ModelFile, attn_factor: &Meta) -> Meta {
+    let factor = file.meta(keys::ROPE_SCALING_FACTOR).and_then(Meta::as_f64);
+    let usual = 0.1 * factor.expect("factor").ln() + 1.0;
+    Meta::F64(attn_factor.as_f64().expect("a number") / usual)
+}
+
+/// The bytes of a GGUF with the network of another file, all tensors in single precision.
+pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
+    // Files of the Mistral family carry Llama's name.
+    let arch = if file.arch() == "mistral" {
+        "llama"
+    } else {
+        file.arch()
+    };
+    let mut writer = GgufWriter::new(arch);
+    for key in STATED {
+        if let Some(value) = file.meta(key) {
+            let value = match key {
+                keys::ROPE_SCALING_ATTN_FACTOR => relative(file, value),
+                _ => value.clone(),
+            };
+            writer.meta(&format!("{arch}.{key}"), value);
+        }
+    }
+    let mut data = vec![];
+    for name in file.tensor_names() {
+        let view = file.tensor(&name).expect("tensor");
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        let heads = match name.split('.').nth(2) {
+            Some("attn_q") => count(file, keys::HEAD_COUNT),
+            Some("attn_k") => count(file, keys::HEAD_COUNT_KV),
+            _ => 0,
+        };
+        if arch == "llama" && heads > 0 {
+            let row = if view.shape.len() == 1 {
+                1
+            } else {
+                view.row_len()
+            };
+            interleave(&mut values, heads, row);
+        }
+        writer.tensor(&name, Format::F32, &view.shape);
+        data.push(values);
+    }
+    let mut bytes = vec![];
+    let mut tensors = data.into_iter();
+    writer
+        .write(&mut bytes, |_, out| {
+            let values = tensors.next().expect("a tensor");
+            values
+                .iter()
+                .try_for_each(|v| std::io::Write::write_all(out, &v.to_le_bytes()))
+        })
+        .expect("written");
+    bytes
+}
