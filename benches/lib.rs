@@ -1,6 +1,7 @@
 //! Benchmarks with checked answers: `cargo bench -p rusty-benches`.
 //!
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
+//! * `adapters`: preparing, attaching and detaching adapters while an engine runs.
 //! * `experts`: choosing who answers a message.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

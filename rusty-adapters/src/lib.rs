@@ -2,11 +2,15 @@
 //!
 //! [`load`] reads a PEFT folder or a llama.cpp LoRA file against a [`Base`] model; [`mix()`] makes several adapters
 //! one; [`random()`] makes adapters for measuring speed;
-//! [`export()`] writes them. Every kind of adapter becomes the one form that fused
+//! [`export()`] and [`packed::pack`] write them, [`merge::merge`] makes a full model with them, [`compress()`] makes them
+//! smaller, and a [`Cache`] keeps them as they were prepared. Every kind of adapter becomes the one form that fused
 //! kernels know, `gain_out (W (gain_in x)) + B (scale (A x)) + bias` (see `rusty_compiler::slots`), so that kernels
 //! know nothing of kinds.
 
 mod base;
+mod cache;
+mod compact;
+mod compress;
 mod config;
 mod draft;
 pub mod error;
@@ -14,14 +18,18 @@ mod export;
 mod factors;
 mod gguf;
 mod kinds;
+pub mod merge;
 mod mix;
 mod modules;
+pub mod packed;
 mod peft;
 mod precision;
 mod random;
 mod tensors;
 
 pub use base::Base;
+pub use cache::Cache;
+pub use compress::{Pruning, compress};
 pub use error::{Error, Result};
 pub use export::{Container, export};
 pub use mix::{Mix, mix};
@@ -32,12 +40,15 @@ pub use random::random;
 use rusty_compiler::SlotData;
 use std::path::Path;
 
-/// Reads an adapter for a model: a PEFT folder, or a GGUF file as llama.cpp's converter writes.
+/// Reads an adapter for a model: a PEFT folder, a GGUF file as llama.cpp's converter writes, or a [`packed`] file.
 ///
 /// # Errors
 /// A file is missing or malformed, the kind is not supported, or a tensor fits no place of the model (both shapes are
 /// named).
 pub fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
+    if packed::is_packed(path) {
+        return Ok(precision.applied(packed::open(path, base)?));
+    }
     match path.is_file() {
         true => gguf::load(path, base, precision),
         false => peft::load(path, base, precision),

@@ -4,6 +4,7 @@
 //! distances from one are weighted and summed. PEFT's `cat` is that sum. Its `linear` sums factors instead, which
 //! gives cross terms and needs equal ranks.
 
+use crate::compact::compact;
 use crate::factors::{a_values, b_values, shared_format};
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
@@ -57,12 +58,12 @@ pub fn mix(adapters: &[(&SlotData, f32)], how: Mix, graph: &Graph) -> Result<Slo
             .map_err(|reason| refuse(format!("at '{}': {reason}", site.name)))
     });
     let sites = sites.collect::<Result<_>>()?;
-    Ok(SlotData {
+    Ok(compact(SlotData {
         sites,
         embedding: embeddings(adapters).map_err(refuse)?,
         prefix: only_one(adapters, "a prefix", |a| a.prefix.clone()).map_err(refuse)?,
         name,
-    })
+    }))
 }
 
 /// What at most one adapter may bring, and only whole.

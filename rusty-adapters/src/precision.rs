@@ -1,5 +1,6 @@
 //! In which precision an adapter's tables are held.
 
+use rusty_compiler::SlotData;
 use rusty_loader::{Format, formats};
 
 /// Precision of an adapter's factors; gains, biases and scales are always single precision.
@@ -30,6 +31,18 @@ impl Precision {
             true => format,
             false => Format::F16,
         }
+    }
+}
+
+impl Precision {
+    /// An adapter with its sites' tables in this precision.
+    pub fn applied(self, mut adapter: SlotData) -> SlotData {
+        for (_, delta) in &mut adapter.sites {
+            for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
+                *table = table.converted(self.format(table.format(), table.columns()));
+            }
+        }
+        adapter
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random adapters of a given rank on every site, for measuring speed without a download.
 
 use crate::Precision;
+use crate::compact::compact;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::{Site, SiteId};
@@ -33,9 +34,9 @@ pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Preci
         };
         (SiteId(id as u32), delta)
     });
-    SlotData {
+    compact(SlotData {
         name: name.into(),
         sites: deltas.collect(),
         ..SlotData::default()
-    }
+    })
 }

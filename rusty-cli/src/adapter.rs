@@ -1,9 +1,10 @@
 //! From `--adapter PATH[=WEIGHT]` arguments to attached adapters.
 
 use anyhow::{Context, Result, bail};
-use rusty_adapters::Precision;
+use rusty_adapters::{Base, Cache, Precision};
+use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Attaches the adapters; their weighted sum is what sessions are to use.
 pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Result<AdapterSet> {
@@ -18,7 +19,7 @@ pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Re
 }
 
 /// Splits `PATH[=WEIGHT]`; a path that exists as a whole has no weight.
-fn split(argument: &str) -> Result<(&str, f32)> {
+pub fn split(argument: &str) -> Result<(&str, f32)> {
     match argument.rsplit_once('=') {
         Some((name, weight)) if !Path::new(argument).exists() => {
             let weight: f32 = weight
@@ -35,14 +36,38 @@ fn split(argument: &str) -> Result<(&str, f32)> {
 
 fn read(engine: &Engine, name: &str, precision: Precision) -> Result<AdapterId> {
     let path = Path::new(name);
-    if path.exists() {
-        return Ok(engine.attach_file(path, precision)?);
+    match path.exists() {
+        true => Ok(engine.attach_file(path, precision)?),
+        false => Ok(engine.attach(prepare(name, &engine.adapter_base(), precision)?)?),
     }
-    match demo::adapter(name, &engine.adapter_base()) {
-        Some(adapter) => Ok(engine.attach(adapter?)?),
+}
+
+/// Reads an adapter by its path, or one of the demo's by its name.
+pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(rusty_adapters::load(path, base, precision)?);
+    }
+    match demo::adapter(name, base) {
+        Some(adapter) => Ok(precision.applied(adapter?)),
         None => bail!(
             "--adapter {name}: no such folder or file, nor an adapter of the demo model ({})",
             demo::adapters().collect::<Vec<_>>().join(", ")
         ),
+    }
+}
+
+/// Where prepared adapters are kept: as asked for, else in the user's cache.
+pub fn cache(folder: Option<&Path>) -> Option<Cache> {
+    let named = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    let user = || {
+        let home = || named("HOME").map(|home| Path::new(&home).join(".cache"));
+        let root = named("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+        Some(root.join("rusty").join("adapters"))
+    };
+    match folder {
+        Some(folder) if folder == Path::new("none") => None,
+        Some(folder) => Some(Cache::new(folder)),
+        None => user().map(Cache::new),
     }
 }

@@ -17,6 +17,7 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
             threads: options.threads,
             kv: options.kv.into(),
             context: options.ctx,
+            adapter_cache: adapter::cache(options.adapter_cache.as_deref()),
             ..EngineOptions::default()
         },
     )?;

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => commands::explain::run(options),
         Command::Inspect(options) => commands::inspect::run(options),
         Command::Tokenize(options) => commands::tokenize::run(options),
+        Command::Adapter(options) => commands::adapter::run(options),
         Command::Bench(options) => commands::bench::run(options),
         Command::Devices(options) => commands::devices::run(options),
     };

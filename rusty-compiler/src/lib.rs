@@ -27,8 +27,8 @@ pub use explain::{Explain, explain};
 pub use passes::{compile, compile_observed};
 pub use plan::Plan;
 pub use slots::{
-    EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotId, SlotMisfit,
-    SlotShape,
+    EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData, SlotId,
+    SlotMisfit, SlotShape,
 };
 pub use step::{
     BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,

@@ -4,6 +4,7 @@ use crate::adapters::{AdapterBudget, AdapterSet, Registry};
 use crate::core::{Core, virtual_ids};
 use crate::session::Session;
 use crate::{Error, Result};
+use rusty_adapters::Cache;
 use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotId, Step, Want,
@@ -32,6 +33,8 @@ pub struct EngineOptions {
     pub adapter_slots: u32,
     /// Bytes that adapters may hold.
     pub adapter_budget: AdapterBudget,
+    /// Where prepared adapters are kept; none: they are prepared each time.
+    pub adapter_cache: Option<Cache>,
 }
 
 impl Default for EngineOptions {
@@ -44,6 +47,7 @@ impl Default for EngineOptions {
             sessions: 1,
             adapter_slots: 16,
             adapter_budget: AdapterBudget::default(),
+            adapter_cache: None,
         }
     }
 }
@@ -61,6 +65,7 @@ struct Shared {
     core: Mutex<Core>,
     graph: Arc<Graph>,
     base: OnceLock<Arc<dyn ModelFile>>,
+    adapter_cache: Option<Cache>,
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
     context: usize,
@@ -107,6 +112,7 @@ impl Engine {
             core: Mutex::new(core),
             graph: Arc::new(graph),
             base: OnceLock::new(),
+            adapter_cache: options.adapter_cache.clone(),
             tokenizer,
             template,
             context,
@@ -135,6 +141,7 @@ impl Engine {
             label: graph.arch.clone(),
             graph: Arc::new(graph),
             base: OnceLock::new(),
+            adapter_cache: None,
             tokenizer: None,
             template: None,
             context,
@@ -156,6 +163,11 @@ impl Engine {
     /// The file that [`Engine::keep_base`] kept.
     pub(crate) fn base(&self) -> Option<&Arc<dyn ModelFile>> {
         self.shared.base.get()
+    }
+
+    /// Where prepared adapters are kept.
+    pub(crate) fn adapter_cache(&self) -> Option<&Cache> {
+        self.shared.adapter_cache.as_ref()
     }
 
     /// The network, shared.

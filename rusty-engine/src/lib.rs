@@ -6,6 +6,7 @@
 pub mod adapters;
 mod core;
 pub mod demo;
+pub mod divergence;
 mod engine;
 pub mod error;
 pub mod experts;

@@ -9,6 +9,7 @@ mod soft_prompt;
 mod vera;
 
 use crate::base::{Base, Place};
+use crate::compact::compact;
 use crate::config::{Config, Kind};
 use crate::draft::Draft;
 use crate::modules::{Modules, Parts};
@@ -183,11 +184,11 @@ impl<'a> Assembly<'a> {
             let delta = draft.delta(self.path, &self.base, id, precision)?;
             Ok((id, delta))
         });
-        Ok(SlotData {
+        Ok(compact(SlotData {
             name: name.into(),
             sites: sites.collect::<Result<_>>()?,
             embedding: changed.then(|| Arc::new(self.embedding)),
             prefix: self.prefix.map(Arc::new),
-        })
+        }))
     }
 }

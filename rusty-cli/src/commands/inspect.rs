@@ -1,17 +1,18 @@
 //! `rusty inspect`: what a model file holds and what running it needs.
 
 use crate::args::Inspect;
-use crate::model;
+use crate::{adapter, model};
 use anyhow::Result;
+use rusty_adapters::Base;
 use rusty_backend::Target;
-use rusty_compiler::Plan;
+use rusty_compiler::{Plan, SlotData};
 use rusty_loader::ModelFile;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Context for which memory is stated, in tokens.
-const CONTEXT: u64 = 4096;
+/// Context for which memory is stated where none is asked for, in tokens.
+const CONTEXT: u32 = 4096;
 
 /// Prints the facts.
 pub fn run(options: &Inspect) -> Result<()> {
@@ -19,7 +20,13 @@ pub fn run(options: &Inspect) -> Result<()> {
     let graph = rusty_graph::arch::build(&*file)?;
     let target = Target::host_cpu();
     let plan = rusty_compiler::compile(&graph, &target)?;
-    let facts = Facts::new(&*file, &plan);
+    let base = Base::new(&graph, &*file);
+    let precision = options.adapter_precision.into();
+    let adapters = options.adapters.iter();
+    let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
+    let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
+    let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
+    let facts = Facts::new(&*file, &plan, context, &adapters);
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(
@@ -50,17 +57,20 @@ pub fn run(options: &Inspect) -> Result<()> {
         mib(plan.kv_bytes_per_token(2) * 1024)
     )?;
     writeln!(out, "arena         {:.1} MiB", mib(plan.arena_bytes))?;
+    for (name, rank, bytes) in &facts.adapters {
+        let mib = mib(*bytes);
+        writeln!(out, "adapter       {name}, rank {rank}: {mib:.2} MiB")?;
+    }
     let total = facts.total(&plan);
-    let fits = if total <= target.memory_bytes {
-        "fits"
-    } else {
-        "does not fit"
+    let fits = match target.memory_bytes.checked_sub(total) {
+        Some(left) => format!("leaves {:.0} MiB", mib(left)),
+        None => "does not fit".into(),
     };
     writeln!(
         out,
-        "in all        {:.1} MiB with {} tokens of context; {fits} in {:.0} MiB",
+        "in all        {:.1} MiB with {} tokens of context; {fits} of {:.0} MiB",
         mib(total),
-        facts.context(&plan),
+        facts.context,
         mib(target.memory_bytes)
     )?;
     if options.tensors {
@@ -77,14 +87,20 @@ struct Facts {
     parameters: u64,
     weights: u64,
     formats: BTreeMap<&'static str, (usize, u64)>,
+    context: u32,
+    /// Name, largest rank and bytes.
+    adapters: Vec<(String, u32, u64)>,
 }
 
 impl Facts {
-    fn new(file: &dyn ModelFile, plan: &Plan) -> Self {
+    fn new(file: &dyn ModelFile, plan: &Plan, context: u32, adapters: &[SlotData]) -> Self {
+        let adapter = |a: &SlotData| (a.name.clone(), a.largest_rank(), a.bytes() as u64);
         let mut facts = Facts {
             parameters: 0,
             weights: 0,
             formats: BTreeMap::new(),
+            context,
+            adapters: adapters.iter().map(adapter).collect(),
         };
         for weight in &plan.weights {
             let Some(view) = file.tensor(&weight.name) else {
@@ -99,12 +115,10 @@ impl Facts {
         facts
     }
 
-    fn context(&self, plan: &Plan) -> u64 {
-        CONTEXT.min(u64::from(plan.context))
-    }
-
     fn total(&self, plan: &Plan) -> u64 {
-        self.weights + plan.arena_bytes + self.context(plan) * plan.kv_bytes_per_token(2)
+        let adapters: u64 = self.adapters.iter().map(|(_, _, bytes)| bytes).sum();
+        let kv = u64::from(self.context) * plan.kv_bytes_per_token(2);
+        self.weights + plan.arena_bytes + kv + adapters
     }
 
     fn json(&self, file: &dyn ModelFile, plan: &Plan, tensors: bool) -> serde_json::Value {
@@ -122,6 +136,9 @@ impl Facts {
             .filter_map(|name| file.tensor(&name).map(|t| (name, t)))
             .map(|(name, t)| json!({"name": name, "format": t.format.name(), "shape": t.shape}))
             .collect();
+        let adapters = self.adapters.iter();
+        let adapters =
+            adapters.map(|(name, rank, bytes)| json!({"name": name, "rank": rank, "bytes": bytes}));
         let mut object = json!({
             "model": file.label(),
             "arch": plan.arch,
@@ -133,6 +150,8 @@ impl Facts {
             "weight_bytes": self.weights,
             "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(2) * 1024,
             "arena_bytes": plan.arena_bytes,
+            "adapters": adapters.collect::<Vec<_>>(),
+            "stated_context": self.context,
             "total_bytes": self.total(plan),
             "sites": plan.sites.len(),
         });

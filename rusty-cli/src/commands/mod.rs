@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod adapter;
 pub mod bench;
 pub mod chat;
 pub mod devices;

@@ -29,6 +29,7 @@ impl Engine {
             precision,
             graph: self.shared_graph().clone(),
             base: self.base().cloned(),
+            cache: self.adapter_cache().cloned(),
         };
         let start = Instant::now();
         let data = source.read()?;

@@ -1,7 +1,7 @@
 //! Where an adapter's tables come from, and come from again after they were dropped.
 
 use crate::{Error, Result};
-use rusty_adapters::{Base, Precision};
+use rusty_adapters::{Base, Cache, Precision};
 use rusty_compiler::SlotData;
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
@@ -19,6 +19,7 @@ pub(crate) enum Source {
         precision: Precision,
         graph: Arc<Graph>,
         base: Option<Arc<dyn ModelFile>>,
+        cache: Option<Cache>,
     },
 }
 
@@ -35,12 +36,16 @@ impl Source {
                 precision,
                 graph,
                 base,
+                cache,
             } => {
                 let base = Base {
                     graph,
                     file: base.as_deref(),
                 };
-                Ok(Arc::new(rusty_adapters::load(path, &base, *precision)?))
+                Ok(Arc::new(match cache {
+                    Some(cache) => cache.load(path, &base, *precision)?,
+                    None => rusty_adapters::load(path, &base, *precision)?,
+                }))
             }
         }
     }

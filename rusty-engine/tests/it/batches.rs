@@ -64,7 +64,7 @@ fn together(sessions: &mut [Session]) -> Vec<Vec<u32>> {
 #[test]
 fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
     for device in DEVICES {
-        let engine = with_sessions(device.clone());
+        let engine = with_sessions(device);
         let mut sets = adapters(&engine);
         sets.insert(3, AdapterSet::BASE);
         sets.push(AdapterSet::BASE);
@@ -111,7 +111,7 @@ fn in_format(adapter: &SlotData, format: Format) -> SlotData {
 #[test]
 fn tables_are_read_as_their_values_say() {
     for device in DEVICES {
-        let engine = engine(BASE, device.clone(), KvFormat::F32);
+        let engine = engine(BASE, device, KvFormat::F32);
         let ids: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
         let logits = |adapter: SlotData| {
             let id = engine.attach(adapter).expect("fits");

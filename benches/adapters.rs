@@ -1,0 +1,151 @@
+//! Hot swap on the shapes of Qwen3-0.6B (random weights, Q4_0): rank 16 on all sites, F16 tables. Every attached adapter
+//! answers once, and the answer is checked against the one that the same tables gave before.
+
+use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
+use rusty_adapters::{Precision, packed, random};
+use rusty_backend::DeviceChoice;
+use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const SHAPE: &str = "qwen3-0.6b";
+const TOKENS: [u32; 4] = [7, 77, 777, 7777];
+const COUNT: usize = 6;
+
+struct Swap {
+    engine: Engine,
+    files: Vec<PathBuf>,
+    want: Vec<Vec<f32>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Swap {
+    fn new() -> Self {
+        let file = rusty_loader::random::model(SHAPE, "q4_0").expect("shape");
+        let options = EngineOptions {
+            device: DeviceChoice::Cpu,
+            context: Some(64),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::load(&*file, &options).expect("engine");
+        let folder = tempfile::tempdir().expect("folder");
+        let (mut files, mut want) = (vec![], vec![]);
+        for seed in 0..COUNT as u64 {
+            let sites = &engine.graph().sites;
+            let adapter = random("random", sites, 16, seed + 1, Precision::F16);
+            let path = folder.path().join(format!("{seed}.safetensors"));
+            packed::pack(&adapter, &engine.adapter_base(), &path, false).expect("packed");
+            let id = engine.attach(adapter).expect("attached");
+            want.push(engine.logits(&TOKENS, id).expect("logits"));
+            engine.detach(id).expect("detached");
+            files.push(path);
+        }
+        assert_ne!(want[0], want[1]);
+        Self {
+            engine,
+            files,
+            want,
+            _folder: folder,
+        }
+    }
+
+    fn attach(&self, count: usize) -> (Duration, Vec<AdapterId>) {
+        let start = Instant::now();
+        let attach = |path: &PathBuf| self.engine.attach_file(path, Precision::Stored);
+        let ids = self.files[..count].iter().map(attach);
+        let ids = ids.collect::<Result<_, _>>().expect("attached");
+        (start.elapsed(), ids)
+    }
+
+    /// Whether all of them answer as before; the time of the first's first answer.
+    fn answer(&self, ids: &[AdapterId]) -> Duration {
+        let mut first = Duration::ZERO;
+        for (i, (id, want)) in ids.iter().zip(&self.want).enumerate() {
+            let start = Instant::now();
+            let have = self.engine.logits(&TOKENS, *id).expect("logits");
+            if i == 0 {
+                first = start.elapsed();
+            }
+            assert!(have == *want, "adapter {i} says something else");
+        }
+        first
+    }
+
+    fn detach(&self, ids: Vec<AdapterId>) -> Duration {
+        let start = Instant::now();
+        for id in ids {
+            self.engine.detach(id).expect("detached");
+        }
+        start.elapsed()
+    }
+}
+
+/// Sums what `part` takes of each round of attaching, answering and detaching.
+fn rounds(swap: &Swap, count: usize, times: u64, part: usize) -> Duration {
+    let mut total = Duration::ZERO;
+    for _ in 0..times {
+        let (attached, ids) = swap.attach(count);
+        let answered = swap.answer(&ids);
+        let detached = swap.detach(ids);
+        total += [attached, answered, detached][part];
+    }
+    total
+}
+
+fn swaps(c: &mut Criterion) {
+    let swap = Swap::new();
+    let mut group = c.benchmark_group("swap");
+    // Only parts of a round are measured; a round takes a thousand times as long as they.
+    group
+        .sample_size(10)
+        .sampling_mode(SamplingMode::Flat)
+        .warm_up_time(Duration::from_millis(1))
+        .measurement_time(Duration::from_millis(1));
+    for (name, count, part) in [
+        ("attach/1", 1, 0),
+        ("attach/6", COUNT, 0),
+        ("first-answer", 1, 1),
+        ("detach/1", 1, 2),
+        ("detach/6", COUNT, 2),
+    ] {
+        group.bench_function(name, |b| {
+            b.iter_custom(|times| rounds(&swap, count, times, part));
+        });
+    }
+    let (_, ids) = swap.attach(1);
+    group.bench_function("later-answer", |b| b.iter(|| swap.answer(&ids)));
+    swap.detach(ids);
+    let base = swap.engine.logits(&TOKENS, AdapterSet::BASE).expect("base");
+    group.bench_function("base-answer", |b| {
+        b.iter(|| {
+            let have = swap.engine.logits(&TOKENS, AdapterSet::BASE);
+            assert!(have.expect("base") == base, "the base says something else");
+        });
+    });
+}
+
+/// What is done once for each adapter: from factors in memory to tables in a file.
+fn preparation(c: &mut Criterion) {
+    let swap = Swap::new();
+    let sites = &swap.engine.graph().sites;
+    let folder = tempfile::tempdir().expect("folder");
+    let mut group = c.benchmark_group("prepare");
+    group.sample_size(10);
+    let adapter = random("random", sites, 16, 1, Precision::F16);
+    let base = swap.engine.adapter_base();
+    let peft = folder.path().join("peft");
+    rusty_adapters::export(&adapter, &base, &peft, rusty_adapters::Container::Peft)
+        .expect("exported");
+    for (name, precision) in [("f16", Precision::Stored), ("int8", Precision::Int8)] {
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let read = rusty_adapters::load(&peft, &base, precision).expect("loaded");
+                assert_eq!(read.sites.len(), sites.len());
+                read
+            });
+        });
+    }
+}
+
+criterion_group!(benches, swaps, preparation);
+criterion_main!(benches);

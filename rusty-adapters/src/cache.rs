@@ -1,0 +1,145 @@
+//! Prepared adapters on disk: what was read, converted and made relative to a model's weights once is mapped the next
+//! time.
+//!
+//! An entry belongs to the adapter's files and the model's (their paths, sizes and times of change), the precision,
+//! and the version of the packed format. An entry that cannot be used is made anew; the oldest make room.
+
+use crate::base::Base;
+use crate::packed;
+use crate::precision::Precision;
+use crate::{Error, Result};
+use rusty_compiler::SlotData;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Bytes that a cache may hold where nothing else is asked for.
+const LIMIT: u64 = 4 << 30;
+
+/// A folder of prepared adapters.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    folder: PathBuf,
+    limit: u64,
+}
+
+impl Cache {
+    /// A cache in a folder, which is made with the first entry; it holds at most 4 GiB.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            limit: LIMIT,
+        }
+    }
+
+    /// The same with another limit in bytes.
+    pub fn with_limit(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Reads an adapter as [`crate::load`] does, from the cache where it was prepared before. What cannot be cached is
+    /// read all the same.
+    ///
+    /// # Errors
+    /// As [`crate::load`].
+    pub fn load(&self, path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
+        let Some(entry) = self.entry(path, base, precision) else {
+            return crate::load(path, base, precision);
+        };
+        if entry.exists() {
+            match packed::open(&entry, base) {
+                Ok(adapter) => return Ok(adapter),
+                Err(error) => tracing::warn!("{error}; it is made anew"),
+            }
+        }
+        let adapter = crate::load(path, base, precision)?;
+        match self.store(&adapter, base, &entry) {
+            // The mapping takes the place of what was just made: memory that the system may take back.
+            Ok(()) => packed::open(&entry, base),
+            Err(error) => {
+                tracing::warn!("the prepared adapter is not kept: {error}");
+                Ok(adapter)
+            }
+        }
+    }
+
+    /// Where an adapter's entry is; none where its files tell no time.
+    fn entry(&self, path: &Path, base: &Base<'_>, precision: Precision) -> Option<PathBuf> {
+        if packed::is_packed(path) && precision == Precision::Stored {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        "packed 1".hash(&mut hasher);
+        stamp(path)?.hash(&mut hasher);
+        base.graph.to_string().hash(&mut hasher);
+        let label = base.file.map(|f| f.label().to_string());
+        label.hash(&mut hasher);
+        label.and_then(|l| stamp(Path::new(&l))).hash(&mut hasher);
+        precision.hash(&mut hasher);
+        let name = format!("{:016x}.safetensors", hasher.finish());
+        Some(self.folder.join(name))
+    }
+
+    fn store(&self, adapter: &SlotData, base: &Base<'_>, entry: &Path) -> Result<()> {
+        let io = |reason| Error::Io {
+            path: entry.into(),
+            reason,
+        };
+        fs::create_dir_all(&self.folder).map_err(io)?;
+        // Renamed into place, so that nobody maps half a file.
+        let part = entry.with_extension(format!("{}.part", std::process::id()));
+        let written = packed::pack(adapter, base, &part, false)
+            .and_then(|()| fs::rename(&part, entry).map_err(io));
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        self.shrink(entry);
+        written
+    }
+
+    /// Removes the oldest entries but `keep` until the limit is kept.
+    fn shrink(&self, keep: &Path) {
+        let Ok(folder) = fs::read_dir(&self.folder) else {
+            return;
+        };
+        let mut entries: Vec<(SystemTime, u64, PathBuf)> = folder
+            .flatten()
+            .filter(|e| e.path().extension().is_some_and(|x| x == "safetensors"))
+            .filter_map(|e| {
+                let meta = e.metadata().ok()?;
+                Some((meta.modified().ok()?, meta.len(), e.path()))
+            })
+            .collect();
+        entries.sort();
+        let mut held: u64 = entries.iter().map(|(_, size, _)| size).sum();
+        for (_, size, path) in entries {
+            if held <= self.limit {
+                return;
+            }
+            if path != keep && fs::remove_file(&path).is_ok() {
+                held -= size;
+            }
+        }
+    }
+}
+
+/// What tells a file or folder from a changed one: path, sizes and times of what is in it.
+fn stamp(path: &Path) -> Option<Vec<(PathBuf, u64, SystemTime)>> {
+    let path = fs::canonicalize(path).ok()?;
+    let one = |path: PathBuf| {
+        let meta = fs::metadata(&path).ok()?;
+        Some((path, meta.len(), meta.modified().ok()?))
+    };
+    if path.is_file() {
+        return Some(vec![one(path)?]);
+    }
+    let mut files: Vec<PathBuf> = fs::read_dir(&path)
+        .ok()?
+        .flatten()
+        .map(|e| e.path())
+        .collect();
+    files.sort();
+    files.into_iter().map(one).collect()
+}

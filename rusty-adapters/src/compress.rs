@@ -1,0 +1,153 @@
+//! Smaller adapters: pruned, block-sparse, and in fewer bits.
+//!
+//! Each rank is a product of a column of `B` and a row of `A`, whose sizes mean nothing apart: before pruning they are
+//! scaled to equal norms, so that one bound over all factors of an adapter takes what matters least to the product.
+//! Ranks of which nothing is left are dropped. A pruned adapter's tables are full of zeros, which the deflated
+//! [`crate::packed`] file stores in next to nothing.
+
+use crate::base::Base;
+use crate::factors::{a_values, b_values};
+use crate::precision::Precision;
+use rusty_compiler::delta_table::PANEL;
+use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
+use rusty_loader::Format;
+
+/// Which of the factors' values are taken out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pruning {
+    /// None.
+    Nothing,
+    /// This share of single values, the smallest.
+    Values(f32),
+    /// This share of runs of 32 values, those of the smallest norm.
+    Blocks(f32),
+}
+
+/// An adapter with this pruned, in this precision. Gains, biases, embeddings and identities stay as they are.
+pub fn compress(
+    adapter: &SlotData,
+    base: &Base<'_>,
+    pruning: Pruning,
+    precision: Precision,
+) -> SlotData {
+    let mut drafts: Vec<Factors> = adapter
+        .sites
+        .iter()
+        .map(|(id, delta)| {
+            let site = base.graph.site(*id);
+            Factors::of(delta, site.k as usize, site.n as usize)
+        })
+        .collect();
+    let (length, share) = match pruning {
+        Pruning::Nothing => (1, 0.0),
+        Pruning::Values(share) => (1, share),
+        Pruning::Blocks(share) => (PANEL, share),
+    };
+    let runs = drafts
+        .iter()
+        .flat_map(|d| d.runs(length))
+        .map(|r| norm(r) / r.len() as f32);
+    let mut sizes: Vec<f32> = runs.collect();
+    let taken = (f64::from(share.clamp(0.0, 1.0)) * sizes.len() as f64) as usize;
+    if taken > 0 {
+        sizes.sort_unstable_by(f32::total_cmp);
+        let bound = sizes[taken - 1];
+        drafts.iter_mut().for_each(|d| d.prune(length, bound));
+    }
+    let sites = adapter.sites.iter().zip(drafts);
+    let sites = sites.map(|((id, delta), draft)| (*id, draft.delta(delta, precision)));
+    SlotData {
+        sites: sites.collect(),
+        ..adapter.clone()
+    }
+}
+
+/// Square norm of a run.
+fn norm(run: &[f32]) -> f32 {
+    run.iter().map(|v| v * v).sum()
+}
+
+/// Factors whose ranks have equal norms on both sides; empty where `A` is the identity.
+struct Factors {
+    k: usize,
+    n: usize,
+    /// `[rank, k]`.
+    a: Vec<f32>,
+    /// `[rank, n]`: a column of `B` is a row here.
+    b: Vec<f32>,
+}
+
+impl Factors {
+    fn of(delta: &SiteDelta, k: usize, n: usize) -> Self {
+        if delta.a.is_none() {
+            return Self {
+                k,
+                n,
+                a: vec![],
+                b: vec![],
+            };
+        }
+        let rank = delta.rank as usize;
+        let (mut a, rows) = (a_values(delta, k), b_values(delta, n));
+        let turned = (0..rank * n).map(|i| rows[i % n * rank + i / n] * delta.scale[i / n]);
+        let mut b: Vec<f32> = turned.collect();
+        for (a, b) in a.chunks_exact_mut(k).zip(b.chunks_exact_mut(n)) {
+            let (left, right) = (norm(a).sqrt(), norm(b).sqrt());
+            if left > 0.0 && right > 0.0 {
+                let factor = (right / left).sqrt();
+                a.iter_mut().for_each(|v| *v *= factor);
+                b.iter_mut().for_each(|v| *v /= factor);
+            }
+        }
+        Self { k, n, a, b }
+    }
+
+    fn runs(&self, length: usize) -> impl Iterator<Item = &[f32]> {
+        let rows = self
+            .a
+            .chunks_exact(self.k)
+            .chain(self.b.chunks_exact(self.n));
+        rows.flat_map(move |row| row.chunks(length))
+    }
+
+    fn prune(&mut self, length: usize, bound: f32) {
+        let (a, b) = (
+            self.a.chunks_exact_mut(self.k),
+            self.b.chunks_exact_mut(self.n),
+        );
+        for run in a.chain(b).flat_map(|row| row.chunks_mut(length)) {
+            if norm(run) / run.len() as f32 <= bound {
+                run.fill(0.0);
+            }
+        }
+    }
+
+    fn delta(self, old: &SiteDelta, precision: Precision) -> SiteDelta {
+        if old.a.is_none() {
+            return old.clone();
+        }
+        let pairs = self.a.chunks_exact(self.k).zip(self.b.chunks_exact(self.n));
+        let left = |row: &[f32]| row.iter().any(|v| *v != 0.0);
+        let kept: Vec<(&[f32], &[f32])> = pairs.filter(|(a, b)| left(a) && left(b)).collect();
+        let rank = kept.len();
+        let a: Vec<f32> = kept.iter().flat_map(|(a, _)| a.iter().copied()).collect();
+        let stored = |t: &Option<DeltaTable>| t.as_ref().map_or(Format::F32, DeltaTable::format);
+        let a_format = precision.format(stored(&old.a), self.k);
+        let b_format = precision.format(stored(&old.b), PANEL);
+        let mut delta = SiteDelta {
+            rank: rank as u32,
+            a: None,
+            b: None,
+            scale: vec![1.0; rank].into(),
+            ..old.clone()
+        };
+        if rank > 0 {
+            delta.a = DeltaTable::encode(a_format, rank, self.k, &a);
+            delta.b = DeltaTable::panels(b_format, self.n, rank, |c, r| kept[r].1[c]);
+        }
+        match rank == 0 || (delta.a.is_some() && delta.b.is_some()) {
+            true => delta,
+            false => old.clone(),
+        }
+    }
+}

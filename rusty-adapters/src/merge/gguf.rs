@@ -1,0 +1,97 @@
+//! Merged GGUF files: the base's keys and tensors, in order.
+
+use super::{HEAD, Merged};
+use crate::{Error, Result};
+use rusty_loader::Format;
+use rusty_loader::gguf::Gguf;
+use rusty_loader::gguf::write::GgufWriter;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Keys that the writer states itself.
+const OWN: [&str; 2] = ["general.architecture", "general.alignment"];
+
+/// The format of a merged tensor.
+fn format_of(stored: Format) -> Format {
+    match stored.encoder() {
+        Some(_) => stored,
+        None => Format::F16,
+    }
+}
+
+pub(super) fn write(
+    merged: &Merged<'_>,
+    source: &Path,
+    out: &Path,
+    progress: &dyn Fn(usize, usize),
+) -> Result<()> {
+    let file = Gguf::open(source)?;
+    let arch = file.meta.get("general.architecture");
+    let arch = arch.and_then(|m| m.as_str()).unwrap_or_default();
+    let mut writer = GgufWriter::new(arch);
+    let mut keys: Vec<_> = file.meta.iter().collect();
+    keys.sort_by_key(|(key, _)| key.as_str());
+    for (key, value) in keys {
+        if !OWN.contains(&key.as_str()) {
+            writer.meta(key, value.clone());
+        }
+    }
+    let mut head = None;
+    for info in &file.tensors {
+        let stored = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
+            let what = format!("tensor '{}' of type {}", info.name, info.kind.name);
+            Error::unsupported(source, what)
+        })?;
+        let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
+        let format = match merged.changes.contains_key(&info.name) {
+            true => format_of(stored),
+            false => stored,
+        };
+        writer.tensor(&info.name, format, &shape);
+        if info.name == super::EMBEDDING && merged.unties {
+            head = Some((format, shape));
+        }
+    }
+    if let Some((format, shape)) = &head {
+        writer.tensor(HEAD, *format, shape);
+    }
+    let all = file.tensors.len() + usize::from(head.is_some());
+    let mut done = 0;
+    let mut failure = None;
+    let mut data = |name: &str, to: &mut dyn Write| -> Result<(), std::io::Error> {
+        done += 1;
+        progress(done, all);
+        let stored = file.tensors.iter().find(|t| t.name == name);
+        let bytes = stored.and_then(|info| file.tensor_bytes(info));
+        let kind = stored.and_then(|info| Format::by_ggml_type(info.kind.id));
+        let format = kind.or(head.as_ref().map(|(f, _)| *f));
+        let made = merged
+            .values(name)
+            .and_then(|values| match (values, format) {
+                (Some(values), Some(format)) => Ok(Some(merged.encode(name, &values, format)?.1)),
+                _ => Ok(None),
+            });
+        match made {
+            Ok(Some(made)) => to.write_all(&made),
+            Ok(None) => to.write_all(&bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?),
+            Err(error) => {
+                failure = Some(error);
+                Err(std::io::ErrorKind::InvalidData.into())
+            }
+        }
+    };
+    let mut save = || -> std::io::Result<()> {
+        let mut to = BufWriter::new(File::create(out)?);
+        writer.write(&mut to, &mut data)?;
+        to.flush()
+    };
+    let saved = save();
+    match (failure, saved) {
+        (Some(error), _) => Err(error),
+        (None, saved) => saved.map_err(|reason| Error::Io {
+            path: out.into(),
+            reason,
+        }),
+    }
+}

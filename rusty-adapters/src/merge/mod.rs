@@ -1,0 +1,202 @@
+//! Merging adapters into a full model: for programs that know no adapters, and for measuring what merging costs.
+//!
+//! The merged model has the container, names and formats of the base. Blocks for which there is no encoder become F16.
+//! Where an adapter changes a head or an embedding that the base keeps as one tensor, they become two.
+
+mod checkpoint;
+mod gguf;
+mod methods;
+
+pub use methods::Method;
+
+use crate::base::Base;
+use crate::factors::change;
+use crate::{Error, Result};
+use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
+use rusty_graph::SiteId;
+use rusty_loader::Format;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Canonical names of the two tensors that a model may keep as one.
+const EMBEDDING: &str = "token_embd.weight";
+const HEAD: &str = "output.weight";
+
+/// Writes the model with adapters merged into it: `source` is the base's file or folder, `out` a path of the same kind
+/// at which nothing is yet. `progress` is told tensors done and in all.
+///
+/// # Errors
+/// The adapters cannot be merged into weights (soft prompts), or so; the base cannot be read again; `out` cannot be
+/// written.
+pub fn merge(
+    adapters: &[(&SlotData, f32)],
+    method: Method,
+    base: &Base<'_>,
+    (source, out): (&Path, &Path),
+    progress: &dyn Fn(usize, usize),
+) -> Result<()> {
+    if out.exists() {
+        return Err(Error::malformed(out, "is there already"));
+    }
+    if let Some(problem) = method.problem(adapters.len()) {
+        return Err(Error::Mix {
+            adapters: adapters
+                .iter()
+                .map(|(a, _)| a.name.as_str())
+                .collect::<Vec<_>>()
+                .join("+"),
+            reason: problem,
+        });
+    }
+    let merged = Merged::plan(adapters, method, base, out)?;
+    match source.is_dir() {
+        true => checkpoint::write(&merged, source, out, progress),
+        false => gguf::write(&merged, source, out, progress),
+    }
+}
+
+/// What becomes of a tensor.
+enum Change<'a> {
+    Site(SiteId, Vec<(&'a SiteDelta, f32)>),
+    Bias(Vec<(&'a [f32], f32)>),
+    Embedding(Vec<(&'a EmbeddingDelta, f32)>),
+    /// The embedding's values as they are.
+    Copied,
+}
+
+/// Which tensors change, by canonical name, and how.
+struct Merged<'a> {
+    base: &'a Base<'a>,
+    method: Method,
+    out: &'a Path,
+    changes: BTreeMap<String, Change<'a>>,
+    /// Whether the head gets a tensor of its own.
+    unties: bool,
+}
+
+impl<'a> Merged<'a> {
+    fn plan(
+        adapters: &[(&'a SlotData, f32)],
+        method: Method,
+        base: &'a Base<'a>,
+        out: &'a Path,
+    ) -> Result<Self> {
+        let mut merged = Self {
+            base,
+            method,
+            out,
+            changes: BTreeMap::new(),
+            unties: false,
+        };
+        for (adapter, weight) in adapters {
+            if adapter.virtual_tokens() > 0 {
+                let what = format!("merging the soft prompt of {}", adapter.name);
+                return Err(Error::unsupported(out, what));
+            }
+            for (id, delta) in &adapter.sites {
+                merged.site(*id, delta, *weight)?;
+            }
+            if let Some(embedding) = &adapter.embedding {
+                let slot = merged.changes.entry(EMBEDDING.into());
+                let slot = slot.or_insert_with(|| Change::Embedding(vec![]));
+                if let Change::Embedding(list) = slot {
+                    list.push((embedding, *weight));
+                }
+            }
+        }
+        let tied = base.file.is_some_and(|f| f.tensor(HEAD).is_none());
+        let touched = [EMBEDDING, HEAD]
+            .iter()
+            .any(|t| merged.changes.contains_key(*t));
+        if tied && touched {
+            merged.unties = true;
+            merged.changes.entry(HEAD.into()).or_insert(Change::Copied);
+        }
+        Ok(merged)
+    }
+
+    fn site(&mut self, id: SiteId, delta: &'a SiteDelta, weight: f32) -> Result<()> {
+        let site = self.base.graph.site(id);
+        let name = format!("{}.weight", site.name);
+        let slot = self.changes.entry(name);
+        if let Change::Site(_, list) = slot.or_insert_with(|| Change::Site(id, vec![])) {
+            list.push((delta, weight));
+        }
+        let Some(bias) = &delta.bias else {
+            return Ok(());
+        };
+        let name = self.base.site_bias(id).ok_or_else(|| {
+            let what = format!("a bias at '{}', where the model has none,", site.name);
+            Error::unsupported(self.out, what)
+        })?;
+        let slot = self.changes.entry(name.into());
+        if let Change::Bias(list) = slot.or_insert_with(|| Change::Bias(vec![])) {
+            list.push((bias, weight));
+        }
+        Ok(())
+    }
+
+    /// The merged values of a tensor; none where it stays as it is.
+    fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(what) = self.changes.get(name) else {
+            return Ok(None);
+        };
+        let stored = match name {
+            HEAD if self.unties => EMBEDDING,
+            name => name,
+        };
+        let weight = self.base.weight(self.out, stored)?;
+        let mut changes: Vec<(Vec<f32>, f32)> = match what {
+            Change::Copied => return Ok(Some(weight)),
+            Change::Site(id, deltas) => {
+                let k = self.base.graph.site(*id).k as usize;
+                let of = |(d, w): &(&SiteDelta, f32)| (change(d, &weight, k), *w);
+                deltas.iter().map(of).collect()
+            }
+            Change::Bias(biases) => biases.iter().map(|(b, w)| (b.to_vec(), *w)).collect(),
+            Change::Embedding(deltas) => {
+                let vocab = self.base.graph.vocab as usize;
+                let of = |(d, w): &(&EmbeddingDelta, f32)| (rows(d, &weight, vocab), *w);
+                deltas.iter().map(of).collect()
+            }
+        };
+        let place = self.changes.keys().position(|k| k == name).unwrap_or(0);
+        Ok(Some(self.method.merge(&weight, &mut changes, place as u64)))
+    }
+
+    /// The stored bytes of merged values, in the tensor's format or, where that has no encoder, in F16.
+    fn encode(&self, name: &str, values: &[f32], format: Format) -> Result<(Format, Vec<u8>)> {
+        let (format, encode) = match format.encoder() {
+            Some(encode) => (format, encode),
+            None => (
+                Format::F16,
+                Format::F16.encoder().ok_or_else(|| self.unwritable(name))?,
+            ),
+        };
+        let mut bytes = vec![0; format.row_bytes(values.len())];
+        encode(values, &mut bytes);
+        Ok((format, bytes))
+    }
+
+    fn unwritable(&self, name: &str) -> Error {
+        Error::malformed(self.out, format!("'{name}' cannot be encoded"))
+    }
+}
+
+/// What an adapter changes of the embedding `[vocab, width]`.
+fn rows(delta: &EmbeddingDelta, weight: &[f32], vocab: usize) -> Vec<f32> {
+    let width = weight.len() / vocab;
+    let mut all = vec![0.0; weight.len()];
+    for (token, (out, old)) in all
+        .chunks_exact_mut(width)
+        .zip(weight.chunks_exact(width))
+        .enumerate()
+    {
+        match delta.row(token as u32, vocab as u32, out) {
+            RowChange::Kept => out.fill(0.0),
+            RowChange::Added => {}
+            RowChange::Replaced => out.iter_mut().zip(old).for_each(|(o, w)| *o -= w),
+        }
+    }
+    all
+}

@@ -1,0 +1,231 @@
+//! `rusty adapter`: what can be done with adapter files beside running them.
+
+use crate::adapter::{prepare, split};
+use crate::args::{
+    Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
+};
+use crate::{model, progress};
+use anyhow::{Context, Result, ensure};
+use rusty_adapters::merge::{Method, merge};
+use rusty_adapters::{Base, Container, Precision, Pruning, compress, export, packed};
+use rusty_backend::DeviceChoice;
+use rusty_compiler::{DeltaTable, KvFormat, SlotData};
+use rusty_engine::experts::Library;
+use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
+use rusty_loader::ModelFile;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+/// Tokens of an answer by which compression is measured.
+const ANSWER: usize = 48;
+
+/// Runs one of the commands.
+pub fn run(command: &Adapter) -> Result<()> {
+    match command {
+        Adapter::Inspect(options) => inspect(options),
+        Adapter::Merge(options) => merged(options),
+        Adapter::Convert(options) => convert(options),
+        Adapter::Compress(options) => compressed(options),
+    }
+}
+
+fn inspect(options: &AdapterInspect) -> Result<()> {
+    let file = model::open(options.model.as_deref())?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let base = Base::new(&graph, &*file);
+    let start = Instant::now();
+    let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = std::io::stdout().lock();
+    let format = |t: &Option<DeltaTable>| t.as_ref().map_or("-", |t| t.format().name());
+    if options.json {
+        let sites = adapter.sites.iter().map(|(id, d)| {
+            json!({
+                "site": graph.site(*id).name, "rank": d.rank, "a": format(&d.a), "b": format(&d.b),
+                "gain_in": d.gain_in.is_some(), "gain_out": d.gain_out.is_some(),
+                "bias": d.bias.is_some(), "bytes": d.bytes(),
+            })
+        });
+        let object = json!({
+            "adapter": adapter.name, "bytes": adapter.bytes(), "rank": adapter.largest_rank(),
+            "virtual_tokens": adapter.virtual_tokens(), "embedding": adapter.embedding.is_some(),
+            "prepared_s": seconds, "sites": sites.collect::<Vec<_>>(),
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&object)?)?;
+        return Ok(());
+    }
+    writeln!(out, "{}, for {}", adapter.name, file.label())?;
+    let mib = adapter.bytes() as f64 / (1u64 << 20) as f64;
+    writeln!(
+        out,
+        "tables          {mib:.2} MiB, prepared in {seconds:.3} s"
+    )?;
+    writeln!(out, "virtual tokens  {}", adapter.virtual_tokens())?;
+    let embedding = if adapter.embedding.is_some() {
+        "changed"
+    } else {
+        "as it is"
+    };
+    writeln!(out, "embedding       {embedding}")?;
+    writeln!(
+        out,
+        "sites           {} of {}",
+        adapter.sites.len(),
+        graph.sites.len()
+    )?;
+    for (id, d) in &adapter.sites {
+        let mut also = vec![];
+        for (there, what) in [
+            (d.gain_in.is_some(), "input gain"),
+            (d.gain_out.is_some(), "output gain"),
+            (d.bias.is_some(), "bias"),
+        ] {
+            also.extend(there.then_some(what));
+        }
+        let name = &graph.site(*id).name;
+        let (a, b, also) = (format(&d.a), format(&d.b), also.join(", "));
+        writeln!(
+            out,
+            "  {name:<22} rank {:<5} A {a:<5} B {b:<5} {also}",
+            d.rank
+        )?;
+    }
+    Ok(())
+}
+
+fn merged(options: &AdapterMerge) -> Result<()> {
+    let source = model::resolve(&options.model)?;
+    let file = rusty_loader::open(&source)?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let base = Base::new(&graph, &*file);
+    let mut adapters = vec![];
+    for argument in &options.adapters {
+        let (name, weight) = split(argument)?;
+        adapters.push((prepare(name, &base, Precision::Stored)?, weight));
+    }
+    let method = match options.method {
+        MergeMethod::Linear => Method::Linear,
+        MergeMethod::Slerp => Method::Slerp,
+        MergeMethod::Ties => Method::Ties {
+            density: options.density,
+        },
+        MergeMethod::Dare => Method::Dare {
+            density: options.density,
+            seed: options.seed,
+        },
+    };
+    let bar = progress::bar("merging", false);
+    let parts: Vec<(&SlotData, f32)> = adapters.iter().map(|(a, w)| (a, *w)).collect();
+    let paths = (&*source, &*options.out);
+    merge(&parts, method, &base, paths, &|done, all| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+    })?;
+    bar.finish_and_clear();
+    Ok(writeln!(std::io::stdout(), "{}", options.out.display())?)
+}
+
+fn convert(options: &AdapterConvert) -> Result<()> {
+    let file = model::open(options.model.as_deref())?;
+    let graph = rusty_graph::arch::build(&*file)?;
+    let base = Base::new(&graph, &*file);
+    let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
+    export(&adapter, &base, &options.out, Container::of(&options.out))?;
+    Ok(writeln!(std::io::stdout(), "{}", options.out.display())?)
+}
+
+fn compressed(options: &AdapterCompress) -> Result<()> {
+    let ending = options.out.extension();
+    ensure!(
+        ending.is_some_and(|e| e == "safetensors"),
+        "{}: a compressed adapter is a .safetensors file",
+        options.out.display()
+    );
+    ensure!(
+        !options.out.exists(),
+        "{} is there already",
+        options.out.display()
+    );
+    let file: Box<dyn ModelFile> = model::open(options.model.as_deref())?;
+    // Single precision keys and values: what is measured should be the adapter's loss alone.
+    let engine = Engine::load(
+        &*file,
+        &EngineOptions {
+            device: DeviceChoice::Cpu,
+            kv: KvFormat::F32,
+            ..EngineOptions::default()
+        },
+    )?;
+    engine.keep_base(file.into());
+    let base = engine.adapter_base();
+    let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
+    let pruning = match (options.sparsity, options.block_sparsity) {
+        (share, _) if share > 0.0 => Pruning::Values(share),
+        (_, share) if share > 0.0 => Pruning::Blocks(share),
+        _ => Pruning::Nothing,
+    };
+    let small = compress(&adapter, &base, pruning, options.precision.into());
+    packed::pack(&small, &base, &options.out, true)?;
+    let (before, after) = (
+        stored_bytes(&options.adapter).unwrap_or(adapter.bytes() as u64),
+        stored_bytes(&options.out.to_string_lossy()).unwrap_or_default(),
+    );
+    let prompts = prompts(options, &engine)?;
+    let first: AdapterSet = engine.attach(adapter)?.into();
+    let second = engine.attach_file(&options.out, Precision::Stored)?.into();
+    let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
+    let mut out = std::io::stdout().lock();
+    let ratio = before as f64 / after.max(1) as f64;
+    writeln!(out, "{}", options.out.display())?;
+    writeln!(out, "bytes     {before} -> {after}, {ratio:.1}x smaller")?;
+    writeln!(
+        out,
+        "logit KL  mean {:.5}, max {:.4}; the same token is first at {:.1}% of {} positions",
+        apart.mean,
+        apart.max,
+        apart.same_top * 100.0,
+        apart.positions
+    )?;
+    Ok(())
+}
+
+/// Bytes of an adapter's tensors on disk.
+fn stored_bytes(name: &str) -> Option<u64> {
+    let path = Path::new(name);
+    let path = match path.is_dir() {
+        true => path.join("adapter_model.safetensors"),
+        false => path.into(),
+    };
+    Some(std::fs::metadata(path).ok()?.len())
+}
+
+/// The prompts as the model is asked them: a demo expert's examples, or questions about anything.
+fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<Vec<Prompt>> {
+    let lines: Vec<String> = match &options.prompts {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.with_context(|| path.display().to_string())?;
+            text.lines().map(str::to_string).collect()
+        }
+        None => {
+            let library = Library::demo()?;
+            let own = Path::new(&options.adapter).file_name();
+            let own = library.manifests().find(|m| Some(m.name.as_ref()) == own);
+            match own {
+                Some(manifest) => manifest.examples.clone(),
+                None => library
+                    .manifests()
+                    .flat_map(|m| m.examples.clone())
+                    .collect(),
+            }
+        }
+    };
+    let lines = lines.into_iter().filter(|l| !l.trim().is_empty());
+    let prompt = |line: String| match engine.template().is_some() {
+        true => Prompt::Chat(vec![Message::new("user", &line)]),
+        false => Prompt::Text(line),
+    };
+    Ok(lines.map(prompt).collect())
+}
