@@ -20,7 +20,8 @@ fn command(arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env("RUST_LOG", "warn")
-        .env("RUST_BACKTRACE", "0");
+        .env("RUST_BACKTRACE", "0")
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

@@ -134,7 +134,9 @@ impl Core {
     pub fn step(&mut self) -> Result<bool> {
         let ids: Vec<u64> = self.sequences.keys().copied().collect();
         let list: Vec<&Sequence> = self.sequences.values().collect();
-        let chunks = schedule(&list, self.row_budget, self.output_budget, self.turn);
+        let mut chunks = schedule(&list, self.row_budget, self.output_budget, self.turn);
+        // Neighbouring rows of one adapter read its tables once.
+        chunks.sort_by_key(|c| list[c.sequence].slot);
         self.turn = self.turn.wrapping_add(1);
         if chunks.is_empty() {
             return Ok(false);
