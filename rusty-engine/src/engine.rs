@@ -199,6 +199,7 @@ impl Engine {
 
     /// What is wanted of every position of `tokens`, row by row.
     fn rows(&self, tokens: &[u32], adapters: &AdapterSet, want: Want) -> Result<Vec<f32>> {
+        self.restore(adapters)?;
         let mut core = self.core();
         let key = core.adapters.resolve(adapters)?;
         let (slot, data) = core.slot(&key, &self.shared.graph)?;

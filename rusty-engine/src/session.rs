@@ -63,6 +63,7 @@ impl Session {
         let context = self.engine.context();
         let tokenizer = self.engine.tokenizer().cloned();
         let sizes = (self.engine.graph(), context);
+        self.engine.restore(&self.adapters())?;
         let mut core = self.engine.core();
         core.begin(self.id, &prompt, request, tokenizer.as_ref(), sizes)?;
         drop(core);

@@ -62,6 +62,18 @@ impl Engine {
         Ok(id)
     }
 
+    /// Reads what a set needs from files again, while others go on.
+    pub(crate) fn restore(&self, set: &AdapterSet) -> Result<()> {
+        let absent = self.core().adapters.absent(set);
+        for (id, source) in absent {
+            let start = Instant::now();
+            let data = source.read()?;
+            let seconds = start.elapsed().as_secs_f64();
+            self.core().adapters.restore(id, data, seconds);
+        }
+        Ok(())
+    }
+
     /// Forgets an adapter and frees what it holds.
     ///
     /// # Errors

@@ -221,14 +221,25 @@ impl Registry {
         }
         let start = Instant::now();
         let data = entry.source.read()?;
-        entry.prepared_s = start.elapsed().as_secs_f64();
-        tracing::debug!(
-            adapter = entry.name,
-            seconds = entry.prepared_s,
-            "read again"
-        );
-        entry.data = Some(data.clone());
+        self.restore(id, data.clone(), start.elapsed().as_secs_f64());
         Ok(data)
+    }
+
+    /// Adapters of a set whose tables are in their files only, and where to read them.
+    pub fn absent(&self, set: &AdapterSet) -> Vec<(AdapterId, Source)> {
+        let entries = set.entries.iter();
+        let entries = entries.filter_map(|(id, _)| Some((*id, self.entries.get(id)?)));
+        let absent = entries.filter(|(_, e)| e.data.is_none());
+        absent.map(|(id, e)| (id, e.source.clone())).collect()
+    }
+
+    /// Takes tables that were read again.
+    pub fn restore(&mut self, id: AdapterId, data: Arc<SlotData>, seconds: f64) {
+        self.clock += 1;
+        if let Some(entry) = self.entries.get_mut(&id) {
+            tracing::debug!(adapter = entry.name, seconds, "read again");
+            (entry.data, entry.prepared_s, entry.used) = (Some(data), seconds, self.clock);
+        }
     }
 
     fn device_bytes(&self) -> u64 {
