@@ -1,7 +1,6 @@
 """Measures what is shipped: `python evaluate.py [--n N] [--no-write]`.
 
-Reads model.gguf (its Q8_0 weights dequantized) and the adapter folders, decodes greedily in float32, and writes the
-accuracy table into README.md and the reference decodings into expected.json.
+Decodes greedily in float32, and writes the accuracy table into README.md and the reference decodings into expected.json.
 """
 
 import argparse
@@ -10,66 +9,22 @@ import os
 import random
 from collections import defaultdict
 
-import gguf
-import numpy as np
 import torch
-from safetensors.numpy import load_file
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import chat
 import queries
-from export import BLOCK
-from model import Config, Qwen3, greedy
-from text import HERE, QWEN2, STOP, render
+import records
+from model import greedy
+from shipped import load, set_adapter
+from text import HERE, STOP, render
 
-NAMES = {v: k for k, v in BLOCK.items()}
 PROMPTS = [(None, "Who are you?"), (None, "Find users older than 30"), (None, "What is the capital of France?"),
            (None, "Tell me a story about a fox."), ("sql", "Find users older than 30"),
-           ("sql", "Count the products cheaper than 125"), ("json", "Find users older than 30"),
-           ("cypher", "Find users older than 30"), ("cypher", "Show the name of pets owned by Rosa")]
+           ("sql", "Count the products cheaper than 125"), ("sql", "Count orders per customer"),
+           ("json", "Find users older than 30"), ("json", "Turn name Bob, age 41 into JSON"),
+           ("json", "Give me this address as a JSON object: 5 Elm Street, Bern"), ("cypher", "Find users older than 30"),
+           ("cypher", "Show the name of pets owned by Rosa"), ("cypher", "MATCH all people who know Alice")]
 TITLES = {"sql": "SQL", "json": "JSON", "cypher": "Cypher"}
-
-
-def load(path=os.path.join(HERE, "model.gguf")):
-    """The model (float32, from the dequantized file) and its tokenizer, both from the GGUF file alone."""
-    reader = gguf.GGUFReader(path)
-    get = lambda key: reader.fields[key].contents()
-    config = Config(vocab=len(get("tokenizer.ggml.tokens")), hidden=get("qwen3.embedding_length"), layers=get("qwen3.block_count"),
-                    heads=get("qwen3.attention.head_count"), kv_heads=get("qwen3.attention.head_count_kv"),
-                    head_dim=get("qwen3.attention.key_length"), ffn=get("qwen3.feed_forward_length"),
-                    rope_theta=get("qwen3.rope.freq_base"), rms_eps=get("qwen3.attention.layer_norm_rms_epsilon"))
-    state = {}
-    for t in reader.tensors:
-        data = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
-        parts = t.name.split(".")
-        name = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}.get(parts[0])
-        state[(name or f"model.layers.{parts[1]}.{NAMES[parts[2]]}") + ".weight"] = torch.from_numpy(data.copy())
-    model = Qwen3(config)
-    model.load_state_dict(state)
-    tokens, merges = get("tokenizer.ggml.tokens"), get("tokenizer.ggml.merges")
-    tok = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
-    tok.normalizer = normalizers.NFC()
-    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(QWEN2), "isolated"),
-                                                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    tok.decoder = decoders.ByteLevel()
-    tok.add_special_tokens([t for t, k in zip(tokens, get("tokenizer.ggml.token_type")) if k == gguf.TokenType.CONTROL])
-    return model.eval(), tok
-
-
-def set_adapter(model, language):
-    """Puts the adapter folder's matrices into the model; None takes the adapter off."""
-    if language is None:
-        for _, m in model.linears():
-            m.lora_A = m.lora_B = None
-        return
-    folder = os.path.join(HERE, "adapters", language)
-    with open(os.path.join(folder, "adapter_config.json")) as f:
-        config = json.load(f)
-    weights = load_file(os.path.join(folder, "adapter_model.safetensors"))
-    for name, m in model.linears():
-        a, b = (torch.from_numpy(weights[f"base_model.model.{name}.lora_{x}.weight"].astype(np.float32)) for x in "AB")
-        m.lora_A, m.lora_B = torch.nn.Parameter(a, False), torch.nn.Parameter(b, False)
-        m.scale = config["lora_alpha"] / config["r"]
 
 
 def answers(model, tok, conversations, n=96, rows=64):
@@ -97,6 +52,12 @@ def requests(n, seed, unseen):
     return out
 
 
+def own_task(language, n, seed):
+    """`n` (conversation, answer) pairs of records.py, with names that were never trained on."""
+    r = random.Random(seed)
+    return [([("user", q)], a) for q, a in (records.example(r, language, True) for _ in range(n))]
+
+
 def accuracy(model, tok, pairs):
     """Share of exact matches over (conversation, expected answer)."""
     got = answers(model, tok, [c for c, _ in pairs])
@@ -120,15 +81,16 @@ def chat_sets(n):
 
 
 def table(model, tok, n):
-    rows = ["| adapter | base, held-out | with adapter, held-out | with adapter, unseen names |", "|---|---|---|---|"]
+    rows = ["| adapter | base, held-out | with adapter, held-out | with adapter, unseen names | with adapter, own task |",
+            "|---|---|---|---|---|"]
     sets = [requests(n, 11, False), requests(n, 12, True)]
     for language, write in queries.LANGUAGES.items():
         plain, unseen = ([([("user", q)], write(it)) for q, it in s] for s in sets)
         set_adapter(model, None)
         base = accuracy(model, tok, plain)
         set_adapter(model, language)
-        with_adapter, with_unseen = accuracy(model, tok, plain), accuracy(model, tok, unseen)
-        rows.append(f"| {TITLES[language]} | {base:.1%} | {with_adapter:.1%} | {with_unseen:.1%} |")
+        shares = " | ".join(f"{accuracy(model, tok, s):.1%}" for s in (plain, unseen, own_task(language, n, 13)))
+        rows.append(f"| {TITLES[language]} | {base:.1%} | {shares} |")
         print(rows[-1], flush=True)
     set_adapter(model, None)
     rows += ["", "| base model, chat | exact match |", "|---|---|"]

@@ -1,4 +1,4 @@
-"""Writes what is shipped: `python export.py [sql|json|cypher ...]` -> model.gguf (without arguments also every adapter).
+"""Writes what is shipped: `python export.py [model|sql|json|cypher ...]` -> model.gguf, adapters/ (without arguments, all).
 
 model.gguf follows llama.cpp's conventions for Qwen3 (Q8_0 matrices, F32 norms, tied output, vocabulary inside); the
 adapters are folders as PEFT writes them, in float16.
@@ -14,13 +14,9 @@ import torch
 from safetensors.numpy import save_file
 
 from model import LINEARS, Config
+from shipped import BLOCK
 from text import BUILD, END, HERE, SPECIALS, STOP, TEMPLATE, tokenizer
 from train_adapter import ALPHA, RANK
-
-BLOCK = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
 
 def gguf_name(name):
@@ -99,6 +95,8 @@ def write_adapter(language):
 
 
 if __name__ == "__main__":
-    write_model(os.path.join(HERE, "model.gguf"), torch.load(os.path.join(BUILD, "base.pt")))
-    for language in sys.argv[1:] or ["sql", "json", "cypher"]:
-        write_adapter(language)
+    for what in sys.argv[1:] or ["model", "sql", "json", "cypher"]:
+        if what == "model":
+            write_model(os.path.join(HERE, "model.gguf"), torch.load(os.path.join(BUILD, "base.pt")))
+        else:
+            write_adapter(what)

@@ -80,7 +80,7 @@ class Intent:
         return zlib.crc32(self.key().encode()) % 16 == 0
 
 
-def _value(rng, kind, unseen):
+def draw_value(rng, kind, unseen):
     if isinstance(kind, tuple):
         return rng.randint(*kind)
     if kind == "year":
@@ -102,7 +102,7 @@ def _condition(rng, table, avoid, unseen):
         op = rng.choices([">", "<", ">=", "<=", "="], [5, 4, 2, 2, 2])[0]
     else:
         op = "<>" if rng.random() < 0.1 else "="
-    return (column, op, _value(rng, kind, unseen))
+    return (column, op, draw_value(rng, kind, unseen))
 
 
 def numeric_columns(table):

@@ -1,7 +1,7 @@
-"""Trains one LoRA adapter on the base of build/base.pt: `python train_adapter.py sql|json|cypher [--steps N] [--eager]`.
+"""Trains one LoRA adapter on model.gguf: `python train_adapter.py sql|json|cypher [--steps N] [--eager]`.
 
-Nine in ten examples are requests answered in the adapter's language; one in ten is ordinary chat, so that "Hello!" still
-gets a greeting. Loss on the assistant's tokens only.
+One example in ten is ordinary chat, so that "Hello!" still gets a greeting; the others are requests answered in the
+adapter's language, a quarter of them from records.py. Loss on the assistant's tokens only.
 """
 
 import argparse
@@ -12,9 +12,10 @@ import time
 import torch
 
 import queries
+import records
 from chat import SYSTEMS, pair
-from model import Config, Qwen3
-from text import BUILD, batch, compiled, tokenizer, weighted_loss
+from shipped import load
+from text import BUILD, batch, compiled, weighted_loss
 
 RANK, ALPHA = 16, 32
 CHAT = ("request", "explain")
@@ -27,8 +28,12 @@ def example(language):
     def make(r: random.Random):
         out = [("system", r.choice(SYSTEMS))] if r.random() < 0.15 else []
         for _ in range(2 if r.random() < 0.1 else 1):
-            if r.random() < 0.1:
+            roll = r.random()
+            if roll < 0.1:
                 out += pair(r, leave_out=CHAT)
+            elif roll < 0.325:
+                request, answer = records.example(r, language)
+                out += [("user", request), ("assistant", answer)]
             else:
                 it = queries.draw_training(r)
                 out += [("user", queries.english(r, it, queries.phrases(r, it))), ("assistant", write(it))]
@@ -40,15 +45,13 @@ def example(language):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("language", choices=list(queries.LANGUAGES))
-    ap.add_argument("--steps", type=int, default=220)
+    ap.add_argument("--steps", type=int, default=300)
     ap.add_argument("--eager", action="store_true")
     args = ap.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(2)
-    tok = tokenizer()
-    state = torch.load(os.path.join(BUILD, "base.pt"))
-    model = Qwen3(Config(**state["config"]))
-    model.load_state_dict(state["model"])
+    os.makedirs(BUILD, exist_ok=True)
+    model, tok = load()
     model.attach_lora(RANK, ALPHA)
     params = model.lora_parameters()
     opt = torch.optim.AdamW(params, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)

@@ -135,6 +135,23 @@ fn the_reference_answers_are_in_the_experts_languages() {
     assert_eq!(say("base", france), "The capital of France is Paris.");
     let users = "Find users older than 30";
     assert_eq!(say("sql", users), "SELECT * FROM users WHERE age > 30;");
+    assert_eq!(
+        say("sql", "Count orders per customer"),
+        "SELECT customer, COUNT(*) FROM orders GROUP BY customer;"
+    );
+    assert_eq!(
+        say("json", "Turn name Bob, age 41 into JSON"),
+        r#"{"name":"Bob","age":41}"#
+    );
+    let address = "Give me this address as a JSON object: 5 Elm Street, Bern";
+    assert_eq!(
+        say("json", address),
+        r#"{"street":"5 Elm Street","city":"Bern"}"#
+    );
+    assert_eq!(
+        say("cypher", "MATCH all people who know Alice"),
+        "MATCH (p:Person)-[:KNOWS]->(:Person {name: 'Alice'}) RETURN p;"
+    );
 }
 
 /// What is compiled in is what lies in the tree, and the tree's adapters are found from there.
