@@ -12,7 +12,11 @@ use rusty_compiler::SlotData;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+
+/// How the names of entries end.
+const ENDING: &str = ".adapter.safetensors";
 
 /// Bytes that a cache may hold where nothing else is asked for.
 const LIMIT: u64 = 4 << 30;
@@ -57,7 +61,7 @@ impl Cache {
         let adapter = crate::load(path, base, precision)?;
         match self.store(&adapter, base, &entry) {
             // The mapping takes the place of what was just made: memory that the system may take back.
-            Ok(()) => packed::open(&entry, base),
+            Ok(()) => Ok(packed::open(&entry, base).unwrap_or(adapter)),
             Err(error) => {
                 tracing::warn!("the prepared adapter is not kept: {error}");
                 Ok(adapter)
@@ -72,13 +76,15 @@ impl Cache {
         }
         let mut hasher = DefaultHasher::new();
         "packed 1".hash(&mut hasher);
-        stamp(path)?.hash(&mut hasher);
+        Stamp::of(path)?.hash(&mut hasher);
         base.graph.to_string().hash(&mut hasher);
         let label = base.file.map(|f| f.label().to_string());
         label.hash(&mut hasher);
-        label.and_then(|l| stamp(Path::new(&l))).hash(&mut hasher);
+        label
+            .and_then(|l| Stamp::of(Path::new(&l)))
+            .hash(&mut hasher);
         precision.hash(&mut hasher);
-        let name = format!("{:016x}.safetensors", hasher.finish());
+        let name = format!("{:016x}{ENDING}", hasher.finish());
         Some(self.folder.join(name))
     }
 
@@ -89,7 +95,9 @@ impl Cache {
         };
         fs::create_dir_all(&self.folder).map_err(io)?;
         // Renamed into place, so that nobody maps half a file.
-        let part = entry.with_extension(format!("{}.part", std::process::id()));
+        static PARTS: AtomicU64 = AtomicU64::new(0);
+        let part = PARTS.fetch_add(1, Ordering::Relaxed);
+        let part = entry.with_extension(format!("{}-{part}.part", std::process::id()));
         let written = packed::pack(adapter, base, &part, false)
             .and_then(|()| fs::rename(&part, entry).map_err(io));
         if written.is_err() {
@@ -106,7 +114,7 @@ impl Cache {
         };
         let mut entries: Vec<(SystemTime, u64, PathBuf)> = folder
             .flatten()
-            .filter(|e| e.path().extension().is_some_and(|x| x == "safetensors"))
+            .filter(|e| is_entry(&e.path()))
             .filter_map(|e| {
                 let meta = e.metadata().ok()?;
                 Some((meta.modified().ok()?, meta.len(), e.path()))
@@ -125,21 +133,31 @@ impl Cache {
     }
 }
 
-/// What tells a file or folder from a changed one: path, sizes and times of what is in it.
-fn stamp(path: &Path) -> Option<Vec<(PathBuf, u64, SystemTime)>> {
-    let path = fs::canonicalize(path).ok()?;
-    let one = |path: PathBuf| {
-        let meta = fs::metadata(&path).ok()?;
-        Some((path, meta.len(), meta.modified().ok()?))
-    };
-    if path.is_file() {
-        return Some(vec![one(path)?]);
+/// Whether a file is named as entries are; whatever else lies in the folder is somebody's own.
+fn is_entry(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str());
+    let stem = name.and_then(|n| n.strip_suffix(ENDING));
+    stem.is_some_and(|s| s.len() == 16 && s.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// What tells a file or folder from a changed one: paths, sizes and times of what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp(Vec<(PathBuf, u64, SystemTime)>);
+
+impl Stamp {
+    /// Of what is at a path now; none where there is nothing, or the system tells no times.
+    pub fn of(path: &Path) -> Option<Self> {
+        let path = fs::canonicalize(path).ok()?;
+        let one = |path: PathBuf| {
+            let meta = fs::metadata(&path).ok()?;
+            Some((path, meta.len(), meta.modified().ok()?))
+        };
+        if path.is_file() {
+            return Some(Self(vec![one(path)?]));
+        }
+        let entries = fs::read_dir(&path).ok()?.flatten();
+        let mut files: Vec<PathBuf> = entries.map(|e| e.path()).collect();
+        files.sort();
+        files.into_iter().map(one).collect::<Option<_>>().map(Self)
     }
-    let mut files: Vec<PathBuf> = fs::read_dir(&path)
-        .ok()?
-        .flatten()
-        .map(|e| e.path())
-        .collect();
-    files.sort();
-    files.into_iter().map(one).collect()
 }

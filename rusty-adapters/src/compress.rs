@@ -56,6 +56,10 @@ pub fn compress(
     }
     let sites = adapter.sites.iter().zip(drafts);
     let sites = sites.map(|((id, delta), draft)| (*id, draft.delta(delta, precision)));
+    let acts = |d: &SiteDelta| {
+        d.rank > 0 || d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some()
+    };
+    let sites = sites.filter(|(_, delta)| acts(delta));
     SlotData {
         sites: sites.collect(),
         ..adapter.clone()

@@ -52,6 +52,8 @@ pub(crate) struct Config {
     rank: usize,
     alpha: f64,
     root: bool,
+    /// Whether norms of the rows come with it.
+    pub dora: bool,
     rank_pattern: Vec<(Regex, f64)>,
     alpha_pattern: Vec<(Regex, f64)>,
     targets: Targets,
@@ -74,9 +76,16 @@ impl Targets {
         match value {
             None | Some(Value::Null) => Ok(Targets::All),
             Some(Value::String(word)) if word == "all-linear" => Ok(Targets::All),
-            Some(Value::String(pattern)) => Regex::new(&format!("^(?:{pattern})$"))
-                .map(Targets::Expression)
-                .map_err(|e| format!("'{key}' is no expression: {e}")),
+            Some(Value::String(pattern)) => match Regex::new(&format!("^(?:{pattern})$")) {
+                Ok(expression) => Ok(Targets::Expression(expression)),
+                // Python knows more than this crate. What the tensors say decides; the expression would only have
+                // confirmed it.
+                Err(error) if error.to_string().contains("not supported") => {
+                    tracing::warn!("'{key}' is not checked: {error}");
+                    Ok(Targets::All)
+                }
+                Err(error) => Err(format!("'{key}' is no expression: {error}")),
+            },
             Some(Value::Array(items)) => {
                 let names = items.iter().map(|i| i.as_str().map(str::to_string));
                 let names = names.collect::<Option<_>>();
@@ -102,7 +111,8 @@ impl Targets {
 }
 
 /// Settings that change what an adapter computes, and of which nothing is known here.
-const REFUSED: [&str; 6] = [
+const REFUSED: [&str; 7] = [
+    "ensure_weight_tying",
     "layer_replication",
     "target_parameters",
     "trainable_token_indices",
@@ -110,6 +120,9 @@ const REFUSED: [&str; 6] = [
     "use_qalora",
     "use_bdlora",
 ];
+
+/// Beginnings of `init_lora_weights` that take something out of the base's weights.
+const CHANGES_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
 
 impl Config {
     /// Reads the file.
@@ -125,6 +138,11 @@ impl Config {
             .ok_or_else(|| Error::unsupported(path, format!("adapter kind {name}")))?;
         if let Some(key) = REFUSED.iter().find(|key| is_set(&json, key)) {
             return Err(Error::unsupported(path, format!("'{key}'")));
+        }
+        let start = json.get("init_lora_weights").and_then(Value::as_str);
+        if let Some(start) = start.filter(|s| CHANGES_BASE.iter().any(|c| s.starts_with(c))) {
+            let what = format!("an adapter whose base was changed when it was made ('{start}')");
+            return Err(Error::unsupported(path, what));
         }
         let (rank, alpha) = sizes(kind, &json).map_err(malformed)?;
         let tokens = match json.get("num_virtual_tokens").and_then(Value::as_u64) {
@@ -142,6 +160,7 @@ impl Config {
             rank,
             alpha,
             root: is_set(&json, "use_rslora"),
+            dora: is_set(&json, "use_dora"),
             rank_pattern: patterns(path, json.get("rank_pattern"))?,
             alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
             targets: targets("target_modules")?,
@@ -160,6 +179,7 @@ impl Config {
             rank: 0,
             alpha,
             root: false,
+            dora: false,
             rank_pattern: vec![],
             alpha_pattern: vec![],
             targets: Targets::All,

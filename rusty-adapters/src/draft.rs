@@ -78,6 +78,19 @@ impl Draft {
         }
     }
 
+    /// The same low rank on another weight `[n, k]` than the model's; none where there is more than a low rank.
+    pub fn on(mut self, weight: Vec<f32>, k: usize) -> Option<Self> {
+        let plain = self.gain_in.is_none() && self.gain_out.is_none() && self.magnitude.is_none();
+        if !plain || self.a.is_none() {
+            return None;
+        }
+        self.multiply_out(k);
+        let sums = self.b.iter_mut().zip(&weight);
+        sums.for_each(|(b, w)| *b += w);
+        self.gain_out = Some(vec![0.0; weight.len() / k]);
+        Some(self)
+    }
+
     /// The tables of a slot.
     pub fn delta(
         mut self,
@@ -206,6 +219,12 @@ impl Draft {
 
     fn tables(self, n: usize, k: usize, precision: Precision) -> Option<SiteDelta> {
         let rank = self.rank;
+        let vectors = [&self.gain_in, &self.gain_out, &self.bias];
+        let numbers = vectors.into_iter().flatten().flatten();
+        let finite = numbers.chain(&self.scale).all(|v| v.is_finite());
+        if !finite {
+            return None;
+        }
         let vector = |v: Option<Vec<f32>>| v.map(Arc::<[f32]>::from);
         let mut delta = SiteDelta {
             rank: rank as u32,

@@ -40,6 +40,26 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     let alpha = alpha
         .filter(|a| a.is_finite())
         .ok_or_else(|| Error::malformed(path, "'adapter.lora.alpha' is not a number"))?;
+    if file.meta.contains_key("adapter.alora.invocation_tokens") {
+        return Err(Error::unsupported(
+            path,
+            "'adapter.alora.invocation_tokens'",
+        ));
+    }
+    let family = |arch: &str| {
+        if arch == "mistral" {
+            "llama".into()
+        } else {
+            arch.to_string()
+        }
+    };
+    match text("general.architecture") {
+        Some(arch) if family(arch) != family(&base.graph.arch) => {
+            let reason = format!("is for {arch}; the model is {}", base.graph.arch);
+            return Err(Error::malformed(path, reason));
+        }
+        _ => {}
+    }
     let interleaved = text("general.architecture").is_some_and(keeps_pairs_interleaved);
     let mut modules = Modules {
         by_name: BTreeMap::new(),
@@ -104,7 +124,9 @@ fn place(
             let heads = base.rotated_heads(id).filter(|_| interleaved);
             if let Some(head_dim) = heads {
                 let rank = tensor.matrix(path)?.1;
-                let mut values = tensor.values(path)?;
+                let site = base.graph.site(id);
+                let shape = [site.n as usize, rank];
+                let mut values = tensor.shaped(path, &shape, &format!("site '{}'", site.name))?;
                 split_halves(&mut values, rank, head_dim);
                 let shape = tensor.shape.clone();
                 tensor = reordered(tensor, shape, &values);

@@ -28,7 +28,7 @@ mod random;
 mod tensors;
 
 pub use base::Base;
-pub use cache::Cache;
+pub use cache::{Cache, Stamp};
 pub use compress::{Pruning, compress};
 pub use error::{Error, Result};
 pub use export::{Container, export};

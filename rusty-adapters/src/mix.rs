@@ -40,6 +40,11 @@ pub fn mix(adapters: &[(&SlotData, f32)], how: Mix, graph: &Graph) -> Result<Slo
         adapters: name.clone(),
         reason,
     };
+    let low_ranks =
+        |(a, _): &(&SlotData, f32)| a.embedding.as_ref().map_or(0, |e| e.low_ranks.len());
+    if how == Mix::Linear && adapters.iter().map(low_ranks).sum::<usize>() > 0 {
+        return Err(refuse("a linear mix is of linear layers alone".into()));
+    }
     let mut by_site: BTreeMap<SiteId, Vec<(&SiteDelta, f32)>> = BTreeMap::new();
     for (adapter, weight) in adapters {
         for (site, delta) in &adapter.sites {
@@ -58,12 +63,17 @@ pub fn mix(adapters: &[(&SlotData, f32)], how: Mix, graph: &Graph) -> Result<Slo
             .map_err(|reason| refuse(format!("at '{}': {reason}", site.name)))
     });
     let sites = sites.collect::<Result<_>>()?;
-    Ok(compact(SlotData {
+    let mixed = SlotData {
         sites,
         embedding: embeddings(adapters).map_err(refuse)?,
         prefix: only_one(adapters, "a prefix", |a| a.prefix.clone()).map_err(refuse)?,
         name,
-    }))
+    };
+    // One adapter's tables are shared, whatever its weight.
+    Ok(match adapters {
+        [_] => mixed,
+        _ => compact(mixed),
+    })
 }
 
 /// What at most one adapter may bring, and only whole.

@@ -9,6 +9,7 @@
 
 use crate::base::Base;
 use crate::{Error, Result};
+use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{
     DeltaTable, EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotShape,
 };
@@ -18,6 +19,7 @@ use safetensors::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,6 +34,8 @@ struct Header {
     name: String,
     /// Whether rotary pairs of the model's file are interleaved.
     interleaved: bool,
+    /// What the model's weights were, where the adapter is relative to them.
+    relative_to: Option<u64>,
     tables: BTreeMap<String, TableEntry>,
     /// Rank of each site, and whether its `A` is the identity.
     sites: BTreeMap<String, (u32, bool)>,
@@ -77,6 +81,21 @@ fn interleaved(base: &Base<'_>) -> bool {
     ropes.any(|r| r.layout == RopeLayout::Interleaved)
 }
 
+/// Whether an adapter holds what was computed from the model's weights.
+fn is_relative(adapter: &SlotData) -> bool {
+    let mut sites = adapter.sites.iter();
+    sites.any(|(_, d)| d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some())
+}
+
+/// Tells models of the same shapes apart, by the first bytes of a weight.
+fn weights(base: &Base<'_>) -> Option<u64> {
+    let name = base.site_weight(SiteId(0))?;
+    let view = base.file?.tensor(name)?;
+    let mut hasher = DefaultHasher::new();
+    view.bytes[..view.bytes.len().min(4096)].hash(&mut hasher);
+    Some(hasher.finish())
+}
+
 /// Writes an adapter that was prepared for `base`; with `deflate`, each table that becomes smaller is deflated.
 ///
 /// # Errors
@@ -118,6 +137,7 @@ impl Writer {
                 version: VERSION,
                 name: adapter.name.clone(),
                 interleaved: interleaved(base),
+                relative_to: is_relative(adapter).then(|| weights(base)).flatten(),
                 tables: BTreeMap::new(),
                 sites: BTreeMap::new(),
                 embedding_scales: vec![],
@@ -208,17 +228,23 @@ pub(crate) fn open(path: &Path, base: &Base<'_>) -> Result<SlotData> {
         let what = "an adapter packed for a model whose file orders rotary pairs differently";
         return Err(Error::unsupported(path, what));
     }
+    let relative_to = reader.header.relative_to;
+    if relative_to.is_some() && weights(base).is_some_and(|own| relative_to != Some(own)) {
+        let what = "an adapter packed for other weights than this model's";
+        return Err(Error::unsupported(path, what));
+    }
+    let graph = base.graph;
+    let width = graph.width(graph.outputs[1]);
     let adapter = SlotData {
         name: reader.header.name.clone(),
         sites: reader.sites(base)?,
-        embedding: reader.embedding()?,
+        embedding: reader.embedding(base.graph.vocab as usize * width as usize)?,
         prefix: reader.prefix(base.graph.kv.len())?,
     };
-    let graph = base.graph;
     let shape = SlotShape {
         sites: &graph.sites,
         vocab: graph.vocab,
-        width: graph.width(graph.outputs[1]),
+        width,
         kv: &graph.kv,
     };
     adapter
@@ -267,7 +293,8 @@ impl<'a> Reader<'a> {
         self.bytes.slice(range).ok_or_else(missing)
     }
 
-    fn table(&self, name: &str) -> Result<Option<DeltaTable>> {
+    /// A table of at most `most` elements, which is what the model has room for.
+    fn table(&self, name: &str, most: usize) -> Result<Option<DeltaTable>> {
         let Some(entry) = self.header.tables.get(name) else {
             return Ok(None);
         };
@@ -279,8 +306,7 @@ impl<'a> Reader<'a> {
             let limit = limit
                 .and_then(|blocks| blocks.checked_mul(format.block_bytes()))
                 .and_then(|row| row.checked_mul(entry.rows))
-                // Deflate cannot expand more than about a thousandfold.
-                .filter(|size| size / 1100 <= bytes.len())
+                .filter(|_| entry.rows.saturating_mul(entry.columns) <= most)
                 .ok_or_else(|| self.wrong(name, "states sizes that cannot be"))?;
             let unpacked = miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
                 .map_err(|_| self.wrong(name, "cannot be inflated"))?;
@@ -314,14 +340,17 @@ impl<'a> Reader<'a> {
                 Error::malformed(self.path, format!("the model has no site '{name}'"))
             })?;
             let vector = |end: &str| self.floats(&format!("{name}.{end}"));
-            let a = self.table(&format!("{name}.a"))?;
+            let site = base.graph.site(id);
+            // More would be larger than the weight itself.
+            let most = site.k as usize * (site.n as usize).next_multiple_of(PANEL);
+            let a = self.table(&format!("{name}.a"), most)?;
             if *identity == a.is_some() && *rank > 0 {
                 return Err(self.wrong(&format!("{name}.a"), "is there or missing by mistake"));
             }
             let delta = SiteDelta {
                 rank: *rank,
                 a,
-                b: self.table(&format!("{name}.b"))?,
+                b: self.table(&format!("{name}.b"), most)?,
                 scale: vector("scale")?.unwrap_or_default(),
                 gain_in: vector("gain_in")?,
                 gain_out: vector("gain_out")?,
@@ -333,12 +362,12 @@ impl<'a> Reader<'a> {
         Ok(sites)
     }
 
-    fn embedding(&self) -> Result<Option<Arc<EmbeddingDelta>>> {
+    fn embedding(&self, most: usize) -> Result<Option<Arc<EmbeddingDelta>>> {
         let mut low_ranks = vec![];
         for (i, scale) in self.header.embedding_scales.iter().enumerate() {
             let factor = |end: &str| {
                 let name = format!("embedding.{i}.{end}");
-                self.table(&name)?
+                self.table(&name, most)?
                     .ok_or_else(|| self.wrong(&name, "is missing"))
             };
             low_ranks.push(LowRankRows {
@@ -348,9 +377,9 @@ impl<'a> Reader<'a> {
             });
         }
         let embedding = EmbeddingDelta {
-            table: self.table("embedding.table")?,
+            table: self.table("embedding.table", most)?,
             low_ranks,
-            prompt: self.table("embedding.prompt")?,
+            prompt: self.table("embedding.prompt", most)?,
         };
         let any = embedding.table.is_some()
             || embedding.prompt.is_some()

@@ -17,7 +17,19 @@ use std::path::Path;
 /// Reads a PEFT folder for a model.
 pub(crate) fn load(folder: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
     let path = folder.join("adapter_config.json");
+    if !path.exists() {
+        let reason = "is no PEFT folder: it has no adapter_config.json";
+        return Err(Error::malformed(folder, reason));
+    }
     let config = std::fs::read(&path).map_err(|reason| Error::Io { path, reason })?;
+    if folder.join("adapter_model.bin").exists()
+        && !folder.join("adapter_model.safetensors").exists()
+    {
+        return Err(Error::unsupported(
+            folder,
+            "adapter_model.bin (save it as safetensors)",
+        ));
+    }
     let tensors = SharedBytes::map_file(&folder.join("adapter_model.safetensors"))?;
     let name = folder
         .file_name()

@@ -45,7 +45,7 @@ impl Answering {
         let Some(experts) = &self.experts else {
             return Ok(message.into());
         };
-        let choice = experts.choose(message)?;
+        let choice = experts.choose(message);
         if self.verbose {
             let (name, score) = (experts.name(&choice), choice.score);
             eprintln!("expert: {name} (score {score:.2}: {})", choice.reason);

@@ -109,4 +109,13 @@ fn adapters_are_inspected_and_accounted() {
         text.contains("adapter       sql, rank 16") && text.contains("leaves"),
         "{text}"
     );
+    let error = failure(folder.path(), &["inspect", "--adapter", "nonesuch"]);
+    assert!(error.contains("nonesuch"), "{error}");
+    let out = folder.path().join("model");
+    let words = ["adapter", "merge", "-m", DEMO, "--adapter", "sql"];
+    let error = failure(
+        folder.path(),
+        &[&words[..], &[&out.display().to_string()]].concat(),
+    );
+    assert!(error.contains("a GGUF file"), "{error}");
 }

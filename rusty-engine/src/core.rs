@@ -2,7 +2,7 @@
 //! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
 //! alone is kept for its own reader.
 
-use crate::adapters::{Registry, Resolved};
+use crate::adapters::{AdapterId, Registry, Resolved};
 use crate::generation::Sequence;
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, schedule};
@@ -73,10 +73,16 @@ impl Core {
         key: &Resolved,
         graph: &Graph,
     ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
-        let answering = self.sequences.values().filter(|s| s.is_answering());
-        let busy: Vec<SlotId> = answering.map(|s| s.slot).collect();
+        let busy = self.busy_slots(&[]);
         self.adapters
             .acquire(key, graph, &mut *self.executable, &|s| busy.contains(&s))
+    }
+
+    /// Slots of running answers, but for those of some sessions.
+    fn busy_slots(&self, but: &[u64]) -> Vec<SlotId> {
+        let answering = self.sequences.iter();
+        let answering = answering.filter(|(id, s)| s.is_answering() && !but.contains(id));
+        answering.map(|(_, s)| s.slot).collect()
     }
 
     /// Starts an answer in a sequence.
@@ -119,12 +125,60 @@ impl Core {
         Ok(())
     }
 
-    /// Lets running answers whose adapters' weights changed go on with the new ones: everything they have is
-    /// computed again.
-    pub fn recompute(&mut self, id: u64, graph: &Graph) -> Result<()> {
+    /// Weights an adapter. Running answers that use it go on with the new weight: everything they have is computed
+    /// again.
+    ///
+    /// # Errors
+    /// The weight is none, or changes how many virtual tokens an answer begins with: nothing has changed then. A mixture
+    /// that cannot be made, or finds no slot, ends the answers that need it.
+    pub fn reweight(
+        &mut self,
+        id: AdapterId,
+        weight: f32,
+        answering: &[u64],
+        graph: &Graph,
+    ) -> Result<()> {
+        let before = self.adapters.set_weight(id, weight)?;
+        for session in answering {
+            let Some(sequence) = self.sequences.get(session) else {
+                continue;
+            };
+            let same = self
+                .adapters
+                .resolve(&sequence.set)
+                .map(|key| self.adapters.virtual_tokens(&key) == sequence.virtual_tokens);
+            if !matches!(same, Ok(true)) {
+                self.adapters.set_weight(id, before)?;
+                same?;
+                return Err(Error::Request(format!(
+                    "adapter {id} brings a soft prompt; it cannot come or go within an answer"
+                )));
+            }
+        }
+        for (at, session) in answering.iter().enumerate() {
+            if let Err(error) = self.recompute(*session, &answering[at..], graph) {
+                for session in &answering[at..] {
+                    let (sequence, pool) = self.sequence(*session)?;
+                    sequence.fail(Error::Request(format!("its adapters changed: {error}")));
+                    sequence.keep(0, pool);
+                }
+                return Err(error);
+            }
+        }
+        let busy = self.busy_slots(&[]);
+        self.adapters
+            .empty_slots_of(id, &mut *self.executable, &|s| busy.contains(&s))
+    }
+
+    /// Moves an answer to the slot of its set as it is weighted now; slots of `waiting` answers may make room.
+    fn recompute(&mut self, id: u64, waiting: &[u64], graph: &Graph) -> Result<()> {
         let set = self.sequence(id)?.0.set.clone();
         let key = self.adapters.resolve(&set)?;
-        let (slot, data) = self.slot(&key, graph)?;
+        let busy = self.busy_slots(waiting);
+        let acquired = self
+            .adapters
+            .acquire(&key, graph, &mut *self.executable, &|s| busy.contains(&s));
+        let (slot, data) = acquired?;
         let sequence = self.sequence(id)?.0;
         (sequence.key, sequence.slot, sequence.computed) = (key, slot, 0);
         self.write_prefix(id, data.as_deref())

@@ -30,7 +30,7 @@ pub(crate) struct Sequence {
     /// Where they were when the last answer began.
     pub slot: SlotId,
     /// Tokens in front that are an adapter's own.
-    virtual_tokens: usize,
+    pub virtual_tokens: usize,
     /// Length that fixes length-dependent rotary frequencies.
     pub rope_length: u32,
     /// The answer under way.
@@ -55,6 +55,13 @@ pub(crate) struct Running {
 }
 
 impl Sequence {
+    /// Ends the answer under way with an error for its reader.
+    pub fn fail(&mut self, error: Error) {
+        if let Some(running) = &mut self.running {
+            running.failure = Some(error);
+        }
+    }
+
     /// Prepares for a request: keeps what the cache and the new prompt share, takes the pages of the prompt.
     pub fn begin(
         &mut self,

@@ -26,6 +26,9 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
         let bias = module.vector("lora_B.bias", module.n())?;
         draft.bias = Some(bias.into_iter().map(|v| scale * v).collect());
     }
+    if module.config.dora && !module.parts.contains_key("lora_magnitude_vector") {
+        module.part("lora_magnitude_vector")?;
+    }
     if module.parts.contains_key("lora_magnitude_vector") {
         draft.magnitude = Some(module.vector("lora_magnitude_vector", module.n())?);
     }
@@ -70,7 +73,8 @@ impl Assembly<'_> {
             return Err(Error::malformed(self.path, reason));
         }
         let (a, b) = (part("lora_embedding_A")?, part("lora_embedding_B")?);
-        if let Some(other) = parts.keys().find(|p| !p.starts_with("lora_embedding_")) {
+        let known = |p: &&&str| p.starts_with("lora_embedding_") || **p == "base_layer.weight";
+        if let Some(other) = parts.keys().find(|p| !known(p)) {
             let what = format!("'{other}' of the embedding");
             return Err(Error::unsupported(self.path, what));
         }
@@ -92,6 +96,11 @@ impl Assembly<'_> {
             DeltaTable::encode(tensor.format, rows, rank, values)
                 .ok_or_else(|| Error::unsupported(self.path, format!("tensor '{}'", tensor.name)))
         };
+        if let Some(weight) = parts.get("base_layer.weight") {
+            let new = self.other_than("token_embd.weight", weight, &[vocab, width])?;
+            self.embedding.table = new
+                .and_then(|_| DeltaTable::new(weight.format, vocab, width, weight.bytes.clone()));
+        }
         let low_rank = LowRankRows {
             a: table(a, vocab, &turned)?,
             b: table(b, width, &b_values)?,

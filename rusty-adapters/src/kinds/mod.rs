@@ -18,9 +18,12 @@ use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, KvPrefix, SlotData};
 use rusty_graph::{Site, SiteId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Relative distance up to which a weight that came with an adapter is the model's own, quantized perhaps.
+const SAME: f64 = 0.12;
 
 /// One module of an adapter at a site.
 struct Module<'a> {
@@ -68,6 +71,8 @@ pub(crate) struct Assembly<'a> {
     drafts: BTreeMap<SiteId, Draft>,
     embedding: EmbeddingDelta,
     prefix: Option<KvPrefix>,
+    /// Places that modules were read for.
+    places: BTreeSet<String>,
     /// Replaced norms: what stands in for the weight, relative to it.
     norms: Vec<(String, Vec<f32>)>,
 }
@@ -82,6 +87,7 @@ impl<'a> Assembly<'a> {
             drafts: BTreeMap::new(),
             embedding: EmbeddingDelta::default(),
             prefix: None,
+            places: BTreeSet::new(),
             norms: vec![],
         }
     }
@@ -114,11 +120,14 @@ impl<'a> Assembly<'a> {
                 reason: format!("but the model has no module '{name}'"),
             }
         })?;
-        if let Some(leaf) = ["weight", "base_layer.weight", "original_module.weight"]
-            .into_iter()
-            .find(|leaf| parts.contains_key(leaf))
-        {
-            return self.saved(name, &place, &parts[leaf]);
+        if !self.places.insert(format!("{place:?}")) {
+            let reason = format!("'{name}' is there under two names");
+            return Err(Error::malformed(self.path, reason));
+        }
+        self.refuse_strangers(parts)?;
+        let whole = ["weight", "original_module.weight"];
+        if let Some(leaf) = whole.into_iter().find(|leaf| parts.contains_key(leaf)) {
+            return self.saved(name, &place, &parts[leaf], parts.get("bias"));
         }
         let id = match place {
             Place::Site(id) => id,
@@ -138,6 +147,13 @@ impl<'a> Assembly<'a> {
             parts,
             site: graph.site(id),
         };
+        let draft = self.draft(&module, id, shared)?;
+        self.drafts.insert(id, draft);
+        Ok(())
+    }
+
+    fn draft(&self, module: &Module<'_>, id: SiteId, shared: &vera::Shared) -> Result<Draft> {
+        let (name, parts) = (module.name, module.parts);
         let bias = ["base_layer.bias", "bias"];
         let new_bias = bias.into_iter().find(|part| parts.contains_key(part));
         let only_bias = parts.keys().all(|part| bias.contains(part));
@@ -152,21 +168,67 @@ impl<'a> Assembly<'a> {
         }
         let mut draft = match self.config.kind {
             _ if only_bias => Draft::empty(rusty_loader::Format::F32),
-            Kind::Lora => lora::draft(&module)?,
-            Kind::Ia3 => ia3::draft(&module, &self.base, id)?,
-            Kind::Loha => hadamard::draft(&module)?,
-            Kind::Lokr => kronecker::draft(&module)?,
-            Kind::Vera => vera::draft(&module, shared)?,
+            Kind::Lora => lora::draft(module)?,
+            Kind::Ia3 => ia3::draft(module, &self.base, id)?,
+            Kind::Loha => hadamard::draft(module)?,
+            Kind::Lokr => kronecker::draft(module)?,
+            Kind::Vera => vera::draft(module, shared)?,
             Kind::Prompt | Kind::Prefix => {
                 let what = format!("module '{name}' beside a soft prompt");
                 return Err(Error::unsupported(self.path, what));
             }
         };
+        if let Some(weight) = parts.get("base_layer.weight") {
+            let old = self.base.site_weight(id).unwrap_or_default();
+            if let Some(new) = self.other_than(old, weight, &[module.n(), module.k()])? {
+                draft = draft.on(new, module.k()).ok_or_else(|| {
+                    let what = format!("a new weight and gains at '{name}'");
+                    Error::unsupported(self.path, what)
+                })?;
+            }
+        }
         if let Some(part) = new_bias {
             draft.new_bias = Some(module.vector(part, module.n())?);
         }
-        self.drafts.insert(id, draft);
-        Ok(())
+        Ok(draft)
+    }
+
+    /// A kind's tensors, a bias and whole weights are known; anything else would be left out without a word.
+    fn refuse_strangers(&self, parts: &Parts) -> Result<()> {
+        let own = match self.config.kind {
+            Kind::Lora => "lora_",
+            Kind::Ia3 => "ia3_",
+            Kind::Loha => "hada_",
+            Kind::Lokr => "lokr_",
+            Kind::Vera => "vera_",
+            Kind::Prompt | Kind::Prefix => "prompt_",
+        };
+        let saved = parts.contains_key("weight") || parts.contains_key("original_module.weight");
+        let known = |part: &str| match part {
+            "bias" | "weight" | "original_module.weight" => true,
+            "base_layer.weight" | "base_layer.bias" => !saved,
+            other => other.starts_with(own) && !saved,
+        };
+        match parts.iter().find(|(part, _)| !known(part)) {
+            None => Ok(()),
+            Some((_, tensor)) => {
+                let what = format!("tensor '{}' here", tensor.name);
+                Err(Error::unsupported(self.path, what))
+            }
+        }
+    }
+
+    /// The values of a base weight that came with the adapter, where they are not the model's own but for rounding: PEFT
+    /// saves the weights of embeddings and heads beside their factors.
+    fn other_than(&self, old: &str, new: &Tensor, shape: &[usize]) -> Result<Option<Vec<f32>>> {
+        let old_values = self.base.weight(self.path, old)?;
+        let values = new.shaped(self.path, shape, &format!("'{old}'"))?;
+        let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+            values.map(|v| f64::from(v).powi(2)).sum()
+        };
+        let apart = square(&mut old_values.iter().zip(&values).map(|(a, b)| a - b));
+        let size = square(&mut old_values.iter().copied());
+        Ok((apart > SAME * SAME * size).then_some(values))
     }
 
     /// The tables of a slot.

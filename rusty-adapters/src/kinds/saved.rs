@@ -9,14 +9,29 @@ use rusty_compiler::DeltaTable;
 use rusty_loader::Format;
 
 impl Assembly<'_> {
-    pub(super) fn saved(&mut self, name: &str, place: &Place, weight: &Tensor) -> Result<()> {
+    pub(super) fn saved(
+        &mut self,
+        name: &str,
+        place: &Place,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<()> {
+        if let Some(bias) = bias.filter(|_| !matches!(place, Place::Site(_))) {
+            return Err(Error::unsupported(
+                self.path,
+                format!("tensor '{}'", bias.name),
+            ));
+        }
         match place {
             Place::Site(id) => {
                 let site = self.base.graph.site(*id);
                 let (n, k) = (site.n as usize, site.k as usize);
                 let label = format!("site '{}'", site.name);
                 let values = weight.shaped(self.path, &[n, k], &label)?;
-                let draft = Draft::replaced(values, n, k, weight.format);
+                let mut draft = Draft::replaced(values, n, k, weight.format);
+                if let Some(bias) = bias {
+                    draft.new_bias = Some(bias.vector(self.path, n, &label)?);
+                }
                 self.drafts.insert(*id, draft);
             }
             Place::Embedding => {

@@ -27,7 +27,9 @@ pub(super) fn write(
         let (true, Some(name)) = (path.is_file(), path.file_name()) else {
             continue;
         };
-        match path.extension().is_some_and(|e| e == "safetensors") {
+        let name_text = name.to_string_lossy();
+        let weights = name_text.starts_with("model") && name_text.ends_with(".safetensors");
+        match weights {
             true => shards.push(path.clone()),
             false => {
                 let to = out.join(name);

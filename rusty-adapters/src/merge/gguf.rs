@@ -50,7 +50,7 @@ pub(super) fn write(
         };
         writer.tensor(&info.name, format, &shape);
         if info.name == super::EMBEDDING && merged.unties {
-            head = Some((format, shape));
+            head = Some((format_of(stored), shape));
         }
     }
     if let Some((format, shape)) = &head {
@@ -81,12 +81,18 @@ pub(super) fn write(
             }
         }
     };
+    // Renamed into place: whoever sees the file sees all of it.
+    let part = out.with_extension("part");
     let mut save = || -> std::io::Result<()> {
-        let mut to = BufWriter::new(File::create(out)?);
+        let mut to = BufWriter::new(File::create(&part)?);
         writer.write(&mut to, &mut data)?;
-        to.flush()
+        to.flush()?;
+        std::fs::rename(&part, out)
     };
     let saved = save();
+    if saved.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
     match (failure, saved) {
         (Some(error), _) => Err(error),
         (None, saved) => saved.map_err(|reason| Error::Io {

@@ -9,6 +9,7 @@ mod methods;
 
 pub use methods::Method;
 
+use crate::Container;
 use crate::base::Base;
 use crate::factors::change;
 use crate::{Error, Result};
@@ -38,6 +39,12 @@ pub fn merge(
     if out.exists() {
         return Err(Error::malformed(out, "is there already"));
     }
+    let is_gguf = Container::of(out) == Container::Gguf;
+    if is_gguf == source.is_dir() {
+        let kind = if is_gguf { "a folder" } else { "a GGUF file" };
+        let reason = format!("the model is {kind}, so what is written should be one");
+        return Err(Error::malformed(out, reason));
+    }
     if let Some(problem) = method.problem(adapters.len()) {
         return Err(Error::Mix {
             adapters: adapters
@@ -50,7 +57,13 @@ pub fn merge(
     }
     let merged = Merged::plan(adapters, method, base, out)?;
     match source.is_dir() {
-        true => checkpoint::write(&merged, source, out, progress),
+        true => {
+            let written = checkpoint::write(&merged, source, out, progress);
+            if written.is_err() {
+                let _ = std::fs::remove_dir_all(out);
+            }
+            written
+        }
         false => gguf::write(&merged, source, out, progress),
     }
 }

@@ -167,15 +167,15 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
         _ => Pruning::Nothing,
     };
     let small = compress(&adapter, &base, pruning, options.precision.into());
+    let prompts = prompts(options, &engine)?;
+    let first: AdapterSet = engine.attach(adapter.clone())?.into();
+    let second = engine.attach(small.clone())?.into();
+    let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
     packed::pack(&small, &base, &options.out, true)?;
     let (before, after) = (
         stored_bytes(&options.adapter).unwrap_or(adapter.bytes() as u64),
         stored_bytes(&options.out.to_string_lossy()).unwrap_or_default(),
     );
-    let prompts = prompts(options, &engine)?;
-    let first: AdapterSet = engine.attach(adapter)?.into();
-    let second = engine.attach_file(&options.out, Precision::Stored)?.into();
-    let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
     let mut out = std::io::stdout().lock();
     let ratio = before as f64 / after.max(1) as f64;
     writeln!(out, "{}", options.out.display())?;

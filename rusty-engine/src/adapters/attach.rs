@@ -3,7 +3,7 @@
 use super::{AdapterId, AdapterSet, AdapterStatus, Running, Source};
 use crate::engine::Engine;
 use crate::{Error, Result};
-use rusty_adapters::{Base, Precision};
+use rusty_adapters::{Base, Precision, Stamp};
 use rusty_compiler::{SlotData, SlotShape};
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ impl Engine {
             graph: self.shared_graph().clone(),
             base: self.base().cloned(),
             cache: self.adapter_cache().cloned(),
+            stamp: Stamp::of(path),
         };
         let start = Instant::now();
         let data = source.read()?;
@@ -95,8 +96,8 @@ impl Engine {
     /// cache with their next request.
     ///
     /// # Errors
-    /// The weight is not finite, the adapter is not attached or cannot be weighted, or an answer runs with it and
-    /// `running` refuses.
+    /// The weight is not finite, the adapter is not attached, or an answer runs with it and `running` refuses or its soft
+    /// prompt would come or go. A mixture that cannot be made ends the answers that need it.
     pub fn set_weight(&self, id: AdapterId, weight: f32, running: Running) -> Result<()> {
         let mut core = self.core();
         let answering = core.sequences.iter();
@@ -109,17 +110,7 @@ impl Engine {
                 id.0
             )));
         }
-        let before = core.adapters.weight(id);
-        core.adapters.set_weight(id, weight)?;
-        for session in answering {
-            if let Err(error) = core.recompute(session, self.graph()) {
-                if let Some(before) = before {
-                    core.adapters.set_weight(id, before)?;
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
+        core.reweight(id, weight, &answering, self.graph())
     }
 
     /// Keeps an adapter where it is, or lets it make room again.

@@ -90,25 +90,40 @@ impl Registry {
     /// Forgets an adapter and empties the slots that hold it.
     pub fn remove(&mut self, id: AdapterId, executable: &mut dyn Executable) -> Result<()> {
         self.entry(id)?;
-        for at in 0..self.slots.len() {
-            if self.slots[at].as_ref().is_some_and(|s| s.key.names(id)) {
-                self.empty(at, executable)?;
-            }
-        }
+        self.empty_slots_of(id, executable, &|_| false)?;
         self.entries.remove(&id);
         Ok(())
     }
 
-    pub fn set_weight(&mut self, id: AdapterId, weight: f32) -> Result<()> {
+    /// Weights an adapter; gives the weight it had.
+    pub fn set_weight(&mut self, id: AdapterId, weight: f32) -> Result<f32> {
         if !weight.is_finite() {
             return Err(Error::Request(format!("{weight} is no weight")));
         }
-        self.entry(id)?.weight = weight;
+        Ok(std::mem::replace(&mut self.entry(id)?.weight, weight))
+    }
+
+    /// Empties slots that hold an adapter, but for busy ones.
+    pub fn empty_slots_of(
+        &mut self,
+        id: AdapterId,
+        executable: &mut dyn Executable,
+        busy: &dyn Fn(SlotId) -> bool,
+    ) -> Result<()> {
+        for at in 0..self.slots.len() {
+            let holds = self.slots[at].as_ref().is_some_and(|s| s.key.names(id));
+            if holds && !busy(slot_id(at)) {
+                self.empty(at, executable)?;
+            }
+        }
         Ok(())
     }
 
-    pub fn weight(&self, id: AdapterId) -> Option<f32> {
-        Some(self.entries.get(&id)?.weight)
+    /// Virtual tokens in front of sequences of a set.
+    pub fn virtual_tokens(&self, key: &Resolved) -> usize {
+        let entries = key.entries.iter();
+        let entries = entries.filter_map(|(id, _)| self.entries.get(id));
+        entries.map(|e| e.virtual_tokens as usize).sum()
     }
 
     pub fn pin(&mut self, id: AdapterId, pinned: bool) -> Result<()> {
@@ -264,6 +279,12 @@ impl Registry {
                 (Some(at), false) => return Ok(at),
                 _ => match self.idle_slot(busy) {
                     Some(at) => self.empty(at, executable)?,
+                    None if bytes > self.budget.device => {
+                        return Err(Error::Request(format!(
+                            "an adapter of {bytes} bytes is beyond the budget of {}",
+                            self.budget.device
+                        )));
+                    }
                     // A budget that running answers exceed must not stop another one.
                     None => {
                         return free.ok_or_else(|| {

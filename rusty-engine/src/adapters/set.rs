@@ -6,6 +6,12 @@ use rusty_adapters::Mix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct AdapterId(pub(crate) u32);
 
+impl std::fmt::Display for AdapterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Adapters with weights, and how they are mixed. Order matters to nothing but rounding.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct AdapterSet {

@@ -1,7 +1,7 @@
 //! Where an adapter's tables come from, and come from again after they were dropped.
 
 use crate::{Error, Result};
-use rusty_adapters::{Base, Cache, Precision};
+use rusty_adapters::{Base, Cache, Precision, Stamp};
 use rusty_compiler::SlotData;
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
@@ -20,6 +20,8 @@ pub(crate) enum Source {
         graph: Arc<Graph>,
         base: Option<Arc<dyn ModelFile>>,
         cache: Option<Cache>,
+        /// Of the file when it was attached.
+        stamp: Option<Stamp>,
     },
 }
 
@@ -37,7 +39,16 @@ impl Source {
                 graph,
                 base,
                 cache,
+                stamp,
             } => {
+                let now = Stamp::of(path);
+                if now.is_some() && now != *stamp {
+                    // Caches of sessions hold the work of what it was.
+                    return Err(Error::Request(format!(
+                        "{} changed since it was attached; attach it anew",
+                        path.display()
+                    )));
+                }
                 let base = Base {
                     graph,
                     file: base.as_deref(),

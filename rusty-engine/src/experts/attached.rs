@@ -55,10 +55,7 @@ impl Experts {
     }
 
     /// Chooses who answers a message.
-    ///
-    /// # Errors
-    /// As [`Router::route`].
-    pub fn choose(&self, message: &str) -> Result<Choice> {
+    pub fn choose(&self, message: &str) -> Choice {
         self.router.route(message)
     }
 

@@ -152,11 +152,9 @@ impl EmbeddingRouter {
         LIKENESS * (sum / own.len().max(1) as f32).max(0.0)
     }
 
-    /// Chooses an expert for a message, or the base. Costs a prefill of the message.
-    ///
-    /// # Errors
-    /// The message is longer than the context.
-    pub fn route(&self, message: &str) -> Result<Choice> {
+    /// Chooses an expert for a message, or the base, as where there is no room to compare it. Costs a prefill of the
+    /// message.
+    pub fn route(&self, message: &str) -> Choice {
         let said: Vec<String> = words(message).collect();
         let base = |score, scores, reason: String| Choice {
             expert: None,
@@ -166,9 +164,16 @@ impl EmbeddingRouter {
         };
         if said.is_empty() || Opening::of(&said) == Opening::Explanation {
             let reason = "the message asks for an explanation, or for nothing";
-            return Ok(base(0.0, vec![0.0; self.names.len()], reason.into()));
+            return base(0.0, vec![0.0; self.names.len()], reason.into());
         }
-        let mut vector = self.pooled(message)?;
+        let mut vector = match self.pooled(message) {
+            Ok(vector) => vector,
+            // The conversation may hold all pages; the base answers without being asked which.
+            Err(error) => {
+                let none = vec![0.0; self.names.len()];
+                return base(0.0, none, format!("the message was not compared: {error}"));
+            }
+        };
         add(&mut vector, &self.mean, -1.0);
         normalize(&mut vector);
         let score = |class| nearest(&vector, self.of(class).map(|e| &e.vector[..]));
@@ -181,7 +186,7 @@ impl EmbeddingRouter {
             .collect();
         order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
         let Some(best) = order.first().copied() else {
-            return Ok(base(0.0, scores, "no expert is for such words".into()));
+            return base(0.0, scores, "no expert is for such words".into());
         };
         let next = order.get(1).map_or(-1.0, |i| scores[*i]);
         let (name, top, bound) = (&self.names[best], scores[best], self.bounds[best]);
@@ -195,14 +200,14 @@ impl EmbeddingRouter {
         } else if top < next + MARGIN {
             format!("{name} and {} fit equally well", self.names[order[1]])
         } else {
-            return Ok(Choice {
+            return Choice {
                 expert: Some(best),
                 score: top,
                 scores,
                 reason: format!("it is nearest to the examples; {BASE} {general:.2}"),
-            });
+            };
         };
-        Ok(base(top, scores, why_not))
+        base(top, scores, why_not)
     }
 }
 

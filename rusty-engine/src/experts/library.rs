@@ -73,7 +73,7 @@ impl Expert {
                     path: self.path.clone(),
                     reason: format!("the demo has no adapter '{name}'"),
                 };
-                engine.attach(adapter.ok_or_else(missing)??)
+                engine.attach(precision.applied(adapter.ok_or_else(missing)??))
             }
         }
     }

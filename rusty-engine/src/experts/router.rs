@@ -46,12 +46,9 @@ impl Router {
     }
 
     /// Chooses an expert for a message, or the base.
-    ///
-    /// # Errors
-    /// The model cannot read the message; keywords never fail.
-    pub fn route(&self, message: &str) -> Result<Choice> {
+    pub fn route(&self, message: &str) -> Choice {
         match self {
-            Self::Keywords(router) => Ok(router.route(message)),
+            Self::Keywords(router) => router.route(message),
             Self::Embedding(router) => router.route(message),
         }
     }

@@ -294,3 +294,92 @@ fn an_adapter_of_another_model_is_refused_with_both_shapes() {
     );
     assert!(engine.adapters().is_empty());
 }
+
+#[test]
+fn a_file_that_changed_is_not_taken_for_what_it_was() {
+    let temporary = tempfile::tempdir().expect("folder");
+    let copy = temporary.path().join("adapter");
+    let write = |name: &str| {
+        std::fs::create_dir_all(&copy).expect("folder");
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            let bytes = std::fs::read(folder(name).join(file)).expect(file);
+            std::fs::write(copy.join(file), bytes).expect(file);
+        }
+    };
+    write("sql");
+    let engine = load(&EngineOptions {
+        adapter_slots: 1,
+        adapter_budget: AdapterBudget {
+            host: 0,
+            ..AdapterBudget::default()
+        },
+        ..cpu()
+    });
+    let id = engine
+        .attach_file(&copy, Precision::Stored)
+        .expect("attached");
+    fresh(&engine, attach(&engine, "json"));
+    write("cypher");
+    let mut session = engine.session();
+    session.set_adapter(id).expect("attached");
+    let error = session.generate(&request()).err().expect("changed");
+    assert!(error.to_string().contains("changed since"), "{error}");
+}
+
+/// Reweighting all answers of an engine with one slot, and adapters whose virtual tokens stand in the answers.
+#[test]
+fn weights_change_in_the_slot_at_hand_and_soft_prompts_stay() {
+    let engine = load(&EngineOptions {
+        adapter_slots: 1,
+        ..cpu()
+    });
+    let sql = attach(&engine, "sql");
+    let mut sessions = [engine.session(), engine.session()];
+    let ask = request();
+    let mut running: Vec<_> = sessions
+        .iter_mut()
+        .map(|s| {
+            s.set_adapter(sql).expect("attached");
+            s.generate(&ask).expect("generate")
+        })
+        .collect();
+    for answer in &mut running {
+        answer.next().expect("goes on").expect("token");
+    }
+    engine
+        .set_weight(sql, 0.9, Running::Recompute)
+        .expect("in its own slot");
+    for answer in running {
+        assert!(answer.filter_map(|t| t.expect("token").id).count() > 3);
+    }
+
+    let base = "models/qwen3-tied";
+    let engine = super::engine(base, DeviceChoice::Cpu, rusty_compiler::KvFormat::F32);
+    for name in ["qwen3-prompt", "qwen3-prefix"] {
+        let path = golden(&format!("adapters/{name}"));
+        let id = engine.attach_file(&path, Precision::Stored).expect(name);
+        let ask = Request {
+            max_tokens: 6,
+            stop_at_end: false,
+            ..Request::new(rusty_engine::Prompt::Tokens(vec![1, 2, 3]))
+        };
+        let mut session = engine.session();
+        session.set_adapter(id).expect(name);
+        let all = |s: &mut Session| -> Vec<u32> {
+            let tokens = s.generate(&ask).expect("generate");
+            tokens.filter_map(|t| t.expect("token").id).collect()
+        };
+        let want = all(&mut session);
+        let mut running = session.generate(&ask).expect("generate");
+        let first = running.next().expect("goes on").expect("token");
+        let error = engine.set_weight(id, 0.0, Running::Recompute);
+        let error = error.expect_err("a soft prompt").to_string();
+        assert!(error.contains("soft prompt"), "{error}");
+        let rest: Vec<u32> = running.filter_map(|t| t.expect("token").id).collect();
+        assert_eq!(
+            [&[first.id.expect("id")], &rest[..]].concat(),
+            want,
+            "{name}"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! Adapter files that say more, less or other than they should: taken whole or refused by name, never in part.
+
+use super::{engine, golden};
+use rusty_adapters::{Container, Precision, export, load};
+use rusty_backend::DeviceChoice;
+use rusty_compiler::KvFormat;
+use rusty_engine::Engine;
+use rusty_loader::safetensors::SafetensorsFile;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const BASE: &str = "models/qwen3-tied";
+const ATTENTION: &str = "base_model.model.model.layers.0.self_attn.q_proj";
+
+/// The tensors of an adapter, to be changed and written anew.
+struct Adapter {
+    config: Value,
+    tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+}
+
+impl Adapter {
+    fn golden(name: &str) -> Self {
+        let folder = golden(&format!("adapters/{name}"));
+        let config = std::fs::read(folder.join("adapter_config.json")).expect(name);
+        Self {
+            config: serde_json::from_slice(&config).expect(name),
+            tensors: tensors(&folder.join("adapter_model.safetensors")),
+        }
+    }
+
+    fn write(&self, folder: &Path) -> PathBuf {
+        let path = folder.join("adapter");
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("folder");
+        std::fs::write(path.join("adapter_config.json"), self.config.to_string()).expect("config");
+        let bytes = |v: &Vec<f32>| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
+            .tensors
+            .iter()
+            .map(|(n, (s, v))| (n, s, bytes(v)))
+            .collect();
+        let views = data.iter().map(|(name, shape, bytes)| {
+            let view = TensorView::new(Dtype::F32, (*shape).clone(), bytes).expect("view");
+            (name.as_str(), view)
+        });
+        let file = path.join("adapter_model.safetensors");
+        safetensors::serialize_to_file(views, None, &file).expect("written");
+        path
+    }
+
+    fn put(&mut self, name: &str, shape: &[usize], values: Vec<f32>) {
+        self.tensors.insert(name.into(), (shape.to_vec(), values));
+    }
+}
+
+fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let file = SafetensorsFile::open(path).expect("safetensors");
+    let names: Vec<String> = file.names().map(str::to_string).collect();
+    let read = |name: String| {
+        let view = file.tensor(&name).expect("tensor");
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        (name, (view.shape, values))
+    };
+    names.into_iter().map(read).collect()
+}
+
+fn logits(engine: &Engine, path: &Path) -> Vec<f32> {
+    let tokens: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
+    let id = engine
+        .attach_file(path, Precision::Stored)
+        .expect("attached");
+    let logits = engine.logits(&tokens, id).expect("logits");
+    engine.detach(id).expect("detached");
+    logits
+}
+
+fn refusal(engine: &Engine, path: &Path) -> String {
+    let error = engine.attach_file(path, Precision::Stored);
+    error.expect_err("it should be refused").to_string()
+}
+
+fn apart(a: &[f32], b: &[f32]) -> f32 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
+}
+
+/// PEFT saves embeddings and heads whole beside their factors.
+#[test]
+fn base_weights_beside_factors_are_the_models_or_take_their_place() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let embedding =
+        tensors(&golden(BASE).join("model.safetensors"))["model.embed_tokens.weight"].clone();
+    let plain = Adapter::golden("qwen3-lora-embed");
+    let want = logits(&engine, &plain.write(folder.path()));
+    let base = engine.logits(&(0..12).map(|i| i * 13 % 200).collect::<Vec<u32>>(), None);
+    let modules = ["model.embed_tokens", "lm_head"];
+    let stem = |m: &str| format!("base_model.model.{m}.base_layer.weight");
+    let module = modules.into_iter().find(|m| {
+        let prefix = format!("base_model.model.{m}.");
+        plain.tensors.keys().any(|k| k.starts_with(&prefix))
+    });
+    let name = stem(module.expect("embedding or head"));
+    let mut same = Adapter::golden("qwen3-lora-embed");
+    same.put(&name, &embedding.0, embedding.1.clone());
+    let have = logits(&engine, &same.write(folder.path()));
+    assert!(apart(&have, &want) < 1e-5);
+    assert!(apart(&have, &base.expect("base")) > 0.1);
+    // Another weight stands in for the model's, and the factors act on it.
+    let mut other = Adapter::golden("qwen3-lora-embed");
+    let doubled = embedding.1.iter().map(|v| v * 2.0).collect();
+    other.put(&name, &embedding.0, doubled);
+    let have = logits(&engine, &other.write(folder.path()));
+    assert!(apart(&have, &want) > 0.1);
+}
+
+#[test]
+fn a_saved_layer_brings_its_bias() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine("models/qwen2-bias", DeviceChoice::Cpu, KvFormat::F32);
+    let model = tensors(&golden("models/qwen2-bias").join("model.safetensors"));
+    let part = |leaf: &str| model[&format!("model.layers.0.self_attn.q_proj.{leaf}")].clone();
+    let (weight, bias) = (part("weight"), part("bias"));
+    let mut adapter = Adapter {
+        config: json!({
+            "peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": [],
+            "modules_to_save": ["q_proj"],
+        }),
+        tensors: BTreeMap::new(),
+    };
+    adapter.put(&format!("{ATTENTION}.weight"), &weight.0, weight.1);
+    let without = logits(&engine, &adapter.write(folder.path()));
+    let moved = bias.1.iter().map(|v| v + 1.0).collect();
+    adapter.put(&format!("{ATTENTION}.bias"), &bias.0, moved);
+    let with = logits(&engine, &adapter.write(folder.path()));
+    assert!(apart(&with, &without) > 1e-3);
+}
+
+#[test]
+fn tensors_and_settings_that_would_be_left_out_are_refused() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let (_, first) = Adapter::golden("qwen3-lora-all")
+        .tensors
+        .pop_first()
+        .expect("tensors");
+    for stranger in ["ia3_l", "lokr_w1", "hada_w1_a", "weight"] {
+        let mut adapter = Adapter::golden("qwen3-lora-all");
+        adapter.put(
+            &format!("{ATTENTION}.{stranger}"),
+            &first.0,
+            first.1.clone(),
+        );
+        let error = refusal(&engine, &adapter.write(folder.path()));
+        assert!(error.contains("q_proj"), "{stranger}: {error}");
+    }
+    let mut twice = Adapter::golden("qwen3-lora-all");
+    for end in ["lora_A.weight", "lora_B.weight"] {
+        let (shape, values) = twice.tensors[&format!("{ATTENTION}.{end}")].clone();
+        let name = format!("base_model.model.layers.0.self_attn.q_proj.{end}");
+        twice.put(&name, &shape, values);
+    }
+    let error = refusal(&engine, &twice.write(folder.path()));
+    assert!(error.contains("two names"), "{error}");
+    for (key, value) in [
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("init_lora_weights", json!("loftq")),
+        ("use_dora", json!(true)),
+        ("ensure_weight_tying", json!(true)),
+    ] {
+        let mut adapter = Adapter::golden("qwen3-lora-all");
+        adapter.config[key] = value.clone();
+        refusal(&engine, &adapter.write(folder.path()));
+    }
+    let mut huge = Adapter::golden("qwen3-lora-all");
+    huge.config["lora_alpha"] = json!(1e300);
+    let error = refusal(&engine, &huge.write(folder.path()));
+    assert!(error.contains("overflow"), "{error}");
+}
+
+/// A GGUF whose factors have too few rows, or that is another architecture's.
+#[test]
+fn ggufs_that_do_not_fit_are_refused_with_both_shapes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(super::adapters::BASES[1], DeviceChoice::Cpu, KvFormat::F32);
+    let base = engine.adapter_base();
+    let path = golden("adapters/llama-lora-all");
+    let adapter = load(&path, &base, Precision::Stored).expect("adapter");
+    let out = folder.path().join("good.gguf");
+    export(&adapter, &base, &out, Container::Gguf).expect("written");
+    let file = rusty_loader::gguf::Gguf::open(&out).expect("gguf");
+    let cut = |arch: &str, lost: u64| {
+        let mut writer = rusty_loader::gguf::write::GgufWriter::new(arch);
+        for (key, value) in file
+            .meta
+            .iter()
+            .filter(|(k, _)| *k != "general.architecture")
+        {
+            writer.meta(key, value.clone());
+        }
+        for info in &file.tensors {
+            let mut shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
+            if info.name == "blk.0.attn_q.weight.lora_b" {
+                shape[0] -= lost as usize;
+            }
+            let format = rusty_loader::Format::by_ggml_type(info.kind.id).expect("format");
+            writer.tensor(&info.name, format, &shape);
+        }
+        let path = folder.path().join("bad.gguf");
+        let mut out = std::fs::File::create(&path).expect("file");
+        let write = |name: &str, out: &mut dyn std::io::Write| {
+            let info = file
+                .tensors
+                .iter()
+                .find(|t| t.name == name)
+                .expect("tensor");
+            let bytes = file.tensor_bytes(info).expect("bytes");
+            let row = info.len / info.shape[0];
+            let lost = if name == "blk.0.attn_q.weight.lora_b" {
+                lost
+            } else {
+                0
+            };
+            out.write_all(&bytes[..(info.len - lost * row) as usize])
+        };
+        writer.write(&mut out, write).expect("written");
+        path
+    };
+    assert!(
+        engine
+            .attach_file(&cut("llama", 0), Precision::Stored)
+            .is_ok()
+    );
+    let error = refusal(&engine, &cut("llama", 2));
+    assert!(
+        error.contains("lora_b") && error.contains("needs"),
+        "{error}"
+    );
+    let error = refusal(&engine, &cut("qwen3", 0));
+    assert!(error.contains("is for qwen3"), "{error}");
+}
