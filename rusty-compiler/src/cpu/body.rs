@@ -300,8 +300,17 @@ unsafe fn map<V: Vector>(count: usize, out: *mut f32, f: impl Fn(usize, usize) -
 
 #[inline(always)]
 unsafe fn unary<V: Vector>(op: UnaryOp, x: *const f32, out: *mut f32, count: usize) {
+    // A loop of its own: as a closure it would be too large to be inlined, and outside of the entry it would be compiled
+    // without the instruction set.
+    let mut i = 0;
     // SAFETY: the caller's duty.
-    unsafe { map::<V>(count, out, |i, n| math::unary::<V>(op, take::<V>(x, i, n))) }
+    unsafe {
+        while i < count {
+            let n = (count - i).min(LANES);
+            put::<V>(out, i, n, math::unary::<V>(op, take::<V>(x, i, n)));
+            i += LANES;
+        }
+    }
 }
 
 #[inline(always)]

@@ -213,7 +213,7 @@ unsafe fn block_dots<V: Vector, P: Panel, const M: usize, const N: usize>(
             for n in 0..N {
                 let p = rows[n].add(block * P::BYTES);
                 let (low, high) = P::load::<V>(p);
-                let scale = V::splat(P::scale(p));
+                let scale = V::splat(P::scale::<V>(p));
                 for m in 0..M {
                     let x = xs[m].add(block * PANEL);
                     let first = V::mul(low, V::load(x));
@@ -235,7 +235,7 @@ trait Panel {
     const BYTES: usize;
     unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F);
     /// The factor.
-    unsafe fn scale(p: *const u8) -> f32;
+    unsafe fn scale<V: Vector>(p: *const u8) -> f32;
 }
 
 macro_rules! float_panel {
@@ -254,7 +254,7 @@ macro_rules! float_panel {
                 }
             }
             #[inline(always)]
-            unsafe fn scale(_: *const u8) -> f32 {
+            unsafe fn scale<V: Vector>(_: *const u8) -> f32 {
                 1.0
             }
         }
@@ -278,9 +278,9 @@ impl Panel for InQ8 {
         }
     }
     #[inline(always)]
-    unsafe fn scale(p: *const u8) -> f32 {
+    unsafe fn scale<V: Vector>(p: *const u8) -> f32 {
         // SAFETY: the caller's duty.
-        unsafe { block_scale(p) }
+        unsafe { V::half(p.cast()) }
     }
 }
 
@@ -296,19 +296,10 @@ impl Panel for InQ4 {
         }
     }
     #[inline(always)]
-    unsafe fn scale(p: *const u8) -> f32 {
+    unsafe fn scale<V: Vector>(p: *const u8) -> f32 {
         // SAFETY: the caller's duty.
-        unsafe { block_scale(p) }
+        unsafe { V::half(p.cast()) }
     }
-}
-
-/// The half-precision scale in front of a block, exact for all finite values.
-#[inline(always)]
-unsafe fn block_scale(p: *const u8) -> f32 {
-    // SAFETY: the caller's duty.
-    let bits = u32::from(unsafe { p.cast::<u16>().read_unaligned() });
-    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
-    f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
 }
 
 #[derive(Clone, Copy)]
@@ -387,7 +378,7 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
             for n in 0..N {
                 let p = at[n].add(r * P::BYTES);
                 let (low, high) = P::load::<V>(p);
-                let u = V::splat(P::scale(p) * *u.add(r));
+                let u = V::splat(P::scale::<V>(p) * *u.add(r));
                 sums[n][0] = V::fma(low, u, sums[n][0]);
                 sums[n][1] = V::fma(high, u, sums[n][1]);
             }

@@ -177,6 +177,13 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn half(p: *const u16) -> f32 {
+        unsafe {
+            let bits = _mm_cvtsi32_si128(i32::from(p.read_unaligned()));
+            _mm_cvtss_f32(_mm_cvtph_ps(bits))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Floats {
         unsafe {
             Floats(

@@ -115,6 +115,13 @@ impl Vector for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn half(p: *const u16) -> f32 {
+        unsafe {
+            let bits = _mm_cvtsi32_si128(i32::from(p.read_unaligned()));
+            _mm512_cvtss_f32(_mm512_cvtph_ps(_mm256_castsi128_si256(bits)))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));

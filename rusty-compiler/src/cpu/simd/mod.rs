@@ -112,6 +112,8 @@ pub(super) trait Vector: Copy + 'static {
 
     unsafe fn load_f16(p: *const u16) -> Self::F;
     unsafe fn load_bf16(p: *const u16) -> Self::F;
+    /// One half-precision value.
+    unsafe fn half(p: *const u16) -> f32;
     unsafe fn load_u8(p: *const u8) -> Self::F;
     unsafe fn load_i8(p: *const i8) -> Self::F;
     /// Nearest half precision, ties to even.

@@ -176,6 +176,10 @@ impl Vector for Neon {
         unsafe { map([0, 4, 8, 12], |i| widen(vld1_u16(p.add(i)))) }
     }
     #[inline(always)]
+    unsafe fn half(p: *const u16) -> f32 {
+        unsafe { vgetq_lane_f32::<0>(widen(vdup_n_u16(p.read_unaligned()))) }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> F {
         unsafe {
             map([0, 4, 8, 12], |i| {

@@ -139,6 +139,10 @@ impl Vector for Scalar {
         std::array::from_fn(|i| f16::from_bits(unsafe { p.add(i).read_unaligned() }).to_f32())
     }
     #[inline(always)]
+    unsafe fn half(p: *const u16) -> f32 {
+        f16::from_bits(unsafe { p.read_unaligned() }).to_f32()
+    }
+    #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> F {
         std::array::from_fn(|i| {
             f32::from_bits(u32::from(unsafe { p.add(i).read_unaligned() }) << 16)
