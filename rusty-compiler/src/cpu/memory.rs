@@ -1,6 +1,6 @@
 //! Aligned zeroed memory that threads share by pointer, and giving mapped pages back.
 
-use rusty_loader::SharedBytes;
+use rusty_loader::{PageBuffer, SharedBytes};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -13,7 +13,14 @@ const HUGE: usize = 2 << 20;
 /// Kernels write disjoint parts of it from several threads, so access is by raw pointer.
 pub(super) struct Buffer {
     ptr: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    Heap(Layout),
+    /// Keeps the pages; read by nobody.
+    Pages(#[allow(dead_code)] PageBuffer),
 }
 
 // SAFETY: plain memory; who may touch which part when is decided by the kernels' barriers.
@@ -24,9 +31,21 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// `bytes` zero bytes and a vector of slack behind them.
     pub(super) fn new(bytes: usize) -> Self {
-        let align = if bytes >= HUGE { HUGE } else { 64 };
         let size = (bytes + 64).next_multiple_of(64);
-        let Ok(layout) = Layout::from_size_align(size, align) else {
+        // Not from the heap: an aligned allocation is zeroed by writing, and pages that are written before the
+        // system is told of huge ones stay small.
+        if bytes >= HUGE
+            && let Ok(mut pages) = PageBuffer::new(size + HUGE, "kernel memory")
+        {
+            let start = pages.as_mut_ptr();
+            let ptr = start.wrapping_add(start.align_offset(HUGE));
+            return Self {
+                ptr: NonNull::new(ptr).unwrap_or(NonNull::dangling()),
+                bytes: size,
+                owner: Owner::Pages(pages),
+            };
+        }
+        let Ok(layout) = Layout::from_size_align(size, 64) else {
             handle_alloc_error(Layout::new::<u8>());
         };
         // SAFETY: the size is not zero.
@@ -34,10 +53,11 @@ impl Buffer {
         let Some(ptr) = NonNull::new(raw) else {
             handle_alloc_error(layout)
         };
-        if bytes >= HUGE {
-            advise::huge(raw, size);
+        Self {
+            ptr,
+            bytes: size,
+            owner: Owner::Heap(layout),
         }
-        Self { ptr, layout }
     }
 
     /// A buffer of `n` values of four bytes.
@@ -57,14 +77,16 @@ impl Buffer {
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+        if let Owner::Heap(layout) = self.owner {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) }
+        }
     }
 }
 
@@ -81,16 +103,10 @@ mod advise {
     use std::ffi::{c_int, c_void};
 
     const DONTNEED: c_int = 4;
-    const HUGEPAGE: c_int = 14;
     const PAGE: usize = 4096;
 
     unsafe extern "C" {
         fn madvise(addr: *mut c_void, length: usize, advice: c_int) -> c_int;
-    }
-
-    pub(super) fn huge(ptr: *mut u8, len: usize) {
-        // SAFETY: advice on memory that the caller owns; a refusal changes nothing.
-        unsafe { madvise(ptr.cast(), len, HUGEPAGE) };
     }
 
     pub(super) fn release(ptr: *const u8, len: usize) {
@@ -107,6 +123,5 @@ mod advise {
 
 #[cfg(not(target_os = "linux"))]
 mod advise {
-    pub(super) fn huge(_: *mut u8, _: usize) {}
     pub(super) fn release(_: *const u8, _: usize) {}
 }
