@@ -5,6 +5,7 @@
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
+use super::injection::{Group, Tile};
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
 use super::weights::Weights;
@@ -131,9 +132,12 @@ impl Contract {
         if rows == 0 {
             return;
         }
-        let adapted = ctx.adapted && self.adapted(ctx, rows);
+        let groups = match ctx.adapted {
+            true => self.groups(ctx, rows),
+            false => vec![],
+        };
         // SAFETY: the caller's duty.
-        let filled = unsafe { self.fill(ctx, thread, scratch, rows, adapted) };
+        let filled = unsafe { self.fill(ctx, thread, scratch, rows, &groups) };
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
@@ -149,7 +153,7 @@ impl Contract {
             let block = (first, block_rows.min(rows - first));
             let (bundle, strip) = self.locate(piece % self.strips);
             // SAFETY: each piece is drawn by one thread.
-            unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, adapted) };
+            unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, &groups) };
         }
     }
 
@@ -169,7 +173,7 @@ impl Contract {
         thread: usize,
         scratch: &mut Scratch,
         rows: usize,
-        adapted: bool,
+        groups: &[Group<'_>],
     ) -> Filled {
         let mut filled = Filled {
             plain: ctx.inputs.rows(self.k),
@@ -178,10 +182,10 @@ impl Contract {
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
         unsafe {
             let forms = Forms {
-                floats: self.forms.floats || adapted,
+                floats: self.forms.floats || !groups.is_empty(),
                 ..self.forms
             };
-            if adapted {
+            if !groups.is_empty() {
                 filled.gained = self.gained(ctx, rows);
             }
             if rows <= PRIVATE_ROWS && filled.gained.iter().all(Option::is_none) {
@@ -190,8 +194,8 @@ impl Contract {
                     let x = self.input(ctx, scratch, row);
                     fill_row(ctx.level, filled.plain, row, x, self.k, forms);
                 }
-                if adapted {
-                    self.reduce(ctx, thread, rows, filled.plain);
+                if !groups.is_empty() {
+                    self.reduce(ctx, thread, rows, filled.plain, groups);
                 }
                 return filled;
             }
@@ -205,8 +209,8 @@ impl Contract {
                 }
             }
             ctx.barrier.wait();
-            if adapted {
-                self.reduce(ctx, thread, rows, filled.plain);
+            if !groups.is_empty() {
+                self.reduce(ctx, thread, rows, filled.plain, groups);
             }
         }
         filled
@@ -235,11 +239,15 @@ impl Contract {
         bundle: &Bundle,
         strip: usize,
         (first, rows): (usize, usize),
-        adapted: bool,
+        groups: &[Group<'_>],
     ) {
         let column = strip * self.strip;
         let columns = self.strip.min(bundle.width - column);
         let tile = scratch.tile.floats();
+        let place = Tile {
+            rows: (first, rows),
+            columns: (column, columns),
+        };
         let part_tile = |i: usize| tile.wrapping_add(i * BLOCK_ROWS * STRIP);
         // SAFETY: strips and rows are inside the matrices and the tile.
         unsafe {
@@ -251,13 +259,13 @@ impl Contract {
                     .flatten()
                     .unwrap_or(filled.plain);
                 let out = part_tile(i);
-                if adapted {
-                    self.prefetch_expand(ctx, p, (first, rows), (column, columns));
+                if !groups.is_empty() {
+                    self.prefetch_expand(groups, p, place);
                 }
                 self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
-                if adapted {
+                if !groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
-                    self.expand(ctx, p, (first, rows), (column, columns), out);
+                    self.expand(ctx, groups, p, place, out);
                 }
             }
             let mut results = std::mem::take(&mut scratch.results);

@@ -5,11 +5,11 @@ use super::contract::{Contract, PartCode};
 use super::low_rank;
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
-use crate::slots::{SiteDelta, SlotId};
+use crate::slots::SiteDelta;
 use std::sync::atomic::Ordering;
 
 /// Rows of one part that share an adapter.
-struct Group<'a> {
+pub(super) struct Group<'a> {
     part: usize,
     first: usize,
     rows: usize,
@@ -17,18 +17,6 @@ struct Group<'a> {
 }
 
 impl Contract {
-    /// Whether a slot of some row acts at one of the sites.
-    pub(super) fn adapted(&self, ctx: &Context<'_>, rows: usize) -> bool {
-        (0..rows).any(|r| {
-            let slot = ctx.slot(self.rows, r);
-            slot != SlotId::BASE
-                && self
-                    .parts
-                    .iter()
-                    .any(|p| ctx.slots.delta(slot, p.site).is_some())
-        })
-    }
-
     /// Own inputs for each part that some row's adapter scales.
     pub(super) fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
         let gains = |part: &PartCode| {
@@ -85,15 +73,15 @@ impl Contract {
         thread: usize,
         rows: usize,
         x: InputRows,
+        groups: &[Group<'_>],
     ) {
         let stride = ctx.slots.largest_rank();
         let share = |delta: &SiteDelta| {
             let part = |t: usize| delta.rank as usize * t / ctx.threads;
             (part(thread), part(thread + 1))
         };
-        let mut groups = self.groups(ctx, rows).peekable();
-        while let Some(group) = groups.next() {
-            if let Some(next) = groups.peek() {
+        for (i, group) in groups.iter().enumerate() {
+            if let Some(next) = groups.get(i + 1) {
                 low_rank::prefetch_ranks(next.delta, share(next.delta));
             }
             let at = (group.part * rows + group.first) * stride;
@@ -109,7 +97,7 @@ impl Contract {
     }
 
     /// Neighbouring rows with the same adapter, part by part.
-    fn groups<'a>(&'a self, ctx: &'a Context<'_>, rows: usize) -> impl Iterator<Item = Group<'a>> {
+    pub(super) fn groups<'a>(&'a self, ctx: &'a Context<'_>, rows: usize) -> Vec<Group<'a>> {
         let part_groups = move |(part, code): (usize, &'a PartCode)| {
             let mut next = 0;
             std::iter::from_fn(move || {
@@ -133,26 +121,17 @@ impl Contract {
                 None
             })
         };
-        self.parts.iter().enumerate().flat_map(part_groups)
+        self.parts
+            .iter()
+            .enumerate()
+            .flat_map(part_groups)
+            .collect()
     }
 
     /// Asks for what [`Contract::expand`] will read.
-    pub(super) fn prefetch_expand(
-        &self,
-        ctx: &Context<'_>,
-        part: usize,
-        (first, rows): (usize, usize),
-        columns: (usize, usize),
-    ) {
-        let mut before = SlotId::BASE;
-        for row in first..first + rows {
-            let slot = ctx.slot(self.rows, row);
-            if slot != before
-                && let Some(delta) = ctx.slots.delta(slot, self.parts[part].site)
-            {
-                low_rank::prefetch_columns(delta, columns);
-            }
-            before = slot;
+    pub(super) fn prefetch_expand(&self, groups: &[Group<'_>], part: usize, tile: Tile) {
+        for (group, _) in tile.groups(groups, part) {
+            low_rank::prefetch_columns(group.delta, tile.columns);
         }
     }
 
@@ -160,24 +139,44 @@ impl Contract {
     pub(super) unsafe fn expand(
         &self,
         ctx: &Context<'_>,
+        groups: &[Group<'_>],
         part: usize,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
+        tile: Tile,
         out: *mut f32,
     ) {
         let all = ctx.rows(self.rows);
         let stride = ctx.slots.largest_rank();
-        for row in 0..rows {
-            let slot = ctx.slot(self.rows, first + row);
-            if let Some(delta) = ctx.slots.delta(slot, self.parts[part].site) {
-                let u = ctx
-                    .lows
-                    .floats()
-                    .wrapping_add((part * all + first + row) * stride);
-                let y = out.wrapping_add(row * self.strip);
-                // SAFETY: the strip starts at a multiple of 16 and its tile row is whole vectors.
-                unsafe { low_rank::expand(ctx.level, delta, u, (column, columns), y) };
+        for (group, (first, rows)) in tile.groups(groups, part) {
+            let at = (part * all + first) * stride;
+            let u = (ctx.lows.floats().wrapping_add(at).cast_const(), stride);
+            let y = out.wrapping_add((first - tile.rows.0) * self.strip);
+            // SAFETY: the strip starts at a multiple of 16 and its tile rows are whole vectors.
+            unsafe {
+                let y = (y, self.strip);
+                low_rank::expand(ctx.level, group.delta, rows, u, tile.columns, y);
             }
         }
+    }
+}
+
+/// Rows and columns of a tile, each as first and count.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) rows: (usize, usize),
+    pub(super) columns: (usize, usize),
+}
+
+impl Tile {
+    /// A part's groups with the rows of each that are in the tile, as first and count.
+    fn groups<'a, 'b>(
+        self,
+        groups: &'b [Group<'a>],
+        part: usize,
+    ) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
+        let (start, end) = (self.rows.0, self.rows.0 + self.rows.1);
+        groups.iter().filter_map(move |group| {
+            let (from, to) = (group.first.max(start), (group.first + group.rows).min(end));
+            (group.part == part && from < to).then(|| (group, (from, to - from)))
+        })
     }
 }

@@ -100,17 +100,19 @@ fn is_nibbles(table: &DeltaTable) -> bool {
     table.format().block_bytes() == InQ4::BYTES
 }
 
-/// Adds the delta to columns `first ..` of a row: `y = gain_out * y + B u + bias`.
+/// Adds the delta to columns `first ..` of some rows: `y = gain_out * y + B u + bias`. `u` and `y` come with the
+/// distance of their rows.
 ///
 /// # Safety
-/// `first` is a multiple of 16; `y` holds `count` columns rounded up to 16; `u` holds `rank` values; the delta
+/// `first` is a multiple of 16; a row of `y` holds `count` columns rounded up to 16, one of `u` `rank` values; the delta
 /// fits its site.
 pub(super) unsafe fn expand(
     level: Level,
     delta: &SiteDelta,
-    u: *const f32,
+    rows: usize,
+    u: (*const f32, usize),
     (first, count): (usize, usize),
-    y: *mut f32,
+    y: (*mut f32, usize),
 ) {
     let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
     let b = delta.b.as_ref();
@@ -128,6 +130,7 @@ pub(super) unsafe fn expand(
         bias: vector(&delta.bias),
         first,
         count,
+        rows,
     };
     // SAFETY: the caller's duty.
     unsafe { expand_columns(level, columns, u, y) }
@@ -320,23 +323,36 @@ struct Columns {
     bias: *const f32,
     first: usize,
     count: usize,
+    rows: usize,
 }
 
 per_isa! {
-    fn expand_columns(columns: Columns, u: *const f32, y: *mut f32) = expand_with
+    fn expand_columns(columns: Columns, u: (*const f32, usize), y: (*mut f32, usize)) = expand_with
 }
 
 #[inline(always)]
-unsafe fn expand_with<V: Vector>(c: Columns, u: *const f32, y: *mut f32) {
+unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
     // SAFETY: the caller's duty.
     unsafe {
         match c.format {
-            PanelFormat::F32 => expand_panels::<V, InF32>(c, u, y),
-            PanelFormat::F16 => expand_panels::<V, InF16>(c, u, y),
-            PanelFormat::Bf16 => expand_panels::<V, InBf16>(c, u, y),
-            PanelFormat::Q8 => expand_panels::<V, InQ8>(c, u, y),
-            PanelFormat::Q4 => expand_panels::<V, InQ4>(c, u, y),
+            PanelFormat::F32 => expand_rows::<V, InF32>(c, u, y),
+            PanelFormat::F16 => expand_rows::<V, InF16>(c, u, y),
+            PanelFormat::Bf16 => expand_rows::<V, InBf16>(c, u, y),
+            PanelFormat::Q8 => expand_rows::<V, InQ8>(c, u, y),
+            PanelFormat::Q4 => expand_rows::<V, InQ4>(c, u, y),
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn expand_rows<V: Vector, P: Panel>(
+    c: Columns,
+    (u, u_stride): (*const f32, usize),
+    (y, y_stride): (*mut f32, usize),
+) {
+    for row in 0..c.rows {
+        // SAFETY: the caller's duty.
+        unsafe { expand_panels::<V, P>(c, u.add(row * u_stride), y.add(row * y_stride)) };
     }
 }
 
