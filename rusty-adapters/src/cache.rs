@@ -4,7 +4,7 @@
 //! An entry belongs to the adapter's files and the model's (their paths, sizes and times of change), the precision,
 //! and the version of the packed format. An entry that cannot be used is made anew; the oldest make room.
 
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::packed;
 use crate::precision::Precision;
 use crate::{Error, Result};

@@ -5,7 +5,7 @@
 //! Ranks of which nothing is left are dropped. A pruned adapter's tables are full of zeros, which the deflated
 //! [`crate::packed`] file stores in next to nothing.
 
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::factors::{a_values, b_values};
 use crate::precision::Precision;
 use rusty_compiler::delta_table::PANEL;

@@ -1,7 +1,7 @@
 //! What an adapter does at one site, in single precision and the row order of checkpoints, on its way into a
 //! slot's tables.
 
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::precision::Precision;
 use crate::{Error, Result};
 use rayon::prelude::*;

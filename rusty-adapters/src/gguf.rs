@@ -4,7 +4,7 @@
 //! The scale is `alpha / rank`, the rank being the tensors'. Factors of rotated products of Llama models have their
 //! rows in interleaved order, as the weights of such a GGUF have.
 
-use crate::base::{Base, Place};
+use crate::base_model::{Base, Place};
 use crate::config::Config;
 use crate::draft::split_halves;
 use crate::kinds::Assembly;

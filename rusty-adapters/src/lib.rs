@@ -7,7 +7,7 @@
 //! kernels know, `gain_out (W (gain_in x)) + B (scale (A x)) + bias` (see `rusty_compiler::slots`), so that kernels
 //! know nothing of kinds.
 
-mod base;
+mod base_model;
 mod cache;
 mod compact;
 mod compress;
@@ -21,13 +21,14 @@ mod kinds;
 pub mod merge;
 mod mix;
 mod modules;
+mod owned_tensor;
 pub mod packed;
 mod peft;
 mod precision;
 mod random;
 mod tensors;
 
-pub use base::Base;
+pub use base_model::Base;
 pub use cache::{Cache, Stamp};
 pub use compress::{Pruning, compress};
 pub use error::{Error, Result};

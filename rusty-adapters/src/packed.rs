@@ -7,7 +7,8 @@
 //! tables are encoded. Rows are in the order of the model's file, which the header states, because rotary pairs lie
 //! differently in checkpoints and in some GGUF files.
 
-use crate::base::Base;
+use crate::base_model::Base;
+use crate::owned_tensor::OwnedTensor;
 use crate::{Error, Result};
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{
@@ -15,9 +16,8 @@ use rusty_compiler::{
 };
 use rusty_graph::{RopeLayout, SiteId};
 use rusty_loader::{Format, SharedBytes};
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -50,30 +50,6 @@ struct TableEntry {
     rows: usize,
     columns: usize,
     deflated: bool,
-}
-
-struct Tensor {
-    dtype: Dtype,
-    shape: [usize; 1],
-    bytes: Vec<u8>,
-}
-
-impl View for &Tensor {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 fn interleaved(base: &Base<'_>) -> bool {
@@ -126,7 +102,7 @@ pub fn pack(adapter: &SlotData, base: &Base<'_>, out: &Path, deflate: bool) -> R
 
 struct Writer {
     header: Header,
-    tensors: BTreeMap<String, Tensor>,
+    tensors: BTreeMap<String, OwnedTensor>,
     deflate: bool,
 }
 
@@ -186,21 +162,16 @@ impl Writer {
         };
         self.header.tables.insert(name.clone(), entry);
         let bytes = packed.unwrap_or_else(|| stored.to_vec());
-        let tensor = Tensor {
+        let tensor = OwnedTensor {
             dtype: Dtype::U8,
-            shape: [bytes.len()],
+            shape: vec![bytes.len()],
             bytes,
         };
         self.tensors.insert(name, tensor);
     }
 
     fn floats(&mut self, name: String, values: &[f32]) {
-        let tensor = Tensor {
-            dtype: Dtype::F32,
-            shape: [values.len()],
-            bytes: bytemuck::cast_slice(values).to_vec(),
-        };
-        self.tensors.insert(name, tensor);
+        self.tensors.insert(name, OwnedTensor::floats(values));
     }
 
     fn save(&self, out: &Path) -> Result<()> {

@@ -3,7 +3,7 @@
 //! What the tensors say decides where the adapter acts; the configuration decides its kind and scales. The format is
 //! that of PEFT's configuration classes and `get_peft_model_state_dict`.
 
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::config::Config;
 use crate::kinds::Assembly;
 use crate::modules::Modules;

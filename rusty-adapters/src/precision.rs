@@ -45,17 +45,3 @@ impl Precision {
         adapter
     }
 }
-
-impl std::str::FromStr for Precision {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "stored" => Ok(Precision::Stored),
-            "f16" => Ok(Precision::F16),
-            "int8" => Ok(Precision::Int8),
-            "int4" => Ok(Precision::Int4),
-            _ => Err(format!("'{name}' is none of stored, f16, int8, int4")),
-        }
-    }
-}

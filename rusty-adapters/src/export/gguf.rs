@@ -1,7 +1,7 @@
 //! A LoRA as llama.cpp's `convert_lora_to_gguf.py` writes it.
 
 use super::{At, Lora, Matrix};
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::draft::interleave;
 use crate::gguf::keeps_pairs_interleaved;
 use crate::{Error, Result};

@@ -8,7 +8,7 @@
 mod gguf;
 mod peft;
 
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::draft::split_halves;
 use crate::factors::{a_values, b_values};
 use crate::{Error, Result};

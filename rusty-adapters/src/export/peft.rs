@@ -1,13 +1,13 @@
 //! A LoRA as PEFT saves it.
 
 use super::{At, Lora, Matrix};
-use crate::base::Base;
+use crate::base_model::Base;
+use crate::owned_tensor::OwnedTensor;
 use crate::{Error, Result};
 use rusty_loader::Format;
 use rusty_loader::tensor_names::module_to_hf;
-use safetensors::{Dtype, View};
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,23 +19,17 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
         })?;
         modules.push(module);
     }
-    let mut tensors = vec![];
+    let mut tensors: Vec<(String, OwnedTensor)> = vec![];
     for (pair, module) in lora.pairs.iter().zip(&modules) {
         let name = |end: &str| format!("base_model.model.{module}.{end}");
         let ends = match pair.at {
             At::Site(_) => ["lora_A.weight", "lora_B.weight"],
             At::Embedding => ["lora_embedding_A", "lora_embedding_B"],
         };
-        tensors.push((name(ends[0]), Tensor::of(&pair.a)));
-        tensors.push((name(ends[1]), Tensor::of(&pair.b)));
+        tensors.push((name(ends[0]), tensor(&pair.a)));
+        tensors.push((name(ends[1]), tensor(&pair.b)));
         if let Some(bias) = &pair.bias {
-            let bytes = bytemuck::cast_slice(bias).to_vec();
-            let tensor = Tensor {
-                dtype: Dtype::F32,
-                shape: vec![bias.len()],
-                bytes,
-            };
-            tensors.push((name("lora_B.bias"), tensor));
+            tensors.push((name("lora_B.bias"), OwnedTensor::floats(bias)));
         }
     }
     let config = config(lora, &modules, base);
@@ -49,7 +43,7 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     std::fs::write(&path, config).map_err(|e| io(&path, e))?;
     let path = out.join("adapter_model.safetensors");
     let metadata = [("format".to_string(), "pt".to_string())].into();
-    safetensors::serialize_to_file(tensors, Some(metadata), &path)
+    safetensors::serialize_to_file(tensors.iter().map(|(n, t)| (n, t)), Some(metadata), &path)
         .map_err(|e| Error::malformed(&path, e.to_string()))
 }
 
@@ -94,41 +88,14 @@ fn config(lora: &Lora, modules: &[String], base: &Base<'_>) -> Value {
     })
 }
 
-/// A tensor of the file.
-struct Tensor {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl Tensor {
-    fn of(matrix: &Matrix) -> Self {
-        Self {
-            dtype: match matrix.format {
-                Format::F16 => Dtype::F16,
-                Format::Bf16 => Dtype::BF16,
-                _ => Dtype::F32,
-            },
-            shape: vec![matrix.rows, matrix.columns],
-            bytes: matrix.bytes(),
-        }
-    }
-}
-
-impl View for Tensor {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.bytes.as_slice().into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
+fn tensor(matrix: &Matrix) -> OwnedTensor {
+    OwnedTensor {
+        dtype: match matrix.format {
+            Format::F16 => Dtype::F16,
+            Format::Bf16 => Dtype::BF16,
+            _ => Dtype::F32,
+        },
+        shape: vec![matrix.rows, matrix.columns],
+        bytes: matrix.bytes(),
     }
 }

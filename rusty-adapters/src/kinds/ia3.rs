@@ -2,7 +2,7 @@
 
 use super::Module;
 use crate::Result;
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::draft::Draft;
 use rusty_graph::SiteId;
 use rusty_loader::Format;

@@ -8,7 +8,7 @@ mod saved;
 mod soft_prompt;
 mod vera;
 
-use crate::base::{Base, Place};
+use crate::base_model::{Base, Place};
 use crate::compact::compact;
 use crate::config::{Config, Kind};
 use crate::draft::Draft;

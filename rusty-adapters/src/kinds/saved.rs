@@ -1,7 +1,7 @@
 //! Weights that an adapter brings whole (`modules_to_save`): a linear layer, the embedding, or a norm.
 
 use super::Assembly;
-use crate::base::Place;
+use crate::base_model::Place;
 use crate::draft::Draft;
 use crate::tensors::Tensor;
 use crate::{Error, Result};

@@ -10,7 +10,7 @@ mod methods;
 pub use methods::Method;
 
 use crate::Container;
-use crate::base::Base;
+use crate::base_model::Base;
 use crate::factors::change;
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};

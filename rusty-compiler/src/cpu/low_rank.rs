@@ -3,17 +3,15 @@
 //! `A` is read along its rows, `B` in panels of 32 outputs, so that the second product needs no sum over lanes.
 //! Block formats are decoded in registers.
 
-use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, Stored};
+use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32};
 use super::prefetch::prefetch;
 use super::quantize::InputRows;
 use super::simd::{LANES, Level, Vector, per_isa};
+use super::stored_panel::{InQ4, InQ8, Panel};
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::slots::SiteDelta;
 use rusty_loader::Format;
 use std::sync::Arc;
-
-/// Bytes of a block's scale.
-const SCALE_BYTES: usize = 2;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`.
 ///
@@ -230,78 +228,6 @@ unsafe fn block_dots<V: Vector, P: Panel, const M: usize, const N: usize>(
                 *e.out.add((r + m) * e.stride + c + n) = V::sum(sum);
             }
         }
-    }
-}
-
-/// A row of 32 stored values, read as two vectors and a factor on both.
-trait Panel {
-    const BYTES: usize;
-    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F);
-    /// The factor.
-    unsafe fn scale<V: Vector>(p: *const u8) -> f32;
-}
-
-macro_rules! float_panel {
-    ($kind:ty) => {
-        impl Panel for $kind {
-            const BYTES: usize = PANEL * <$kind as Stored>::BYTES;
-            #[inline(always)]
-            unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
-                // SAFETY: the caller's duty.
-                unsafe {
-                    let high = p.add(LANES * <$kind as Stored>::BYTES);
-                    (
-                        <$kind as Stored>::load::<V>(p),
-                        <$kind as Stored>::load::<V>(high),
-                    )
-                }
-            }
-            #[inline(always)]
-            unsafe fn scale<V: Vector>(_: *const u8) -> f32 {
-                1.0
-            }
-        }
-    };
-}
-float_panel!(InF32);
-float_panel!(InF16);
-float_panel!(InBf16);
-
-struct InQ8;
-struct InQ4;
-
-impl Panel for InQ8 {
-    const BYTES: usize = SCALE_BYTES + PANEL;
-    #[inline(always)]
-    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let codes = p.add(SCALE_BYTES).cast();
-            (V::load_i8(codes), V::load_i8(codes.add(LANES)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn scale<V: Vector>(p: *const u8) -> f32 {
-        // SAFETY: the caller's duty.
-        unsafe { V::half(p.cast()) }
-    }
-}
-
-impl Panel for InQ4 {
-    const BYTES: usize = SCALE_BYTES + PANEL / 2;
-    #[inline(always)]
-    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let pairs: [u8; LANES] = p.add(SCALE_BYTES).cast::<[u8; LANES]>().read();
-            let half = |codes: [u8; LANES]| V::sub(V::load_u8(codes.as_ptr()), V::splat(8.0));
-            (half(pairs.map(|c| c & 15)), half(pairs.map(|c| c >> 4)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn scale<V: Vector>(p: *const u8) -> f32 {
-        // SAFETY: the caller's duty.
-        unsafe { V::half(p.cast()) }
     }
 }
 

@@ -37,6 +37,7 @@ mod product;
 mod quantize;
 mod rows;
 mod simd;
+mod stored_panel;
 mod tile;
 mod weights;
 

@@ -252,22 +252,33 @@ fn attach_file(engine: &Engine, name: &str) -> (AdapterId, u64) {
     (id, status.bytes)
 }
 
-#[test]
-fn a_file_that_is_gone_is_told_to_its_user_only() {
-    let temporary = tempfile::tempdir().expect("folder");
-    let copy = temporary.path().join("sql");
-    std::fs::create_dir(&copy).expect("folder");
-    for file in ["adapter_config.json", "adapter_model.safetensors"] {
-        std::fs::copy(folder("sql").join(file), copy.join(file)).expect(file);
-    }
-    let engine = load(&EngineOptions {
+/// One slot, and no memory for adapters that are in none.
+fn forgetful() -> Engine {
+    load(&EngineOptions {
         adapter_slots: 1,
         adapter_budget: AdapterBudget {
             host: 0,
             ..AdapterBudget::default()
         },
         ..cpu()
-    });
+    })
+}
+
+/// Writes a demo adapter's files into a folder of the test's own.
+fn copied(name: &str, to: &Path) {
+    std::fs::create_dir_all(to).expect("folder");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        let bytes = std::fs::read(folder(name).join(file)).expect(file);
+        std::fs::write(to.join(file), bytes).expect(file);
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_is_told_to_its_user_only() {
+    let temporary = tempfile::tempdir().expect("folder");
+    let copy = temporary.path().join("adapter");
+    copied("sql", &copy);
+    let engine = forgetful();
     let id = engine
         .attach_file(&copy, Precision::Stored)
         .expect("attached");
@@ -299,27 +310,13 @@ fn an_adapter_of_another_model_is_refused_with_both_shapes() {
 fn a_file_that_changed_is_not_taken_for_what_it_was() {
     let temporary = tempfile::tempdir().expect("folder");
     let copy = temporary.path().join("adapter");
-    let write = |name: &str| {
-        std::fs::create_dir_all(&copy).expect("folder");
-        for file in ["adapter_config.json", "adapter_model.safetensors"] {
-            let bytes = std::fs::read(folder(name).join(file)).expect(file);
-            std::fs::write(copy.join(file), bytes).expect(file);
-        }
-    };
-    write("sql");
-    let engine = load(&EngineOptions {
-        adapter_slots: 1,
-        adapter_budget: AdapterBudget {
-            host: 0,
-            ..AdapterBudget::default()
-        },
-        ..cpu()
-    });
+    copied("sql", &copy);
+    let engine = forgetful();
     let id = engine
         .attach_file(&copy, Precision::Stored)
         .expect("attached");
     fresh(&engine, attach(&engine, "json"));
-    write("cypher");
+    copied("cypher", &copy);
     let mut session = engine.session();
     session.set_adapter(id).expect("attached");
     let error = session.generate(&request()).err().expect("changed");
