@@ -205,18 +205,12 @@ pub(crate) fn open(path: &Path, base: &Base<'_>) -> Result<SlotData> {
         return Err(Error::unsupported(path, what));
     }
     let graph = base.graph;
-    let width = graph.width(graph.outputs[1]);
+    let shape = SlotShape::of(graph);
     let adapter = SlotData {
         name: reader.header.name.clone(),
         sites: reader.sites(base)?,
-        embedding: reader.embedding(base.graph.vocab as usize * width as usize)?,
+        embedding: reader.embedding(base.graph.vocab as usize * shape.width as usize)?,
         prefix: reader.prefix(base.graph.kv.len())?,
-    };
-    let shape = SlotShape {
-        sites: &graph.sites,
-        vocab: graph.vocab,
-        width,
-        kv: &graph.kv,
     };
     adapter
         .check(shape)

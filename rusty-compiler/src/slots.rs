@@ -16,7 +16,7 @@
 
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::{Error, PAGE_TOKENS, Result};
-use rusty_graph::{KvLayer, Site, SiteId};
+use rusty_graph::{Graph, KvLayer, Site, SiteId};
 use std::sync::Arc;
 
 /// Which adapter a row uses.
@@ -186,6 +186,18 @@ pub struct SlotShape<'a> {
     pub width: u32,
     /// Layers of the cache.
     pub kv: &'a [KvLayer],
+}
+
+impl<'a> SlotShape<'a> {
+    /// The sizes of a network.
+    pub fn of(graph: &'a Graph) -> Self {
+        Self {
+            sites: &graph.sites,
+            vocab: graph.vocab,
+            width: graph.width(graph.outputs[1]),
+            kv: &graph.kv,
+        }
+    }
 }
 
 /// Why a slot's data does not fit: the site, or the part of the model, and the sizes.

@@ -39,13 +39,7 @@ impl Engine {
 
     fn register(&self, data: Arc<SlotData>, source: Source, prepared_s: f64) -> Result<AdapterId> {
         let graph = self.graph();
-        let shape = SlotShape {
-            sites: &graph.sites,
-            vocab: graph.vocab,
-            width: graph.width(graph.outputs[1]),
-            kv: &graph.kv,
-        };
-        data.check(shape).map_err(|misfit| {
+        data.check(SlotShape::of(graph)).map_err(|misfit| {
             Error::Request(format!(
                 "adapter {} does not fit the model at {}: {}",
                 data.name, misfit.place, misfit.reason
