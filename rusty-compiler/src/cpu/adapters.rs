@@ -5,15 +5,16 @@
 //! rank, and `B u` is added to the tile while it is hot (see [`super::low_rank`]). Rows of BASE take part in
 //! neither.
 
-use crate::slots::{SiteDelta, SlotData, SlotId, SlotShape};
+use super::site_tables::SiteTables;
+use crate::slots::{SlotData, SlotId, SlotShape};
 use crate::{Error, Result};
 use rusty_graph::SiteId;
 use std::sync::Arc;
 
 struct Slot {
     data: Arc<SlotData>,
-    /// Where in `data.sites` a site's delta is, by site.
-    places: Vec<Option<u32>>,
+    /// The tables in `data`, by site.
+    sites: Vec<Option<SiteTables>>,
 }
 
 /// All slots; index 0 is BASE.
@@ -46,11 +47,12 @@ impl SlotTable {
             site: m.place,
             reason: m.reason,
         })?;
-        let mut places = vec![None; shape.sites.len()];
-        for (at, (id, _)) in data.sites.iter().enumerate() {
-            places[id.index()] = Some(at as u32);
+        let mut sites = vec![None; shape.sites.len()];
+        for (id, delta) in &data.sites {
+            let k = shape.sites[id.index()].k as usize;
+            sites[id.index()] = Some(SiteTables::new(delta, k));
         }
-        self.slots[place] = Some(Slot { data, places });
+        self.slots[place] = Some(Slot { data, sites });
         self.survey();
         Ok(())
     }
@@ -85,10 +87,9 @@ impl SlotTable {
     }
 
     /// What a slot does at a site.
-    pub(super) fn delta(&self, slot: SlotId, site: Option<SiteId>) -> Option<&SiteDelta> {
+    pub(super) fn delta(&self, slot: SlotId, site: Option<SiteId>) -> Option<&SiteTables> {
         let slot = self.slots.get(slot.0 as usize)?.as_ref()?;
-        let at = (*slot.places.get(site?.index())?)?;
-        Some(&slot.data.sites[at as usize].1)
+        slot.sites.get(site?.index())?.as_ref()
     }
 
     /// Largest rank in any slot.

@@ -5,6 +5,7 @@ use super::body::{self, Lanes, Program, Registers, RopeRows};
 use super::kv::{self, KvPool};
 use super::memory::Buffer;
 use super::pool::Barrier;
+use super::prefetch::Ahead;
 use super::quantize::Inputs;
 use super::simd::Level;
 use super::weights::Weights;
@@ -59,6 +60,8 @@ pub(super) struct Scratch {
     pub(super) panel: Buffer,
     /// Scores, two partials and a block's results.
     pub(super) attention: Buffer,
+    /// Tables of adapters that are soon read.
+    pub(super) ahead: Ahead,
 }
 
 // SAFETY: the pointers are refilled by the thread that uses them.

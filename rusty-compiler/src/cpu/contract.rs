@@ -5,13 +5,13 @@
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::injection::{Group, Tile};
+use super::injection::{Group, Sites, Tile};
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::{Error, Result};
-use rusty_graph::{SiteId, WeightId};
+use rusty_graph::WeightId;
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
@@ -25,7 +25,6 @@ pub(super) const STRIP: usize = 128;
 pub(super) struct PartCode {
     pub(super) weight: WeightId,
     pub(super) n: usize,
-    pub(super) site: Option<SiteId>,
 }
 
 /// Parts and tails that belong together.
@@ -45,9 +44,14 @@ pub(super) struct Contract {
     bundles: Vec<Bundle>,
     pub(super) strip: usize,
     strips: usize,
+    /// Products of a block of rows: its strips' parts.
+    pub(super) products: usize,
     pub(super) forms: Forms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
+    pub(super) sites: Sites,
+    /// Sites of the contraction that follows.
+    pub(super) next: Option<Sites>,
 }
 
 /// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
@@ -86,8 +90,15 @@ impl Contract {
         for b in &mut bundles {
             b.strips = b.width.div_ceil(strip);
         }
+        let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
-            rows: RowSet::of(plan, kernel)?,
+            rows,
+            sites: Sites {
+                rows,
+                parts: parts.iter().map(|p| p.site).collect(),
+            },
+            next: None,
+            products: bundles.iter().map(|b| b.strips * b.parts.len()).sum(),
             k: *k as usize,
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: parts
@@ -95,7 +106,6 @@ impl Contract {
                 .map(|p| PartCode {
                     weight: p.weight,
                     n: p.n as usize,
-                    site: p.site,
                 })
                 .collect(),
             strips: bundles.iter().map(|b| b.strips).sum(),
@@ -133,11 +143,14 @@ impl Contract {
             return;
         }
         let groups = match ctx.adapted {
-            true => self.groups(ctx, rows),
+            true => self.sites.groups(ctx),
             false => vec![],
         };
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows, &groups) };
+        if ctx.adapted {
+            self.look_ahead(ctx, thread, &mut scratch.ahead);
+        }
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
@@ -176,7 +189,7 @@ impl Contract {
         groups: &[Group<'_>],
     ) -> Filled {
         let mut filled = Filled {
-            plain: ctx.inputs.rows(self.k),
+            plain: ctx.inputs.rows(self.k, self.forms),
             gained: vec![],
         };
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
@@ -189,13 +202,13 @@ impl Contract {
                 filled.gained = self.gained(ctx, rows);
             }
             if rows <= PRIVATE_ROWS && filled.gained.iter().all(Option::is_none) {
-                filled.plain = scratch.inputs.rows(self.k);
+                filled.plain = scratch.inputs.rows(self.k, self.forms);
                 for row in 0..rows {
                     let x = self.input(ctx, scratch, row);
                     fill_row(ctx.level, filled.plain, row, x, self.k, forms);
                 }
                 if !groups.is_empty() {
-                    self.reduce(ctx, thread, rows, filled.plain, groups);
+                    self.reduce(ctx, thread, filled.plain, groups, &mut scratch.ahead);
                 }
                 return filled;
             }
@@ -210,7 +223,7 @@ impl Contract {
             }
             ctx.barrier.wait();
             if !groups.is_empty() {
-                self.reduce(ctx, thread, rows, filled.plain, groups);
+                self.reduce(ctx, thread, filled.plain, groups, &mut scratch.ahead);
             }
         }
         filled
@@ -259,10 +272,11 @@ impl Contract {
                     .flatten()
                     .unwrap_or(filled.plain);
                 let out = part_tile(i);
-                if !groups.is_empty() {
-                    self.prefetch_expand(groups, p, place);
+                if ctx.adapted {
+                    self.await_expand(ctx, groups, p, place, &mut scratch.ahead);
                 }
                 self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
+                scratch.ahead.end_product();
                 if !groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
                     self.expand(ctx, groups, p, place, out);

@@ -9,6 +9,7 @@ use super::kv::{self, KvPool};
 use super::largest::Largest;
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
+use super::prefetch::Ahead;
 use super::quantize::Inputs;
 use super::rows::Rows;
 use super::simd::{LANES, Level};
@@ -113,6 +114,7 @@ impl CpuExecutable {
             needs.add(&code, &plan, kernel);
             codes.push(code);
         }
+        link(&mut codes);
         let asked = plan
             .kv_bytes_per_token(options.kv.bytes() as u64)
             .saturating_mul(u64::from(options.pages) * PAGE_TOKENS as u64);
@@ -359,6 +361,7 @@ impl Memory {
             inputs: Inputs::new(PRIVATE_ROWS, needs.k),
             panel: Buffer::new(panel),
             attention: Buffer::words(needs.attention),
+            ahead: Ahead::default(),
         };
         let spans = most_spans(pages as usize * PAGE_TOKENS);
         let partials = 4 * threads * Attend::partial_words(needs.padded, spans) * 4;
@@ -432,6 +435,16 @@ fn code(
         Anchor::ArgMax { .. } => Code::Largest(Largest::new(plan, kernel)?),
         Anchor::Attention { .. } => Code::Attend(Attend::new(plan, kernel, weights, counter)?),
     })
+}
+
+/// Tells every contraction which one follows it.
+fn link(codes: &mut [Code]) {
+    let mut next = None;
+    for code in codes.iter_mut().rev() {
+        if let Code::Contract(contract) = code {
+            contract.next = next.replace(contract.sites.clone());
+        }
+    }
 }
 
 /// Consecutive rows of one sequence.

@@ -3,6 +3,7 @@
 //! Both operands are read along `k`, sixteen lanes at a time, with one accumulator per pair and one sum over
 //! lanes at the end; that order is the same for every tile shape. Weights are converted in registers.
 
+use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::{LANES, Vector, per_isa};
 
@@ -69,6 +70,9 @@ impl Stored for InBf16 {
     }
 }
 
+/// Values along `k` between two looks ahead.
+const SEGMENT: usize = 16 * LANES;
+
 /// The product's extents and where it goes: `out[r * stride + c]`.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
@@ -79,50 +83,55 @@ pub(super) struct Extent {
     pub(super) stride: usize,
 }
 
+/// Steps at which [`multiply`] asks for memory ahead, about.
+pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {
+    rows.div_ceil(6) * columns.div_ceil(4) * k.div_ceil(SEGMENT)
+}
+
 per_isa! {
     /// `out[r * stride + c] = x[first + r] . w[c]`.
     ///
     /// # Safety
     /// `w` holds `columns` rows, `x` the rows, `out` the results.
-    pub(super) fn multiply(w: FloatRows, x: InputRows, extent: Extent) = multiply_with
+    pub(super) fn multiply(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) = multiply_with
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: Vector>(w: FloatRows, x: InputRows, extent: Extent) {
+unsafe fn multiply_with<V: Vector>(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) {
     // SAFETY: the caller's duty.
     unsafe {
         match w.kind {
-            FloatKind::F32 => blocks::<V, InF32>(w, x, extent),
-            FloatKind::F16 => blocks::<V, InF16>(w, x, extent),
-            FloatKind::Bf16 => blocks::<V, InBf16>(w, x, extent),
+            FloatKind::F32 => blocks::<V, InF32>(w, x, extent, ahead),
+            FloatKind::F16 => blocks::<V, InF16>(w, x, extent, ahead),
+            FloatKind::Bf16 => blocks::<V, InBf16>(w, x, extent, ahead),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn blocks<V: Vector, S: Stored>(w: FloatRows, x: InputRows, e: Extent) {
+unsafe fn blocks<V: Vector, S: Stored>(w: FloatRows, x: InputRows, e: Extent, ahead: &mut Ahead) {
     let mut r = 0;
     // SAFETY: the caller's duty; tiles stay inside the extent.
     unsafe {
         if V::FLOAT_TILE == (6, 4) {
             while e.rows - r >= 6 {
-                columns::<V, S, 6, 4>(w, x, e, r);
+                columns::<V, S, 6, 4>(w, x, e, r, ahead);
                 r += 6;
             }
             while e.rows - r >= 2 {
-                columns::<V, S, 2, 8>(w, x, e, r);
+                columns::<V, S, 2, 8>(w, x, e, r, ahead);
                 r += 2;
             }
             if r < e.rows {
-                columns::<V, S, 1, 8>(w, x, e, r);
+                columns::<V, S, 1, 8>(w, x, e, r, ahead);
             }
         } else {
             while V::FLOAT_TILE.0 >= 2 && e.rows - r >= 2 {
-                columns::<V, S, 2, 3>(w, x, e, r);
+                columns::<V, S, 2, 3>(w, x, e, r, ahead);
                 r += 2;
             }
             while r < e.rows {
-                columns::<V, S, 1, 4>(w, x, e, r);
+                columns::<V, S, 1, 4>(w, x, e, r, ahead);
                 r += 1;
             }
         }
@@ -136,16 +145,17 @@ unsafe fn columns<V: Vector, S: Stored, const M: usize, const N: usize>(
     x: InputRows,
     e: Extent,
     r: usize,
+    ahead: &mut Ahead,
 ) {
     let mut c = 0;
     // SAFETY: the caller's duty.
     unsafe {
         while e.columns - c >= N {
-            tile::<V, S, M, N>(w, x, e, r, c);
+            tile::<V, S, M, N>(w, x, e, (r, c), ahead);
             c += N;
         }
         while c < e.columns {
-            tile::<V, S, M, 1>(w, x, e, r, c);
+            tile::<V, S, M, 1>(w, x, e, (r, c), ahead);
             c += 1;
         }
     }
@@ -156,8 +166,8 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
     w: FloatRows,
     x: InputRows,
     e: Extent,
-    r: usize,
-    c: usize,
+    (r, c): (usize, usize),
+    ahead: &mut Ahead,
 ) {
     // SAFETY: the caller's duty; weights past `k` are not read, inputs there are zero.
     unsafe {
@@ -168,6 +178,9 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
         let whole = w.k / LANES * LANES;
         let mut i = 0;
         while i < whole {
+            if i.is_multiple_of(SEGMENT) {
+                ahead.step();
+            }
             let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n].add(i * S::BYTES)));
             for m in 0..M {
                 let a = V::load(xs[m].add(i));

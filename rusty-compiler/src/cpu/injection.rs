@@ -1,33 +1,92 @@
 //! An adapter's share of a contraction: scaled inputs, `A x` before the tiles, `B u` on a tile while it is hot.
 
-use super::context::Context;
-use super::contract::{Contract, PartCode};
+use super::context::{Context, RowSet};
+use super::contract::Contract;
 use super::low_rank;
+use super::prefetch::Ahead;
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
-use crate::slots::SiteDelta;
+use super::site_tables::SiteTables;
+use rusty_graph::SiteId;
 use std::sync::atomic::Ordering;
+
+/// Where a kernel's rows may be adapted: its rows and the site of each part.
+#[derive(Clone)]
+pub(super) struct Sites {
+    pub(super) rows: RowSet,
+    pub(super) parts: Vec<Option<SiteId>>,
+}
+
+impl Sites {
+    /// Neighbouring rows with the same adapter, part by part.
+    pub(super) fn groups<'a>(&self, ctx: &Context<'a>) -> Vec<Group<'a>> {
+        let rows = ctx.rows(self.rows);
+        let mut groups = vec![];
+        for (part, site) in self.parts.iter().enumerate() {
+            let mut next = 0;
+            while next < rows {
+                let first = next;
+                let slot = ctx.slot(self.rows, first);
+                next += 1;
+                while next < rows && ctx.slot(self.rows, next) == slot {
+                    next += 1;
+                }
+                if let Some(delta) = ctx.slots.delta(slot, *site) {
+                    groups.push(Group {
+                        part,
+                        first,
+                        rows: next - first,
+                        delta,
+                    });
+                }
+            }
+        }
+        groups
+    }
+}
+
+/// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
+/// products, cut through few groups, so that threads neither share lines of results nor tables.
+fn share<'a, 'b>(
+    groups: &'b [Group<'a>],
+    thread: usize,
+    threads: usize,
+) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
+    let all: usize = groups.iter().map(|g| g.delta.rank * g.rows).sum();
+    let (start, end) = (all * thread / threads, all * (thread + 1) / threads);
+    let mut before = 0;
+    groups.iter().filter_map(move |group| {
+        let rank = |at: usize| {
+            at.saturating_sub(before)
+                .div_ceil(group.rows)
+                .min(group.delta.rank)
+        };
+        let (from, to) = (rank(start), rank(end));
+        before += group.delta.rank * group.rows;
+        (from < to).then_some((group, (from, to)))
+    })
+}
 
 /// Rows of one part that share an adapter.
 pub(super) struct Group<'a> {
     part: usize,
     first: usize,
     rows: usize,
-    delta: &'a SiteDelta,
+    delta: &'a SiteTables,
 }
 
 impl Contract {
     /// Own inputs for each part that some row's adapter scales.
     pub(super) fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
-        let gains = |part: &PartCode| {
+        let gains = |site: &Option<SiteId>| {
             (0..rows).any(|r| {
-                let delta = ctx.slots.delta(ctx.slot(self.rows, r), part.site);
-                delta.is_some_and(|d| d.gain_in.is_some())
+                let delta = ctx.slots.delta(ctx.slot(self.rows, r), *site);
+                delta.is_some_and(|d| !d.gain_in.is_null())
             })
         };
-        let parts = self.parts.iter().zip(ctx.gained);
+        let parts = self.sites.parts.iter().zip(ctx.gained);
         parts
-            .map(|(part, inputs)| gains(part).then(|| inputs.rows(self.k)))
+            .map(|(site, inputs)| gains(site).then(|| inputs.rows(self.k, self.forms)))
             .collect()
     }
 
@@ -41,14 +100,14 @@ impl Contract {
     ) {
         let delta = ctx
             .slots
-            .delta(ctx.slot(self.rows, row), self.parts[part].site);
+            .delta(ctx.slot(self.rows, row), self.sites.parts[part]);
         // SAFETY: the row's float inputs serve as the scaled copy before they are filled for good.
         unsafe {
             let mut from = x;
-            if let Some(gain) = delta.and_then(|d| d.gain_in.as_ref()) {
+            if let Some(delta) = delta.filter(|d| !d.gain_in.is_null()) {
                 let to = inputs.float_row(row);
-                for (i, g) in gain.iter().enumerate() {
-                    *to.add(i) = g * *x.add(i);
+                for i in 0..self.k {
+                    *to.add(i) = *delta.gain_in.add(i) * *x.add(i);
                 }
                 from = to;
             }
@@ -71,68 +130,46 @@ impl Contract {
         &self,
         ctx: &Context<'_>,
         thread: usize,
-        rows: usize,
         x: InputRows,
         groups: &[Group<'_>],
+        ahead: &mut Ahead,
     ) {
-        let stride = ctx.slots.largest_rank();
-        let share = |delta: &SiteDelta| {
-            let part = |t: usize| delta.rank as usize * t / ctx.threads;
-            (part(thread), part(thread + 1))
-        };
-        for (i, group) in groups.iter().enumerate() {
-            if let Some(next) = groups.get(i + 1) {
-                low_rank::prefetch_ranks(next.delta, share(next.delta));
-            }
+        let (rows, stride) = (ctx.rows(self.rows), ctx.slots.largest_rank());
+        for (group, ranks) in share(groups, thread, ctx.threads) {
             let at = (group.part * rows + group.first) * stride;
             let u = ctx.lows.floats().wrapping_add(at);
             let place = (group.first, group.rows);
             // SAFETY: inputs are filled; ranks are disjoint between threads.
             unsafe {
-                let ranks = share(group.delta);
-                low_rank::reduce(ctx.level, group.delta, x, place, ranks, u, stride);
+                low_rank::reduce(ctx.level, group.delta, x, place, ranks, (u, stride), ahead);
             }
         }
         ctx.counters[self.counter + 1].fetch_add(1, Ordering::Release);
     }
 
-    /// Neighbouring rows with the same adapter, part by part.
-    pub(super) fn groups<'a>(&'a self, ctx: &'a Context<'_>, rows: usize) -> Vec<Group<'a>> {
-        let part_groups = move |(part, code): (usize, &'a PartCode)| {
-            let mut next = 0;
-            std::iter::from_fn(move || {
-                while next < rows {
-                    let first = next;
-                    let slot = ctx.slot(self.rows, first);
-                    next += 1;
-                    while next < rows && ctx.slot(self.rows, next) == slot {
-                        next += 1;
-                    }
-                    if let Some(delta) = ctx.slots.delta(slot, code.site) {
-                        let rows = next - first;
-                        return Some(Group {
-                            part,
-                            first,
-                            rows,
-                            delta,
-                        });
-                    }
-                }
-                None
-            })
-        };
-        self.parts
-            .iter()
-            .enumerate()
-            .flat_map(part_groups)
-            .collect()
+    /// Has this thread's share of the next kernel's `A` asked for during the coming products.
+    pub(super) fn look_ahead(&self, ctx: &Context<'_>, thread: usize, ahead: &mut Ahead) {
+        ahead.start_kernel();
+        let groups = self.next.as_ref().map(|next| next.groups(ctx));
+        for (group, ranks) in share(&groups.unwrap_or_default(), thread, ctx.threads) {
+            ahead.push_later(group.delta.rank_bytes(ranks));
+        }
     }
 
-    /// Asks for what [`Contract::expand`] will read.
-    pub(super) fn prefetch_expand(&self, groups: &[Group<'_>], part: usize, tile: Tile) {
+    /// Has what [`Contract::expand`] will read asked for during the coming product.
+    pub(super) fn await_expand(
+        &self,
+        ctx: &Context<'_>,
+        groups: &[Group<'_>],
+        part: usize,
+        tile: Tile,
+        ahead: &mut Ahead,
+    ) {
         for (group, _) in tile.groups(groups, part) {
-            low_rank::prefetch_columns(group.delta, tile.columns);
+            ahead.push_due(group.delta.column_bytes(tile.columns));
         }
+        let steps = self.steps(ctx.weights, part, tile.rows.1, tile.columns.1);
+        ahead.start_product(steps, self.products.div_ceil(ctx.threads));
     }
 
     /// Adds the adapters' part to a tile.
@@ -167,16 +204,18 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// A part's groups with the rows of each that are in the tile, as first and count.
+    /// A part's groups (which come part by part) with the rows of each that are in the tile, as first and count.
     fn groups<'a, 'b>(
         self,
         groups: &'b [Group<'a>],
         part: usize,
     ) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
         let (start, end) = (self.rows.0, self.rows.0 + self.rows.1);
-        groups.iter().filter_map(move |group| {
+        let groups = &groups[groups.partition_point(|g| g.part < part)..];
+        let groups = groups.iter().take_while(move |g| g.part == part);
+        groups.filter_map(move |group| {
             let (from, to) = (group.first.max(start), (group.first + group.rows).min(end));
-            (group.part == part && from < to).then(|| (group, (from, to - from)))
+            (from < to).then(|| (group, (from, to - from)))
         })
     }
 }

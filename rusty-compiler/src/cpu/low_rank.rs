@@ -1,30 +1,29 @@
 //! The two small products of an adapter at a site: `u = scale (A x)` and `y = gain y + B u + bias`.
 //!
 //! `A` is read along its rows, `B` in panels of 32 outputs, so that the second product needs no sum over lanes.
-//! Block formats are decoded in registers.
+//! Block formats are decoded in registers; int8 is multiplied as it is, see [`super::int8_table`].
 
 use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32};
-use super::prefetch::prefetch;
+use super::int8_table;
+use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::{LANES, Level, Vector, per_isa};
+use super::site_tables::{SiteTables, Table, TableKind};
 use super::stored_panel::{InQ4, InQ8, Panel};
-use crate::delta_table::{DeltaTable, PANEL};
-use crate::slots::SiteDelta;
-use rusty_loader::Format;
-use std::sync::Arc;
+use crate::delta_table::PANEL;
 
-/// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`.
+/// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride.
 ///
 /// # Safety
 /// The rows' single-precision inputs are filled; this thread owns those ranks of `u`; the delta fits its site.
 pub(super) unsafe fn reduce(
     level: Level,
-    delta: &SiteDelta,
+    delta: &SiteTables,
     x: InputRows,
     (first, rows): (usize, usize),
     (from, to): (usize, usize),
-    u: *mut f32,
-    stride: usize,
+    (u, stride): (*mut f32, usize),
+    ahead: &mut Ahead,
 ) {
     if from >= to {
         return;
@@ -38,8 +37,11 @@ pub(super) unsafe fn reduce(
     };
     // SAFETY: the caller's duty; `A` has `rank` rows of `k`.
     unsafe {
-        match &delta.a {
-            Some(a) => multiply(level, a, from, x, extent),
+        match delta.a {
+            Some(a) => {
+                let at = a.at.wrapping_add(from * a.row_bytes);
+                multiply(level, (Table { at, ..a }, delta.k), x, extent, ahead);
+            }
             None => {
                 for row in 0..rows {
                     let from_x = x.float_row(first + row).add(from);
@@ -49,53 +51,33 @@ pub(super) unsafe fn reduce(
         }
         for row in 0..rows {
             for r in from..to {
-                *u.add(row * stride + r) *= delta.scale[r];
+                *u.add(row * stride + r) *= *delta.scale.add(r);
             }
         }
     }
 }
 
-/// Asks for ranks `from .. to` of `A`.
-pub(super) fn prefetch_ranks(delta: &SiteDelta, (from, to): (usize, usize)) {
-    if let Some(a) = &delta.a {
-        let rows = from * a.row_bytes()..to * a.row_bytes();
-        prefetch(a.bytes().get(rows).unwrap_or_default());
-    }
-}
-
-/// Asks for the panels of columns `first ..`.
-pub(super) fn prefetch_columns(delta: &SiteDelta, (first, count): (usize, usize)) {
-    if let Some(b) = &delta.b {
-        let panel = delta.rank as usize * b.row_bytes();
-        let panels = first / PANEL * panel..(first + count).div_ceil(PANEL) * panel;
-        prefetch(b.bytes().get(panels).unwrap_or_default());
-    }
-}
-
-unsafe fn multiply(level: Level, a: &DeltaTable, from: usize, x: InputRows, extent: Extent) {
-    let at = a.bytes().as_ptr().wrapping_add(from * a.row_bytes());
-    let k = a.columns();
-    let kind = match a.format() {
-        Format::F32 => Some(FloatKind::F32),
-        Format::F16 => Some(FloatKind::F16),
-        Format::Bf16 => Some(FloatKind::Bf16),
-        Format::Blocks(_) => None,
-    };
+unsafe fn multiply(
+    level: Level,
+    (a, k): (Table, usize),
+    x: InputRows,
+    extent: Extent,
+    ahead: &mut Ahead,
+) {
+    let at = a.at;
     // SAFETY: the caller's duty.
     unsafe {
-        match kind {
-            Some(kind) => float::multiply(level, FloatRows { kind, at, k }, x, extent),
-            None => {
-                let nibbles = is_nibbles(a);
-                multiply_blocks(level, BlockRows { at, k, nibbles }, x, extent);
+        match a.kind {
+            TableKind::Float(kind) => {
+                float::multiply(level, FloatRows { kind, at, k }, x, extent, ahead)
             }
+            TableKind::Int8 if x.quantized => {
+                int8_table::multiply(level, BlockRows { at, k }, x, extent)
+            }
+            TableKind::Int8 => multiply_int8(level, BlockRows { at, k }, x, extent),
+            TableKind::Int4 => multiply_int4(level, BlockRows { at, k }, x, extent),
         }
     }
-}
-
-/// Whether a block table is Q4_0, not Q8_0.
-fn is_nibbles(table: &DeltaTable) -> bool {
-    table.format().block_bytes() == InQ4::BYTES
 }
 
 /// Adds the delta to columns `first ..` of some rows: `y = gain_out * y + B u + bias`. `u` and `y` come with the
@@ -106,26 +88,18 @@ fn is_nibbles(table: &DeltaTable) -> bool {
 /// fits its site.
 pub(super) unsafe fn expand(
     level: Level,
-    delta: &SiteDelta,
+    delta: &SiteTables,
     rows: usize,
     u: (*const f32, usize),
     (first, count): (usize, usize),
     y: (*mut f32, usize),
 ) {
-    let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
-    let b = delta.b.as_ref();
     let columns = Columns {
-        b: b.map_or(std::ptr::null(), |b| b.bytes().as_ptr()),
-        format: match b.map(DeltaTable::format) {
-            None | Some(Format::F32) => PanelFormat::F32,
-            Some(Format::F16) => PanelFormat::F16,
-            Some(Format::Bf16) => PanelFormat::Bf16,
-            Some(Format::Blocks(_)) if b.is_some_and(is_nibbles) => PanelFormat::Q4,
-            Some(Format::Blocks(_)) => PanelFormat::Q8,
-        },
-        rank: if b.is_some() { delta.rank as usize } else { 0 },
-        gain: vector(&delta.gain_out),
-        bias: vector(&delta.bias),
+        b: delta.b.map_or(std::ptr::null(), |b| b.at),
+        kind: delta.b.map_or(TableKind::Float(FloatKind::F32), |b| b.kind),
+        rank: if delta.b.is_some() { delta.rank } else { 0 },
+        gain: delta.gain_out,
+        bias: delta.bias,
         first,
         count,
         rows,
@@ -136,25 +110,29 @@ pub(super) unsafe fn expand(
 
 /// Rows of Q8_0 or Q4_0 blocks.
 #[derive(Clone, Copy)]
-struct BlockRows {
-    at: *const u8,
-    k: usize,
-    nibbles: bool,
+pub(super) struct BlockRows {
+    pub(super) at: *const u8,
+    pub(super) k: usize,
 }
 
 per_isa! {
-    fn multiply_blocks(a: BlockRows, x: InputRows, extent: Extent) = multiply_blocks_with
+    fn multiply_int8(a: BlockRows, x: InputRows, extent: Extent) = multiply_int8_with
+}
+
+per_isa! {
+    fn multiply_int4(a: BlockRows, x: InputRows, extent: Extent) = multiply_int4_with
 }
 
 #[inline(always)]
-unsafe fn multiply_blocks_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
+unsafe fn multiply_int8_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
     // SAFETY: the caller's duty.
-    unsafe {
-        match a.nibbles {
-            false => block_rows::<V, InQ8>(a, x, e),
-            true => block_rows::<V, InQ4>(a, x, e),
-        }
-    }
+    unsafe { block_rows::<V, InQ8>(a, x, e) }
+}
+
+#[inline(always)]
+unsafe fn multiply_int4_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
+    // SAFETY: the caller's duty.
+    unsafe { block_rows::<V, InQ4>(a, x, e) }
 }
 
 #[inline(always)]
@@ -232,24 +210,15 @@ unsafe fn block_dots<V: Vector, P: Panel, const M: usize, const N: usize>(
 }
 
 #[derive(Clone, Copy)]
-enum PanelFormat {
-    F32,
-    F16,
-    Bf16,
-    Q8,
-    Q4,
-}
-
-#[derive(Clone, Copy)]
-struct Columns {
-    b: *const u8,
-    format: PanelFormat,
-    rank: usize,
+pub(super) struct Columns {
+    pub(super) b: *const u8,
+    kind: TableKind,
+    pub(super) rank: usize,
     gain: *const f32,
     bias: *const f32,
-    first: usize,
-    count: usize,
-    rows: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) rows: usize,
 }
 
 per_isa! {
@@ -260,12 +229,12 @@ per_isa! {
 unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
     // SAFETY: the caller's duty.
     unsafe {
-        match c.format {
-            PanelFormat::F32 => expand_rows::<V, InF32>(c, u, y),
-            PanelFormat::F16 => expand_rows::<V, InF16>(c, u, y),
-            PanelFormat::Bf16 => expand_rows::<V, InBf16>(c, u, y),
-            PanelFormat::Q8 => expand_rows::<V, InQ8>(c, u, y),
-            PanelFormat::Q4 => expand_rows::<V, InQ4>(c, u, y),
+        match c.kind {
+            TableKind::Float(FloatKind::F32) => expand_rows::<V, InF32>(c, u, y),
+            TableKind::Float(FloatKind::F16) => expand_rows::<V, InF16>(c, u, y),
+            TableKind::Float(FloatKind::Bf16) => expand_rows::<V, InBf16>(c, u, y),
+            TableKind::Int8 => int8_table::expand::<V>(c, u, y),
+            TableKind::Int4 => expand_rows::<V, InQ4>(c, u, y),
         }
     }
 }
@@ -326,11 +295,18 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
             }
         }
         for (half, sum) in sums.into_iter().flatten().enumerate() {
-            let column = panel * PANEL + half * LANES;
-            if column >= c.first + i && column < c.first + c.count {
-                add_to::<V>(c, column, sum, y);
-            }
+            add_half::<V>(c, 2 * panel + half, sum, y);
         }
+    }
+}
+
+/// Adds the sums of half a panel where the strip has it.
+#[inline(always)]
+pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
+    let column = half * LANES;
+    if column >= c.first && column < c.first + c.count {
+        // SAFETY: the caller's duty.
+        unsafe { add_to::<V>(c, column, sum, y) };
     }
 }
 

@@ -6,9 +6,26 @@ use super::float::{self, Extent, FloatRows};
 use super::quantize::InputRows;
 use super::simd::LANES;
 use super::tile::{self, Panel};
-use super::weights::Matrix;
+use super::weights::{Matrix, Weights};
 
 impl Contract {
+    /// Steps of a product's inner loops, about.
+    pub(super) fn steps(
+        &self,
+        weights: &Weights,
+        part: usize,
+        rows: usize,
+        columns: usize,
+    ) -> usize {
+        match weights.matrix_of(self.parts[part].weight) {
+            Some(Matrix::Float { k, .. }) => float::steps(*k, rows, columns),
+            Some(Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. }) => {
+                columns.div_ceil(LANES) * tile::steps(layout, rows)
+            }
+            None => 0,
+        }
+    }
+
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn product(
         &self,
@@ -44,7 +61,7 @@ impl Contract {
                         out,
                         stride: self.strip,
                     };
-                    float::multiply(ctx.level, w, x, extent);
+                    float::multiply(ctx.level, w, x, extent, &mut scratch.ahead);
                 }
                 Matrix::Panels { layout, offset } => {
                     for panel in panels {
@@ -55,7 +72,8 @@ impl Contract {
                             .add(offset + panel * layout.panel_bytes());
                         let out = out.add(panel * LANES - column);
                         let panel = Panel::new(layout, at);
-                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                        let ahead = &mut scratch.ahead;
+                        tile::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
                     }
                 }
                 Matrix::Stored { bytes, layout } => {
@@ -68,7 +86,8 @@ impl Contract {
                         layout.pack(bytes, panel, packed);
                         let out = out.add(panel * LANES - column);
                         let panel = Panel::new(layout, at);
-                        tile::multiply(ctx.level, panel, x, first, rows, out, self.strip);
+                        let ahead = &mut scratch.ahead;
+                        tile::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
                     }
                 }
             }

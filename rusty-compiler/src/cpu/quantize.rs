@@ -45,6 +45,8 @@ pub(super) struct InputRows {
     /// `[rows, Kind::ALL, 2 groups]` words: integers, or floats for [`Kind::Min4`].
     pub(super) starts: *mut i32,
     pub(super) groups: usize,
+    /// Whether codes and scales are filled.
+    pub(super) quantized: bool,
 }
 
 impl Inputs {
@@ -59,8 +61,8 @@ impl Inputs {
         }
     }
 
-    /// The rows as a kernel of input width `k` uses them.
-    pub(super) fn rows(&self, k: usize) -> InputRows {
+    /// The rows as a kernel of input width `k` uses them, which has these forms filled.
+    pub(super) fn rows(&self, k: usize, forms: Forms) -> InputRows {
         InputRows {
             floats: self.floats.floats(),
             float_stride: float_stride(k),
@@ -69,6 +71,7 @@ impl Inputs {
             scales: self.scales.floats(),
             starts: self.starts.ptr().cast(),
             groups: k / GROUP,
+            quantized: forms.quantized(),
         }
     }
 

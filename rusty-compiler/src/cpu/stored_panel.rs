@@ -5,7 +5,7 @@ use super::simd::{LANES, Vector};
 use crate::delta_table::PANEL;
 
 /// Bytes of a block's scale.
-const SCALE_BYTES: usize = 2;
+pub(super) const SCALE_BYTES: usize = 2;
 
 /// A row of 32 stored values, read as two vectors and a factor on both.
 pub(super) trait Panel {

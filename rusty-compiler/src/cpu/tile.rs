@@ -5,8 +5,12 @@
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
 use super::panel::{GROUP, Kind, PanelLayout};
+use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::{LANES, Vector, per_isa};
+
+/// Groups between two looks ahead: in the loop over groups they would take its registers.
+const SEGMENT: usize = 4;
 
 /// One panel to multiply.
 #[derive(Clone, Copy)]
@@ -34,40 +38,46 @@ impl Panel {
     }
 }
 
+/// Steps at which [`multiply`] asks for memory ahead, about, for one panel and `rows` rows.
+pub(super) fn steps(layout: &PanelLayout, rows: usize) -> usize {
+    rows.div_ceil(8) * layout.groups().div_ceil(SEGMENT)
+}
+
 per_isa! {
-    /// `out[r * stride ..][..16] = x[first + r] W^T` for `rows` rows over the panel's sixteen columns.
+    /// `out[r * stride ..][..16] = x[first + r] W^T` for `rows` rows over the panel's sixteen columns; `place` is `(first,
+    /// rows)`.
     ///
     /// # Safety
     /// The panel and the input rows are whole; `out` holds 16 values per row.
-    pub(super) fn multiply(panel: Panel, x: InputRows, first: usize, rows: usize, out: *mut f32, stride: usize) = multiply_with
+    pub(super) fn multiply(panel: Panel, x: InputRows, place: (usize, usize), out: *mut f32, stride: usize, ahead: &mut Ahead) = multiply_with
 }
 
 #[inline(always)]
 unsafe fn multiply_with<V: Vector>(
     panel: Panel,
     x: InputRows,
-    first: usize,
-    rows: usize,
+    (first, rows): (usize, usize),
     out: *mut f32,
     stride: usize,
+    ahead: &mut Ahead,
 ) {
     let mut r = 0;
     // SAFETY: the caller's duty; each call covers rows below `rows`.
     unsafe {
         while V::QUANT_ROWS >= 8 && rows - r >= 8 {
-            tile::<V, 8>(panel, x, first + r, out.add(r * stride), stride);
+            tile::<V, 8>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 8;
         }
         while V::QUANT_ROWS >= 4 && rows - r >= 4 {
-            tile::<V, 4>(panel, x, first + r, out.add(r * stride), stride);
+            tile::<V, 4>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 4;
         }
         while V::QUANT_ROWS >= 2 && rows - r >= 2 {
-            tile::<V, 2>(panel, x, first + r, out.add(r * stride), stride);
+            tile::<V, 2>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 2;
         }
         while r < rows {
-            tile::<V, 1>(panel, x, first + r, out.add(r * stride), stride);
+            tile::<V, 1>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 1;
         }
     }
@@ -80,6 +90,7 @@ unsafe fn tile<V: Vector, const M: usize>(
     first: usize,
     out: *mut f32,
     stride: usize,
+    ahead: &mut Ahead,
 ) {
     let rows = Rows::<M> {
         codes: std::array::from_fn(|m| {
@@ -93,10 +104,10 @@ unsafe fn tile<V: Vector, const M: usize>(
     // SAFETY: the caller's duty.
     unsafe {
         let sums = match panel.kind {
-            Kind::Block4 => block4::<V, M>(panel, &rows),
-            Kind::Block8 => block8::<V, M>(panel, &rows),
-            Kind::Min4 => min4::<V, M>(panel, &rows),
-            Kind::Half6 => half6::<V, M>(panel, &rows),
+            Kind::Block4 => block4::<V, M>(panel, &rows, ahead),
+            Kind::Block8 => block8::<V, M>(panel, &rows, ahead),
+            Kind::Min4 => min4::<V, M>(panel, &rows, ahead),
+            Kind::Half6 => half6::<V, M>(panel, &rows, ahead),
         };
         for (m, sum) in sums.iter().enumerate() {
             V::store(out.add(m * stride), *sum);
@@ -170,46 +181,65 @@ unsafe fn nibbles<V: Vector, const M: usize>(
 }
 
 #[inline(always)]
-unsafe fn block4<V: Vector, const M: usize>(p: Panel, rows: &Rows<M>) -> [V::F; M] {
+unsafe fn block4<V: Vector, const M: usize>(
+    p: Panel,
+    rows: &Rows<M>,
+    ahead: &mut Ahead,
+) -> [V::F; M] {
     // SAFETY: the caller's duty.
     unsafe {
         let mut sums = [V::splat(0.0); M];
-        for g in 0..p.groups {
-            let mut dots = rows.start::<V>(g);
-            nibbles::<V, M>(&mut dots, p.codes.add(g * 256), rows, g);
-            let scale = V::load_f16(p.scales.add(g * 2 * LANES).cast());
-            rows.scale::<V>(&mut sums, &dots, scale, g);
-        }
-        sums
-    }
-}
-
-#[inline(always)]
-unsafe fn block8<V: Vector, const M: usize>(p: Panel, rows: &Rows<M>) -> [V::F; M] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let mut sums = [V::splat(0.0); M];
-        for g in 0..p.groups {
-            let mut dots = rows.start::<V>(g);
-            for q in 0..8 {
-                let bytes = V::load_bytes(p.codes.add(g * 512 + q * 64));
-                for (m, dot) in dots.iter_mut().enumerate() {
-                    *dot = V::dot_wide(*dot, bytes, rows.quad(m, g, q));
-                }
+        for first in (0..p.groups).step_by(SEGMENT) {
+            ahead.step();
+            for g in first..(first + SEGMENT).min(p.groups) {
+                let mut dots = rows.start::<V>(g);
+                nibbles::<V, M>(&mut dots, p.codes.add(g * 256), rows, g);
+                let scale = V::load_f16(p.scales.add(g * 2 * LANES).cast());
+                rows.scale::<V>(&mut sums, &dots, scale, g);
             }
-            let scale = V::load_f16(p.scales.add(g * 2 * LANES).cast());
-            rows.scale::<V>(&mut sums, &dots, scale, g);
         }
         sums
     }
 }
 
 #[inline(always)]
-unsafe fn min4<V: Vector, const M: usize>(p: Panel, rows: &Rows<M>) -> [V::F; M] {
+unsafe fn block8<V: Vector, const M: usize>(
+    p: Panel,
+    rows: &Rows<M>,
+    ahead: &mut Ahead,
+) -> [V::F; M] {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut sums = [V::splat(0.0); M];
+        for first in (0..p.groups).step_by(SEGMENT) {
+            ahead.step();
+            for g in first..(first + SEGMENT).min(p.groups) {
+                let mut dots = rows.start::<V>(g);
+                for q in 0..8 {
+                    let bytes = V::load_bytes(p.codes.add(g * 512 + q * 64));
+                    for (m, dot) in dots.iter_mut().enumerate() {
+                        *dot = V::dot_wide(*dot, bytes, rows.quad(m, g, q));
+                    }
+                }
+                let scale = V::load_f16(p.scales.add(g * 2 * LANES).cast());
+                rows.scale::<V>(&mut sums, &dots, scale, g);
+            }
+        }
+        sums
+    }
+}
+
+#[inline(always)]
+unsafe fn min4<V: Vector, const M: usize>(
+    p: Panel,
+    rows: &Rows<M>,
+    ahead: &mut Ahead,
+) -> [V::F; M] {
     // SAFETY: the caller's duty.
     unsafe {
         let mut sums = [V::splat(0.0); M];
         for block in 0..p.groups / p.per_block {
+            ahead.step();
             let at = p.supers.add(block * 4 * LANES);
             let d = V::load_f16(at.cast());
             let dmin = V::load_f16(at.add(2 * LANES).cast());
@@ -231,11 +261,16 @@ unsafe fn min4<V: Vector, const M: usize>(p: Panel, rows: &Rows<M>) -> [V::F; M]
 }
 
 #[inline(always)]
-unsafe fn half6<V: Vector, const M: usize>(p: Panel, rows: &Rows<M>) -> [V::F; M] {
+unsafe fn half6<V: Vector, const M: usize>(
+    p: Panel,
+    rows: &Rows<M>,
+    ahead: &mut Ahead,
+) -> [V::F; M] {
     // SAFETY: the caller's duty.
     unsafe {
         let mut sums = [V::splat(0.0); M];
         for block in 0..p.groups / p.per_block {
+            ahead.step();
             let d = V::load_f16(p.supers.add(block * 2 * LANES).cast());
             for g in block * p.per_block..(block + 1) * p.per_block {
                 for half in 0..2 {

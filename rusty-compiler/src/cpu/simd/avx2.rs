@@ -29,6 +29,13 @@ unsafe fn dot8(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
     }
 }
 
+/// The same for signed codes above -128: their sign moves to `x`.
+#[inline(always)]
+unsafe fn signed8(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    // SAFETY: AVX2, by the trait's contract.
+    unsafe { dot8(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)) }
+}
+
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Avx2 {
@@ -311,10 +318,85 @@ impl Vector for Avx2 {
             let x = _mm256_set1_epi32(x);
             // The sign moves to the activation so that the unsigned operand is at most 128.
             let one = |acc: __m256i, codes: __m256i| {
-                let w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-                dot8(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+                signed8(acc, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
             };
             Ints(one(acc.0, codes.0), one(acc.1, codes.1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn pair(a: f32, b: f32) -> Floats {
+        unsafe { Floats(_mm256_set1_ps(a), _mm256_set1_ps(b)) }
+    }
+    #[inline(always)]
+    unsafe fn half_pair(p: *const u16, q: *const u16) -> Floats {
+        unsafe {
+            let one =
+                |p: *const u16| _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned()));
+            Floats(one(p), one(q))
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> Floats {
+        unsafe {
+            let words = super::words_at(p, stride, n);
+            Floats(
+                _mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(words)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> Ints {
+        unsafe { Ints(_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(q.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn dot_start(_: Ints) -> Ints {
+        unsafe { Self::splat_i(0) }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: Ints, codes: Ints, x: Ints) -> Ints {
+        unsafe { Ints(signed8(acc.0, codes.0, x.0), signed8(acc.1, codes.1, x.1)) }
+    }
+    #[inline(always)]
+    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Ints, Ints) {
+        unsafe {
+            let one = |at: usize| {
+                let a = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.add(at).cast()));
+                let b = _mm256_cvtepi8_epi16(_mm_loadu_si128(q.add(at).cast()));
+                Ints(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b))
+            };
+            (one(0), one(16))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: Ints, words: Ints, x: i32) -> Ints {
+        unsafe {
+            let x = _mm256_set1_epi32(x);
+            Ints(
+                _mm256_add_epi32(acc.0, _mm256_madd_epi16(words.0, x)),
+                _mm256_add_epi32(acc.1, _mm256_madd_epi16(words.1, x)),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn in_order(a: Floats, b: Floats) -> (Floats, Floats) {
+        unsafe {
+            // Unpacking works within 128-bit lanes: of each half, one register has the even quads.
+            let one = |v: Floats| {
+                Floats(
+                    _mm256_permute2f128_ps::<0x20>(v.0, v.1),
+                    _mm256_permute2f128_ps::<0x31>(v.0, v.1),
+                )
+            };
+            (one(a), one(b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i16(p: *mut i16, v: Floats) {
+        unsafe {
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.0), _mm256_cvtps_epi32(v.1));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            _mm256_storeu_si256(p.cast(), words);
         }
     }
 }

@@ -197,4 +197,69 @@ impl Vector for Avx512 {
     unsafe fn dot_wide(acc: __m512i, codes: __m512i, x: i32) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
     }
+    #[inline(always)]
+    unsafe fn pair(a: f32, b: f32) -> __m512 {
+        unsafe { _mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b)) }
+    }
+    #[inline(always)]
+    unsafe fn half_pair(p: *const u16, q: *const u16) -> __m512 {
+        unsafe {
+            let low = _mm_set1_epi16(p.cast::<i16>().read_unaligned());
+            let high = _mm_set1_epi16(q.cast::<i16>().read_unaligned());
+            _mm512_cvtph_ps(_mm256_set_m128i(high, low))
+        }
+    }
+    #[inline(always)]
+    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> __m512 {
+        unsafe { _mm512_cvtph_ps(super::words_at(p, stride, n)) }
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> __m512i {
+        unsafe {
+            let low = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
+            _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(q.cast()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_start(x: __m512i) -> __m512i {
+        unsafe {
+            let offset = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(-128), x);
+            _mm512_sub_epi32(_mm512_setzero_si512(), offset)
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+        unsafe {
+            let unsigned = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+            _mm512_dpbusd_epi32(acc, unsigned, x)
+        }
+    }
+    #[inline(always)]
+    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (__m512i, __m512i) {
+        unsafe {
+            let a = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast()));
+            let b = _mm512_cvtepi8_epi16(_mm256_loadu_si256(q.cast()));
+            (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: __m512i, words: __m512i, x: i32) -> __m512i {
+        unsafe { _mm512_dpwssd_epi32(acc, words, _mm512_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    unsafe fn in_order(a: __m512, b: __m512) -> (__m512, __m512) {
+        unsafe {
+            // Unpacking works within 128-bit lanes: `a` holds the even quads, `b` the odd ones.
+            let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            (
+                _mm512_permutex2var_ps(a, low, b),
+                _mm512_permutex2var_ps(a, high, b),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i16(p: *mut i16, v: __m512) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v))) }
+    }
 }

@@ -285,4 +285,91 @@ impl Vector for Neon {
             )
         })
     }
+    #[inline(always)]
+    unsafe fn pair(a: f32, b: f32) -> F {
+        unsafe {
+            [
+                vdupq_n_f32(a),
+                vdupq_n_f32(a),
+                vdupq_n_f32(b),
+                vdupq_n_f32(b),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn half_pair(p: *const u16, q: *const u16) -> F {
+        unsafe { Self::pair(Self::half(p), Self::half(q)) }
+    }
+    #[inline(always)]
+    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> F {
+        unsafe {
+            let words: [u16; 16] = std::array::from_fn(|i| {
+                p.add(i.min(n - 1) * stride).cast::<u16>().read_unaligned()
+            });
+            Self::load_f16(words.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> B {
+        unsafe {
+            [
+                vld1q_u8(p),
+                vld1q_u8(p.add(16)),
+                vld1q_u8(q),
+                vld1q_u8(q.add(16)),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_start(_: B) -> I {
+        unsafe { Self::splat_i(0) }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {
+        std::array::from_fn(|i| unsafe {
+            dot4(
+                acc[i],
+                vreinterpretq_s8_u8(codes[i]),
+                vreinterpretq_s8_u8(x[i]),
+            )
+        })
+    }
+    #[inline(always)]
+    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (I, I) {
+        unsafe {
+            let one = |at: usize| {
+                let (a, b) = (vld1q_s8(p.add(at)), vld1q_s8(q.add(at)));
+                let (al, ah) = (vmovl_s8(vget_low_s8(a)), vmovl_high_s8(a));
+                let (bl, bh) = (vmovl_s8(vget_low_s8(b)), vmovl_high_s8(b));
+                [
+                    vreinterpretq_s32_s16(vzip1q_s16(al, bl)),
+                    vreinterpretq_s32_s16(vzip2q_s16(al, bl)),
+                    vreinterpretq_s32_s16(vzip1q_s16(ah, bh)),
+                    vreinterpretq_s32_s16(vzip2q_s16(ah, bh)),
+                ]
+            };
+            (one(0), one(16))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: I, words: I, x: i32) -> I {
+        let x = unsafe { vreinterpretq_s16_s32(vdupq_n_s32(x)) };
+        zip(acc, words, |acc, words| unsafe {
+            let words = vreinterpretq_s16_s32(words);
+            let low = vmull_s16(vget_low_s16(words), vget_low_s16(x));
+            vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(words, x)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn in_order(a: F, b: F) -> (F, F) {
+        (a, b)
+    }
+    #[inline(always)]
+    unsafe fn store_i16(p: *mut i16, v: F) {
+        unsafe {
+            let i = map(v, |v| vcvtnq_s32_f32(v));
+            vst1q_s16(p, vcombine_s16(vqmovn_s32(i[0]), vqmovn_s32(i[1])));
+            vst1q_s16(p.add(8), vcombine_s16(vqmovn_s32(i[2]), vqmovn_s32(i[3])));
+        }
+    }
 }

@@ -205,4 +205,64 @@ impl Vector for Scalar {
     unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {
         std::array::from_fn(|i| acc[i] + dot4(&codes, i, x, 128))
     }
+    #[inline(always)]
+    unsafe fn pair(a: f32, b: f32) -> F {
+        std::array::from_fn(|i| if i < LANES / 2 { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn half_pair(p: *const u16, q: *const u16) -> F {
+        unsafe { Self::pair(Self::half(p), Self::half(q)) }
+    }
+    #[inline(always)]
+    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> F {
+        std::array::from_fn(|i| unsafe { Self::half(p.add(i.min(n - 1) * stride).cast()) })
+    }
+    #[inline(always)]
+    unsafe fn load_halves(p: *const u8, q: *const u8) -> B {
+        let half = LANES * 2;
+        std::array::from_fn(|i| unsafe {
+            if i < half {
+                *p.add(i)
+            } else {
+                *q.add(i - half)
+            }
+        })
+    }
+    #[inline(always)]
+    unsafe fn dot_start(_: B) -> I {
+        [0; LANES]
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {
+        let signed = |b: u8| i32::from(b.cast_signed());
+        let product = |i: usize| signed(codes[i]) * signed(x[i]);
+        std::array::from_fn(|i| acc[i] + (4 * i..4 * i + 4).map(product).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (I, I) {
+        let word = |p: *const i8, i: usize| i32::from(unsafe { *p.add(i) });
+        let half = |at: usize| {
+            std::array::from_fn(|i| (word(p, at + i) & 0xffff) | (word(q, at + i) << 16))
+        };
+        (half(0), half(LANES))
+    }
+    #[inline(always)]
+    unsafe fn dot_words(acc: I, words: I, x: i32) -> I {
+        let words_of = |v: i32| (i32::from(v as i16), v >> 16);
+        let (a, b) = words_of(x);
+        std::array::from_fn(|i| {
+            let (p, q) = words_of(words[i]);
+            acc[i] + p * a + q * b
+        })
+    }
+    #[inline(always)]
+    unsafe fn in_order(a: F, b: F) -> (F, F) {
+        (a, b)
+    }
+    #[inline(always)]
+    unsafe fn store_i16(p: *mut i16, v: F) {
+        for (i, v) in v.iter().enumerate() {
+            unsafe { *p.add(i) = v.round_ties_even() as i16 }
+        }
+    }
 }

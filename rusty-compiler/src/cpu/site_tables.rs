@@ -1,0 +1,96 @@
+//! An adapter's delta at a site as kernels read it: addresses and formats.
+//!
+//! They are found once, when the adapter is attached. A step looks at each pair of slot and site once, long after
+//! the last time: through the tables' owners that would be a chain of waits for memory, here it is one.
+
+use super::float::FloatKind;
+use crate::delta_table::{DeltaTable, PANEL};
+use crate::slots::SiteDelta;
+use rusty_loader::Format;
+use std::sync::Arc;
+
+/// How a table's values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TableKind {
+    Float(FloatKind),
+    /// Q8_0.
+    Int8,
+    /// Q4_0.
+    Int4,
+}
+
+/// A table's first byte and the distance of its rows.
+#[derive(Clone, Copy)]
+pub(super) struct Table {
+    pub(super) at: *const u8,
+    pub(super) row_bytes: usize,
+    pub(super) kind: TableKind,
+}
+
+impl Table {
+    fn new(table: &DeltaTable) -> Self {
+        Self {
+            at: table.bytes().as_ptr(),
+            row_bytes: table.row_bytes(),
+            kind: match table.format() {
+                Format::F32 => TableKind::Float(FloatKind::F32),
+                Format::F16 => TableKind::Float(FloatKind::F16),
+                Format::Bf16 => TableKind::Float(FloatKind::Bf16),
+                Format::Blocks(codec) if codec.name == "q4_0" => TableKind::Int4,
+                Format::Blocks(_) => TableKind::Int8,
+            },
+        }
+    }
+}
+
+/// The tables of a [`SiteDelta`], valid while that lives. Pointers are null where there is nothing.
+#[derive(Clone, Copy)]
+pub(super) struct SiteTables {
+    pub(super) rank: usize,
+    /// Input width.
+    pub(super) k: usize,
+    /// Rows of `A`; none is the identity.
+    pub(super) a: Option<Table>,
+    /// Panels of `B`; none where the rank is 0.
+    pub(super) b: Option<Table>,
+    pub(super) scale: *const f32,
+    pub(super) gain_in: *const f32,
+    pub(super) gain_out: *const f32,
+    pub(super) bias: *const f32,
+}
+
+// SAFETY: the delta's tables and vectors are shared and never written.
+unsafe impl Send for SiteTables {}
+// SAFETY: as above.
+unsafe impl Sync for SiteTables {}
+
+impl SiteTables {
+    /// Finds a delta's tables at a site of input width `k`.
+    pub(super) fn new(delta: &SiteDelta, k: usize) -> Self {
+        let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
+        Self {
+            rank: delta.rank as usize,
+            k,
+            a: delta.a.as_ref().map(Table::new),
+            b: delta.b.as_ref().map(Table::new),
+            scale: delta.scale.as_ptr(),
+            gain_in: vector(&delta.gain_in),
+            gain_out: vector(&delta.gain_out),
+            bias: vector(&delta.bias),
+        }
+    }
+
+    /// Address and length of ranks `from .. to` of `A`.
+    pub(super) fn rank_bytes(&self, (from, to): (usize, usize)) -> (usize, usize) {
+        let bytes = |a: Table| (a.at.addr() + from * a.row_bytes, (to - from) * a.row_bytes);
+        self.a.map_or((0, 0), bytes)
+    }
+
+    /// Address and length of the panels of columns `first ..`.
+    pub(super) fn column_bytes(&self, (first, count): (usize, usize)) -> (usize, usize) {
+        let (start, end) = (first / PANEL, (first + count).div_ceil(PANEL));
+        let panel = |b: Table| self.rank * b.row_bytes;
+        let bytes = |b: Table| (b.at.addr() + start * panel(b), (end - start) * panel(b));
+        self.b.map_or((0, 0), bytes)
+    }
+}

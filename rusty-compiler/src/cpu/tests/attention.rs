@@ -1,0 +1,167 @@
+//! Attention over pages.
+
+use super::{Noise, levels};
+use crate::PAGE_TOKENS;
+use crate::cpu::attention::{self, Block, Partial, SCORE_WORDS};
+use crate::cpu::kv::{self, KvPool};
+use crate::cpu::memory::Buffer;
+use crate::cpu::simd::Level;
+use crate::step::KvFormat;
+use half::f16;
+use rusty_graph::{AttentionSpec, KvLayer};
+
+struct Case {
+    spec: AttentionSpec,
+    length: usize,
+    first: usize,
+    format: KvFormat,
+}
+
+#[test]
+fn attention_matches_a_plain_softmax() {
+    let spec = |heads, kv_heads, head_dim, window, softcap| AttentionSpec {
+        layer: 0,
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window,
+        softcap,
+    };
+    let case = |spec, length, first, format| Case {
+        spec,
+        length,
+        first,
+        format,
+    };
+    let cases = [
+        case(spec(4, 2, 32, None, None), 1, 0, KvFormat::F32),
+        case(spec(6, 2, 20, None, Some(5.0)), 70, 61, KvFormat::F32),
+        case(spec(8, 1, 64, Some(33), None), 200, 197, KvFormat::F16),
+        case(spec(4, 4, 80, Some(5), None), 90, 70, KvFormat::F32),
+        case(spec(4, 2, 16, None, None), 2100, 2097, KvFormat::F16),
+    ];
+    for case in &cases {
+        for level in levels() {
+            check_attention(level, case);
+        }
+    }
+}
+
+fn check_attention(level: Level, case: &Case) {
+    let s = case.spec;
+    let (heads, kv_heads, d) = (s.heads as usize, s.kv_heads as usize, s.head_dim as usize);
+    let mut noise = Noise(5);
+    let width = kv_heads * d;
+    let rounded = |v: Vec<f32>| match case.format {
+        KvFormat::F32 => v,
+        KvFormat::F16 => v.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
+    };
+    let keys = rounded(noise.floats(case.length * width));
+    let values = rounded(noise.floats(case.length * width));
+    let rows = case.length - case.first;
+    let q = noise.floats(rows * heads * d);
+    let used = case.length.div_ceil(PAGE_TOKENS);
+    let layers = [KvLayer {
+        kv_heads: s.kv_heads,
+        head_dim: s.head_dim,
+    }];
+    let pool = KvPool::new(&layers, used as u32 + 3, case.format);
+    // Pages in an odd order.
+    let pages: Vec<u32> = (0..used).map(|p| (used - 1 - p) as u32 + 2).collect();
+    for t in 0..case.length {
+        for (key, from) in [(true, &keys), (false, &values)] {
+            let place = pool.place(0, key, pages[t / PAGE_TOKENS], t % PAGE_TOKENS);
+            // Two ranges that cut a head.
+            let cut = width / 2 - 1;
+            for (first, count) in [(0, cut), (cut, width - cut)] {
+                let from = from[t * width + first..].as_ptr();
+                // SAFETY: the lanes are inside the layer.
+                unsafe { kv::store(level, place, first, count, from) };
+            }
+        }
+    }
+    let group = heads / kv_heads;
+    for kv_head in 0..kv_heads {
+        let block = Block {
+            spec: s,
+            layer: pool.layer(0),
+            kv_head,
+            q: q.as_ptr(),
+            rows,
+            position: case.first,
+            pages: &pages,
+        };
+        let padded = block.layer.shape.padded;
+        let memory = Buffer::words(SCORE_WORDS + 2 * Partial::words(padded));
+        let partial = |i: usize| Partial {
+            at: memory
+                .floats()
+                .wrapping_add(SCORE_WORDS + i * Partial::words(padded)),
+            padded,
+        };
+        let mut out = vec![0f32; rows * group * d];
+        // SAFETY: all memory is whole and this thread's.
+        unsafe {
+            partial(0).clear(block.queries());
+            for span in block.spans() {
+                attention::attend(level, block, span, memory.floats(), partial(1));
+                attention::merge(partial(0), partial(1), block.queries());
+            }
+            attention::finish(&block, partial(0), out.as_mut_ptr());
+        }
+        for row in 0..rows {
+            for h in 0..group {
+                let q = &q[(row * heads + kv_head * group + h) * d..][..d];
+                let want = plain(&s, q, &keys, &values, case.first + row, kv_head);
+                let have = &out[(row * group + h) * d..][..d];
+                for (i, (w, v)) in want.iter().zip(have).enumerate() {
+                    let error = (w - f64::from(*v)).abs();
+                    assert!(
+                        error < 2e-5,
+                        "{level:?} {s:?} row {row} head {h} lane {i}: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Attention of one query in double precision.
+fn plain(
+    s: &AttentionSpec,
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    position: usize,
+    kv_head: usize,
+) -> Vec<f64> {
+    let d = s.head_dim as usize;
+    let width = s.kv_heads as usize * d;
+    let from = s
+        .window
+        .map_or(0, |w| (position + 1).saturating_sub(w as usize));
+    let score = |t: usize| {
+        let k = &keys[t * width + kv_head * d..][..d];
+        let dot: f64 = q
+            .iter()
+            .zip(k)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum();
+        let scaled = dot * f64::from(s.scale);
+        s.softcap
+            .map_or(scaled, |c| f64::from(c) * (scaled / f64::from(c)).tanh())
+    };
+    let scores: Vec<f64> = (from..=position).map(score).collect();
+    let top = scores.iter().copied().fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let mut out = vec![0.0; d];
+    for (i, w) in weights.iter().enumerate() {
+        let v = &values[(from + i) * width + kv_head * d..][..d];
+        out.iter_mut()
+            .zip(v)
+            .for_each(|(o, v)| *o += w / sum * f64::from(*v));
+    }
+    out
+}

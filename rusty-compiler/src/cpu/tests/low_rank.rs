@@ -1,0 +1,134 @@
+//! The two products of an adapter.
+
+use super::{Noise, decoded_input, filled, levels};
+use crate::cpu::low_rank;
+use crate::cpu::prefetch::Ahead;
+use crate::cpu::quantize::InputRows;
+use crate::cpu::simd::Level;
+use crate::cpu::site_tables::SiteTables;
+use crate::delta_table::DeltaTable;
+use crate::slots::SiteDelta;
+
+/// Widths of inputs, outputs and rows; ranks.
+const SHAPES: [(usize, usize, usize, usize); 4] = [
+    (64, 32, 1, 16),
+    (96, 80, 7, 5),
+    (32, 48, 9, 1),
+    (1024, 160, 5, 37),
+];
+
+#[test]
+fn both_products_match_double_precision() {
+    for (k, n, rows, rank) in SHAPES {
+        let mut noise = Noise(k as u64 + rank as u64);
+        let (a, b) = (noise.floats(rank * k), noise.floats(rank * n));
+        for format in DeltaTable::FORMATS {
+            let delta = SiteDelta {
+                rank: rank as u32,
+                a: DeltaTable::encode(format, rank, k, &a),
+                b: DeltaTable::panels(format, n, rank, |c, r| b[c * rank + r]),
+                scale: (0..rank).map(|r| 0.5 + r as f32).collect(),
+                ..SiteDelta::default()
+            };
+            let x = noise.floats(rows * k);
+            for level in levels() {
+                let (_inputs, view) = filled(level, &x, rows, k);
+                let at = format!("{} {level:?} rank {rank} k {k}", format.name());
+                let u = check_reduce(level, &delta, view, (rows, k), &at);
+                check_expand(level, &delta, &u, (rows, n), &at);
+            }
+        }
+    }
+}
+
+/// `u`, after comparing it with the decoded table times the inputs that the kernel reads.
+fn check_reduce(
+    level: Level,
+    delta: &SiteDelta,
+    view: InputRows,
+    (rows, k): (usize, usize),
+    at: &str,
+) -> Vec<f32> {
+    let rank = delta.rank as usize;
+    let a = delta.a.as_ref().expect("A");
+    let tables = SiteTables::new(delta, k);
+    let table = a.values();
+    let run = |first: usize, count: usize| {
+        let mut u = vec![f32::NAN; count * rank];
+        let to = (u.as_mut_ptr(), rank);
+        // SAFETY: inputs, table and results are whole.
+        unsafe {
+            let ahead = &mut Ahead::default();
+            // Two threads' shares.
+            for ranks in [(0, rank / 2), (rank / 2, rank)] {
+                low_rank::reduce(level, &tables, view, (first, count), ranks, to, ahead);
+            }
+        }
+        u
+    };
+    let u = run(0, rows);
+    let quantized = view.quantized && a.format().name() == "q8_0";
+    for row in 0..rows {
+        // SAFETY: the row was filled.
+        let floats = unsafe { std::slice::from_raw_parts(view.float_row(row), k) };
+        let input = match quantized {
+            true => decoded_input(&view, row, k),
+            false => floats.iter().map(|x| f64::from(*x)).collect(),
+        };
+        for r in 0..rank {
+            let products = table[r * k..][..k].iter().zip(&input);
+            let products = products.map(|(a, x)| f64::from(*a) * x * f64::from(delta.scale[r]));
+            let size: f64 = products.clone().map(f64::abs).sum();
+            let (want, have) = (products.sum::<f64>(), f64::from(u[row * rank + r]));
+            let error = (want - have).abs();
+            assert!(
+                error <= 2e-6 * size,
+                "{at} row {row} {r}: {have}, not {want}"
+            );
+        }
+        assert_eq!(run(row, 1), u[row * rank..][..rank], "{at} row {row} alone");
+    }
+    u
+}
+
+/// `y + B u` in strips of 48 columns, compared with the decoded table times `u`.
+fn check_expand(level: Level, delta: &SiteDelta, u: &[f32], (rows, n): (usize, usize), at: &str) {
+    let rank = delta.rank as usize;
+    let b = delta.b.as_ref().expect("B");
+    let tables = SiteTables::new(delta, 0);
+    let run = |first: usize, count: usize| {
+        let mut y = vec![1.0f32; count * n];
+        for column in (0..n).step_by(48) {
+            let columns = (column, 48.min(n - column));
+            let u = (u[first * rank..].as_ptr(), rank);
+            let y = (y[column..].as_mut_ptr(), n);
+            // SAFETY: `n` is a multiple of 16; rows and results are whole.
+            unsafe { low_rank::expand(level, &tables, count, u, columns, y) };
+        }
+        y
+    };
+    let y = run(0, rows);
+    // Words of `u` are rounded by half of the largest's 2^-15; values of `B` are at most 1.
+    let words = b.format().name() == "q8_0";
+    let step = if words { 1.6e-5 * rank as f64 } else { 0.0 };
+    let mut row_of_b = vec![0.0; rank];
+    for c in 0..n {
+        b.read_panel_row(c, rank, &mut row_of_b);
+        for row in 0..rows {
+            let u = &u[row * rank..][..rank];
+            let largest = f64::from(u.iter().fold(0f32, |m, u| m.max(u.abs())));
+            let products = row_of_b.iter().zip(u);
+            let products = products.map(|(b, u)| f64::from(*b) * f64::from(*u));
+            let size: f64 = products.clone().map(f64::abs).sum();
+            let (want, have) = (1.0 + products.sum::<f64>(), f64::from(y[row * n + c]));
+            let bound = step * largest + 1e-6 * (size + 1.0);
+            assert!(
+                (want - have).abs() <= bound,
+                "{at} row {row} {c}: {have}, not {want}"
+            );
+        }
+    }
+    for row in 0..rows {
+        assert_eq!(run(row, 1), y[row * n..][..n], "{at} row {row} alone");
+    }
+}

@@ -1,0 +1,87 @@
+//! Kernels against plain references, for every instruction set of the machine.
+
+mod attention;
+mod bodies;
+mod low_rank;
+mod products;
+
+use super::panel::GROUP;
+use super::quantize::{Forms, InputRows, Inputs, fill_row};
+use super::simd::Level;
+use half::f16;
+use rusty_backend::CpuDevice;
+use rusty_loader::formats::ScaleRule;
+
+/// Reproducible noise.
+struct Noise(u64);
+
+impl Noise {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// In -1..1.
+    fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.unit()).collect()
+    }
+}
+
+fn levels() -> Vec<Level> {
+    CpuDevice::runnable()
+        .into_iter()
+        .map(Level::for_isa)
+        .collect()
+}
+
+/// Random blocks with modest scales.
+fn blocks(codec: &rusty_loader::Codec, count: usize, noise: &mut Noise) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count * codec.block_bytes)
+        .map(|_| noise.bits() as u8)
+        .collect();
+    let halves: &[usize] = match codec.scales {
+        ScaleRule::Block { d } => &[d],
+        ScaleRule::PackedK { d, dmin, .. } => &[d, dmin],
+        ScaleRule::I8Groups { d, .. } => &[d],
+    };
+    for block in bytes.chunks_exact_mut(codec.block_bytes) {
+        for &at in halves {
+            let scale = f16::from_f32(noise.unit() * 0.02);
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn filled(level: Level, x: &[f32], rows: usize, k: usize) -> (Inputs, InputRows) {
+    let inputs = Inputs::new(rows, k);
+    let forms = Forms {
+        kinds: [k.is_multiple_of(GROUP); 4],
+        floats: true,
+    };
+    let view = inputs.rows(k, forms);
+    for row in 0..rows {
+        // SAFETY: the buffers hold `rows` rows of `k`.
+        unsafe { fill_row(level, view, row, x[row * k..].as_ptr(), k, forms) };
+    }
+    (inputs, view)
+}
+
+/// What the bytes of a row stand for.
+fn decoded_input(view: &InputRows, row: usize, k: usize) -> Vec<f64> {
+    (0..k)
+        .map(|i| {
+            // SAFETY: the row was filled.
+            unsafe {
+                let code = *view.codes.add(row * view.code_stride + i);
+                f64::from(code) * f64::from(*view.scales.add(row * view.groups + i / GROUP))
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,188 @@
+//! Inputs, integer tiles and float tiles.
+
+use super::{Noise, blocks, decoded_input, filled, levels};
+use crate::cpu::float::{self, Extent, FloatKind, FloatRows};
+use crate::cpu::panel::{GROUP, Kind, PanelLayout};
+use crate::cpu::prefetch::Ahead;
+use crate::cpu::simd::{LANES, Level};
+use crate::cpu::tile::{self, Panel};
+use half::{bf16, f16};
+use rusty_loader::Format;
+use rusty_loader::formats::ALL;
+
+#[test]
+fn inputs_are_rounded_within_half_a_step() {
+    let (rows, k) = (5, 96);
+    let mut noise = Noise(7);
+    let mut x = noise.floats(rows * k);
+    x[k..2 * k].fill(0.0);
+    x[2 * k + 3] = 900.0;
+    for level in levels() {
+        let (_inputs, view) = filled(level, &x, rows, k);
+        for row in 0..rows {
+            let decoded = decoded_input(&view, row, k);
+            for (i, d) in decoded.iter().enumerate() {
+                // SAFETY: the row was filled.
+                let scale = f64::from(unsafe { *view.scales.add(row * view.groups + i / GROUP) });
+                let error = (d - f64::from(x[row * k + i])).abs();
+                assert!(
+                    error <= scale * 0.5001,
+                    "{level:?} row {row} lane {i}: {error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_tiles_match_decoded_weights() {
+    for codec in ALL {
+        let Some(kind) = Kind::of(codec) else {
+            continue;
+        };
+        for (n, k) in [(1, 256), (16, 512), (37, 768)] {
+            let mut noise = Noise(11 + n as u64);
+            let stored = blocks(codec, n * k / codec.block_len, &mut noise);
+            let mut weights = vec![0.0; n * k];
+            Format::Blocks(codec).decode_row(&stored, &mut weights);
+            let layout = PanelLayout { codec, kind, k, n };
+            let mut panels = vec![0u8; layout.bytes()];
+            for (i, panel) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
+                layout.pack(&stored, i, panel);
+            }
+            let mut row = vec![0.0; k];
+            for (i, want) in weights.chunks_exact(k).enumerate() {
+                layout.unpack_row(&panels, i, &mut row);
+                assert_eq!(row, want, "{} row {i}", codec.name);
+            }
+            let rows = 40;
+            let x = noise.floats(rows * k);
+            for level in levels() {
+                check_tiles(level, &layout, &panels, &weights, &x, rows);
+            }
+        }
+    }
+}
+
+fn check_tiles(
+    level: Level,
+    layout: &PanelLayout,
+    panels: &[u8],
+    weights: &[f32],
+    x: &[f32],
+    rows: usize,
+) {
+    let (k, n, name) = (layout.k, layout.n, layout.codec.name);
+    let (_inputs, view) = filled(level, x, rows, k);
+    let run = |panel: usize, first: usize, count: usize| {
+        let mut out = vec![f32::NAN; count * LANES];
+        let at = panels[panel * layout.panel_bytes()..].as_ptr();
+        // SAFETY: panel, rows and results are whole.
+        unsafe {
+            let panel = Panel::new(layout, at);
+            let ahead = &mut Ahead::default();
+            let place = (first, count);
+            tile::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);
+        }
+        out
+    };
+    for panel in 0..layout.panels() {
+        let out = run(panel, 0, rows);
+        for row in 0..rows {
+            let input = decoded_input(&view, row, k);
+            for lane in 0..(n - panel * LANES).min(LANES) {
+                let w = &weights[(panel * LANES + lane) * k..][..k];
+                let products = w.iter().zip(&input).map(|(w, x)| f64::from(*w) * x);
+                let size: f64 = products.clone().map(f64::abs).sum();
+                let (want, have) = (products.sum::<f64>(), f64::from(out[row * LANES + lane]));
+                assert!(
+                    (want - have).abs() <= 2e-6 * size + 1e-6,
+                    "{name} {level:?} [{n}, {k}] row {row} lane {lane}: {have}, not {want}"
+                );
+            }
+            let alone = run(panel, row, 1);
+            assert_eq!(
+                alone[..],
+                out[row * LANES..][..LANES],
+                "{name} {level:?} row {row} alone"
+            );
+        }
+    }
+}
+
+#[test]
+fn float_tiles_match_double_precision() {
+    for (n, k) in [(1, 16), (9, 40), (33, 129)] {
+        let mut noise = Noise(3 + k as u64);
+        let weights = noise.floats(n * k);
+        let rows = 15;
+        let x = noise.floats(rows * k);
+        for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
+            let (bytes, exact): (Vec<u8>, Vec<f32>) = match kind {
+                FloatKind::F32 => (
+                    weights.iter().flat_map(|w| w.to_le_bytes()).collect(),
+                    weights.clone(),
+                ),
+                FloatKind::F16 => {
+                    let h: Vec<f16> = weights.iter().map(|w| f16::from_f32(*w)).collect();
+                    let bytes = h.iter().flat_map(|h| h.to_le_bytes()).collect();
+                    (bytes, h.iter().map(|h| h.to_f32()).collect())
+                }
+                FloatKind::Bf16 => {
+                    let h: Vec<bf16> = weights.iter().map(|w| bf16::from_f32(*w)).collect();
+                    let bytes = h.iter().flat_map(|h| h.to_le_bytes()).collect();
+                    (bytes, h.iter().map(|h| h.to_f32()).collect())
+                }
+            };
+            for level in levels() {
+                check_floats(level, kind, &bytes, &exact, &x, (rows, n, k));
+            }
+        }
+    }
+}
+
+fn check_floats(
+    level: Level,
+    kind: FloatKind,
+    bytes: &[u8],
+    exact: &[f32],
+    x: &[f32],
+    (rows, n, k): (usize, usize, usize),
+) {
+    let (_inputs, view) = filled(level, x, rows, k);
+    let run = |first: usize, count: usize| {
+        let mut out = vec![f32::NAN; count * n];
+        let w = FloatRows {
+            kind,
+            at: bytes.as_ptr(),
+            k,
+        };
+        let extent = Extent {
+            first,
+            rows: count,
+            columns: n,
+            out: out.as_mut_ptr(),
+            stride: n,
+        };
+        // SAFETY: weights, rows and results are whole.
+        unsafe { float::multiply(level, w, view, extent, &mut Ahead::default()) };
+        out
+    };
+    let out = run(0, rows);
+    for row in 0..rows {
+        for c in 0..n {
+            let products = (0..k).map(|i| f64::from(x[row * k + i]) * f64::from(exact[c * k + i]));
+            let want: f64 = products.sum();
+            let have = f64::from(out[row * n + c]);
+            assert!(
+                (want - have).abs() < 1e-5,
+                "{kind:?} {level:?} {row} {c}: {have}, not {want}"
+            );
+        }
+        assert_eq!(
+            run(row, 1),
+            out[row * n..][..n],
+            "{kind:?} {level:?} row {row} alone"
+        );
+    }
+}
