@@ -3,7 +3,7 @@
 //! Both operands are read along `k`, sixteen lanes at a time, with one accumulator per pair and one sum over
 //! lanes at the end; that order is the same for every tile shape. Weights are converted in registers.
 
-use super::prefetch::Ahead;
+use super::prefetch::{Ahead, ask_stream};
 use super::quantize::InputRows;
 use super::simd::{LANES, Vector, per_isa};
 
@@ -178,6 +178,10 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
         let whole = w.k / LANES * LANES;
         let mut i = 0;
         while i < whole {
+            // Of the first rows' pass over the weights: their next tile lies behind this one.
+            if r == 0 && (i * S::BYTES).is_multiple_of(64) {
+                ask_stream::<N>(w.at.wrapping_add(c * w.k * S::BYTES + N * i * S::BYTES));
+            }
             if i.is_multiple_of(SEGMENT) {
                 ahead.step();
             }

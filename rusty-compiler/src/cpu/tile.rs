@@ -5,7 +5,7 @@
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
 use super::panel::{GROUP, Kind, PanelLayout};
-use super::prefetch::Ahead;
+use super::prefetch::{Ahead, ask_stream};
 use super::quantize::InputRows;
 use super::simd::{LANES, Vector, per_isa};
 
@@ -22,6 +22,10 @@ pub(super) struct Panel {
     supers: *const u8,
     /// Groups per block of the format.
     per_block: usize,
+    /// Bytes of the whole panel per group.
+    group_bytes: usize,
+    /// Whether to ask for what follows the panel.
+    streams: bool,
 }
 
 impl Panel {
@@ -34,6 +38,17 @@ impl Panel {
             scales: at.wrapping_add(layout.scales_at()),
             supers: at.wrapping_add(layout.supers_at()),
             per_block: layout.codec.block_len / GROUP,
+            group_bytes: layout.panel_bytes() / layout.groups(),
+            streams: true,
+        }
+    }
+
+    /// Asks for the `LINES` lines that come where group `g` is now. All parts of a panel lie in one run, so the
+    /// groups together ask for whole panels.
+    #[inline(always)]
+    fn ask<const LINES: usize>(&self, g: usize) {
+        if self.streams {
+            ask_stream::<LINES>(self.codes.wrapping_add(g * self.group_bytes));
         }
     }
 }
@@ -54,7 +69,7 @@ per_isa! {
 
 #[inline(always)]
 unsafe fn multiply_with<V: Vector>(
-    panel: Panel,
+    mut panel: Panel,
     x: InputRows,
     (first, rows): (usize, usize),
     out: *mut f32,
@@ -67,14 +82,17 @@ unsafe fn multiply_with<V: Vector>(
         while V::QUANT_ROWS >= 8 && rows - r >= 8 {
             tile::<V, 8>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 8;
+            panel.streams = false;
         }
         while V::QUANT_ROWS >= 4 && rows - r >= 4 {
             tile::<V, 4>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 4;
+            panel.streams = false;
         }
         while V::QUANT_ROWS >= 2 && rows - r >= 2 {
             tile::<V, 2>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 2;
+            panel.streams = false;
         }
         while r < rows {
             tile::<V, 1>(panel, x, first + r, out.add(r * stride), stride, ahead);
@@ -192,6 +210,7 @@ unsafe fn block4<V: Vector, const M: usize>(
         for first in (0..p.groups).step_by(SEGMENT) {
             ahead.step();
             for g in first..(first + SEGMENT).min(p.groups) {
+                p.ask::<5>(g);
                 let mut dots = rows.start::<V>(g);
                 nibbles::<V, M>(&mut dots, p.codes.add(g * 256), rows, g);
                 let scale = V::load_f16(p.scales.add(g * 2 * LANES).cast());
@@ -214,6 +233,7 @@ unsafe fn block8<V: Vector, const M: usize>(
         for first in (0..p.groups).step_by(SEGMENT) {
             ahead.step();
             for g in first..(first + SEGMENT).min(p.groups) {
+                p.ask::<9>(g);
                 let mut dots = rows.start::<V>(g);
                 for q in 0..8 {
                     let bytes = V::load_bytes(p.codes.add(g * 512 + q * 64));
@@ -244,6 +264,7 @@ unsafe fn min4<V: Vector, const M: usize>(
             let d = V::load_f16(at.cast());
             let dmin = V::load_f16(at.add(2 * LANES).cast());
             for g in block * p.per_block..(block + 1) * p.per_block {
+                p.ask::<5>(g);
                 let mut dots = [V::splat_i(0); M];
                 nibbles::<V, M>(&mut dots, p.codes.add(g * 256), rows, g);
                 let at = p.scales.add(g * 2 * LANES);
@@ -273,6 +294,7 @@ unsafe fn half6<V: Vector, const M: usize>(
             ahead.step();
             let d = V::load_f16(p.supers.add(block * 2 * LANES).cast());
             for g in block * p.per_block..(block + 1) * p.per_block {
+                p.ask::<7>(g);
                 for half in 0..2 {
                     let codes = p.codes.add(g * 384);
                     let pairs = V::load_bytes(codes.add(256 + half * 64));
