@@ -8,6 +8,7 @@
 
 use super::float::{InF16, InF32, Stored};
 use super::kv::LayerView;
+use super::prefetch::ask_for;
 use super::simd::{LANES, Vector, math, per_isa};
 use crate::PAGE_TOKENS;
 use crate::step::KvFormat;
@@ -150,20 +151,8 @@ unsafe fn span_of<V: Vector, S: Stored>(
         out.clear(queries);
         for chunk in from..to {
             let start = chunk * CHUNK;
-            // Pages past the end repeat the last one; their scores are masked.
-            let pages: [usize; CHUNK_PAGES] = std::array::from_fn(|p| {
-                let page = (start / PAGE_TOKENS + p).min(last / PAGE_TOKENS);
-                block.pages[page] as usize * shape.kv_heads + block.kv_head
-            });
-            let keys: [*const u8; CHUNK_PAGES] = std::array::from_fn(|p| {
-                block.layer.keys.add(pages[p] * shape.key_head() * S::BYTES)
-            });
-            let values: [*const u8; CHUNK_PAGES] = std::array::from_fn(|p| {
-                block
-                    .layer
-                    .values
-                    .add(pages[p] * shape.value_head() * S::BYTES)
-            });
+            let keys = Heads::of::<S>(block, block.layer.keys, shape.key_head(), start);
+            let values = Heads::of::<S>(block, block.layer.values, shape.value_head(), start);
             let mut q = 0;
             while V::ATTN_ROWS >= 4 && queries - q >= 4 {
                 chunk_of::<V, S, 4>(block, &keys, &values, start, q, scores, out);
@@ -181,12 +170,43 @@ unsafe fn span_of<V: Vector, S: Stored>(
     }
 }
 
+/// Where the pages of a chunk, and of the next, hold the keys or values of a block's head. Pages past the end repeat
+/// the last one; their scores are masked.
+struct Heads {
+    now: [*const u8; CHUNK_PAGES],
+    next: [*const u8; CHUNK_PAGES],
+}
+
+impl Heads {
+    #[inline(always)]
+    fn of<S: Stored>(block: &Block<'_>, pool: *const u8, head_words: usize, start: usize) -> Self {
+        let last = (block.position + block.rows - 1) / PAGE_TOKENS;
+        let head = |p: usize| {
+            let page = block.pages[(start / PAGE_TOKENS + p).min(last)] as usize;
+            let head = page * block.layer.shape.kv_heads + block.kv_head;
+            pool.wrapping_add(head * head_words * S::BYTES)
+        };
+        Self {
+            now: std::array::from_fn(head),
+            next: std::array::from_fn(|p| head(CHUNK_PAGES + p)),
+        }
+    }
+
+    /// The first queries' pass over a page asks for the same place in the next chunk's page.
+    #[inline(always)]
+    fn ask(&self, p: usize, at: usize, q: usize) {
+        if q == 0 && at.is_multiple_of(64) {
+            ask_for::<true>(self.next[p].addr() + at);
+        }
+    }
+}
+
 /// One chunk for queries `q .. q + M`.
 #[inline(always)]
 unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
     block: &Block<'_>,
-    keys: &[*const u8; CHUNK_PAGES],
-    values: &[*const u8; CHUNK_PAGES],
+    keys: &Heads,
+    values: &Heads,
     start: usize,
     q: usize,
     scores: *mut f32,
@@ -217,7 +237,7 @@ unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
 #[inline(always)]
 unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
     block: &Block<'_>,
-    keys: &[*const u8; CHUNK_PAGES],
+    keys: &Heads,
     q: usize,
     scores: *mut f32,
 ) {
@@ -227,7 +247,8 @@ unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
         let mut sums = [[V::splat(0.0); CHUNK_PAGES]; M];
         for d in 0..block.layer.shape.head_dim {
             let k: [V::F; CHUNK_PAGES] =
-                std::array::from_fn(|p| S::load::<V>(keys[p].add(d * LANES * S::BYTES)));
+                std::array::from_fn(|p| S::load::<V>(keys.now[p].add(d * LANES * S::BYTES)));
+            (0..CHUNK_PAGES).for_each(|p| keys.ask(p, d * LANES * S::BYTES, q));
             for m in 0..M {
                 let x = V::splat(*qs[m].add(d));
                 for p in 0..CHUNK_PAGES {
@@ -305,7 +326,7 @@ unsafe fn softmax<V: Vector>(
 /// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
 #[inline(always)]
 unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
-    values: &[*const u8; CHUNK_PAGES],
+    values: &Heads,
     tokens: usize,
     d: usize,
     factors: &[V::F; M],
@@ -322,11 +343,13 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
                 sums[m][j] = V::mul(v, factors[m]);
             }
         }
-        for (p, values) in values.iter().enumerate().take(tokens.div_ceil(LANES)) {
+        for p in 0..tokens.div_ceil(LANES) {
             for t in 0..(tokens - p * LANES).min(LANES) {
-                let at = values.add((t * out.padded + d * LANES) * S::BYTES);
+                let at = (t * out.padded + d * LANES) * S::BYTES;
+                let from = values.now[p].add(at);
                 let v: [V::F; D] =
-                    std::array::from_fn(|j| S::load::<V>(at.add(j * LANES * S::BYTES)));
+                    std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
+                (0..D).for_each(|j| values.ask(p, at + j * LANES * S::BYTES, q));
                 for m in 0..M {
                     let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));
                     for j in 0..D {
