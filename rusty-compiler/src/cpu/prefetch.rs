@@ -1,7 +1,7 @@
 //! Asking for memory ahead of its use.
 //!
 //! Weights are one long stream, but a core's own guesses run only a little ahead of it: products ask for what
-//! lies [`STREAM`] bytes further, which raised decoding of Q4_0 by a third and that of 16 rows by 40%.
+//! lies [`STREAM`] bytes further, which raised decoding of Q4_0, alone and in a batch of 16, by a third.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
 //! hardware to notice the stream before it ends. A core waits for a few dozen lines at most; asked for all at once
