@@ -2,7 +2,7 @@
 //!
 //! Tables are read where they lie, so attaching an adapter costs no more than noting where its sites are. For a
 //! row whose slot acts at a site, `u = scale * (A x)` is computed once before the tiles, split over threads by
-//! rank, and `B u` is added to the tile while it is hot (see [`super::low_rank`]). Rows of BASE take part in
+//! groups of rows, and `B u` is added to the tile while it is hot (see [`super::low_rank`]). Rows of BASE take part in
 //! neither.
 
 use super::site_tables::SiteTables;

@@ -1,7 +1,8 @@
 //! Attention's tasks: which thread attends for which rows and heads, over which part of the cache.
 
-use super::attention::{self, Block, MAX_QUERIES, Partial, SCORE_WORDS, SPAN};
+use super::attention::{self, Block, SCORE_WORDS, SPAN};
 use super::context::{Context, Scratch, TailCode, ValueAt};
+use super::partial::{self, MAX_QUERIES, Partial};
 use super::rows::{invalid, operand, tails};
 use super::weights::Weights;
 use crate::plan::{Anchor, Kernel, Plan};
@@ -142,7 +143,7 @@ impl Attend {
                     let into = if first { whole } else { part };
                     attention::attend(ctx.level, block, span, scores, into);
                     if !first {
-                        attention::merge(whole, part, block.queries());
+                        partial::merge(whole, part, block.queries());
                     }
                     first = false;
                 }
@@ -191,7 +192,7 @@ impl Attend {
                 let task = &tasks[at / heads];
                 let block = self.block(ctx, task, at % heads);
                 for span in 1..block.spans().len() {
-                    attention::merge(partial(at, 0), partial(at, span), block.queries());
+                    partial::merge(partial(at, 0), partial(at, span), block.queries());
                 }
                 self.store(ctx, scratch, task, &block, partial(at, 0));
             }

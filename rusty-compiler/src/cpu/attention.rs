@@ -8,6 +8,7 @@
 
 use super::float::{InF16, InF32, Stored};
 use super::kv::LayerView;
+use super::partial::{MAX_QUERIES, Partial};
 use super::prefetch::ask_for;
 use super::simd::{LANES, Vector, math, per_isa};
 use crate::PAGE_TOKENS;
@@ -20,8 +21,6 @@ const CHUNK_PAGES: usize = 4;
 pub(super) const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
 /// Tokens of a span.
 pub(super) const SPAN: usize = 1024;
-/// Most queries (rows times heads of a group) of a task.
-pub(super) const MAX_QUERIES: usize = 32;
 
 /// Some query rows of one sequence, under one key/value head.
 #[derive(Clone, Copy)]
@@ -68,47 +67,6 @@ impl Block<'_> {
         );
         let at = (row * self.spec.heads as usize + head) * self.spec.head_dim as usize;
         self.q.wrapping_add(at)
-    }
-}
-
-/// Softmax state of some queries: maximum, sum of exponentials, and the weighted values `[queries, padded]`.
-#[derive(Clone, Copy)]
-pub(super) struct Partial {
-    pub(super) at: *mut f32,
-    pub(super) padded: usize,
-}
-
-impl Partial {
-    /// Values of one partial.
-    pub(super) fn words(padded: usize) -> usize {
-        MAX_QUERIES * (padded + 2)
-    }
-
-    fn max(&self, q: usize) -> *mut f32 {
-        self.at.wrapping_add(q)
-    }
-
-    fn sum(&self, q: usize) -> *mut f32 {
-        self.at.wrapping_add(MAX_QUERIES + q)
-    }
-
-    fn values(&self, q: usize) -> *mut f32 {
-        self.at.wrapping_add(2 * MAX_QUERIES + q * self.padded)
-    }
-
-    /// No key seen.
-    ///
-    /// # Safety
-    /// The memory is this thread's.
-    pub(super) unsafe fn clear(&self, queries: usize) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            for q in 0..queries {
-                *self.max(q) = f32::NEG_INFINITY;
-                *self.sum(q) = 0.0;
-                std::ptr::write_bytes(self.values(q), 0, self.padded);
-            }
-        }
     }
 }
 
@@ -361,31 +319,6 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
         for m in 0..M {
             for j in 0..D {
                 V::store(out.values(q + m).add((d + j) * LANES), sums[m][j]);
-            }
-        }
-    }
-}
-
-/// Folds the partial of a later span into `into`.
-///
-/// # Safety
-/// Both are this thread's and hold `queries` queries.
-pub(super) unsafe fn merge(into: Partial, later: Partial, queries: usize) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        for q in 0..queries {
-            let (a, b) = (*into.max(q), *later.max(q));
-            if b == f32::NEG_INFINITY {
-                continue;
-            }
-            let now = a.max(b);
-            let (fa, fb) = ((a - now).exp(), (b - now).exp());
-            *into.max(q) = now;
-            *into.sum(q) = *into.sum(q) * fa + *later.sum(q) * fb;
-            let values = std::slice::from_raw_parts_mut(into.values(q), into.padded);
-            let others = std::slice::from_raw_parts(later.values(q), later.padded);
-            for (v, o) in values.iter_mut().zip(others) {
-                *v = *v * fa + o * fb;
             }
         }
     }

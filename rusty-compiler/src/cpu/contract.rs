@@ -133,24 +133,31 @@ impl Contract {
         self.parts.len()
     }
 
-    /// Runs this thread's share.
+    /// Runs this thread's share. `groups` are what the contraction before found for this one; returns those of the next.
     ///
     /// # Safety
     /// All threads of the pool call it with the same context; the plan is verified and bound.
-    pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch) {
+    pub(super) unsafe fn run<'a>(
+        &self,
+        ctx: &Context<'a>,
+        thread: usize,
+        scratch: &mut Scratch,
+        groups: Option<Vec<Group<'a>>>,
+    ) -> Option<Vec<Group<'a>>> {
         let rows = ctx.rows(self.rows);
         if rows == 0 {
-            return;
+            return None;
         }
         let groups = match ctx.adapted {
-            true => self.sites.groups(ctx),
+            true => groups.unwrap_or_else(|| self.sites.groups(ctx)),
             false => vec![],
         };
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows, &groups) };
-        if ctx.adapted {
-            self.look_ahead(ctx, thread, &mut scratch.ahead);
-        }
+        let next = match ctx.adapted {
+            true => self.look_ahead(ctx, thread, &mut scratch.ahead),
+            false => None,
+        };
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
@@ -168,6 +175,7 @@ impl Contract {
             // SAFETY: each piece is drawn by one thread.
             unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, &groups) };
         }
+        next
     }
 
     fn locate(&self, mut strip: usize) -> (&Bundle, usize) {

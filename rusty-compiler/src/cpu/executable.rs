@@ -3,18 +3,17 @@
 use super::adapters::SlotTable;
 use super::attend::{Attend, most_spans};
 use super::body::{Registers, RopeRows};
+use super::code::{Code, Needs, code, link};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
-use super::contract::{BLOCK_ROWS, Contract, PRIVATE_ROWS, STRIP};
+use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
 use super::kv::{self, KvPool};
-use super::largest::Largest;
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
 use super::prefetch::Ahead;
 use super::quantize::Inputs;
-use super::rows::Rows;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
-use crate::plan::{Anchor, Kernel, Plan};
+use crate::plan::Plan;
 use crate::slots::{KvPrefix, PrefixLayer, SlotData, SlotId};
 use crate::step::{
     BindOptions, Executable, MemoryUse, RowResult, Step, StepLimits, StepOutput, Want,
@@ -28,13 +27,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most memory for the partial results of attention spans.
 const PARTIAL_BYTES: usize = 16 << 20;
-
-enum Code {
-    Contract(Contract),
-    Rows(Rows),
-    Largest(Largest),
-    Attend(Attend),
-}
 
 /// What all threads share beside the weights.
 struct Memory {
@@ -60,18 +52,6 @@ pub struct CpuExecutable {
     pages: u32,
     slots: SlotTable,
     slot_count: u32,
-}
-
-/// Sizes that depend on the widest kernel.
-#[derive(Default)]
-struct Needs {
-    k: usize,
-    parts: usize,
-    ops: usize,
-    lanes: usize,
-    row_words: usize,
-    attention: usize,
-    padded: usize,
 }
 
 impl CpuExecutable {
@@ -237,12 +217,13 @@ impl CpuExecutable {
     }
 
     fn walk(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch, barrier: Barrier<'_>) {
+        let mut groups = None;
         for code in &self.codes {
             // SAFETY: the plan is verified, its operands are bound, and every thread walks it with this
             // context; the barrier orders kernels.
             unsafe {
                 match code {
-                    Code::Contract(c) => c.run(ctx, thread, scratch),
+                    Code::Contract(c) => groups = c.run(ctx, thread, scratch, groups),
                     Code::Rows(r) => r.run(ctx, thread, scratch),
                     Code::Largest(l) => l.run(ctx, thread),
                     Code::Attend(a) => a.run(ctx, scratch),
@@ -387,63 +368,6 @@ impl Memory {
             + self.partials.bytes()
             + self.ropes.iter().map(Buffer::bytes).sum::<usize>()
             + self.scratch.iter().map(scratch).sum::<usize>()
-    }
-}
-
-impl Needs {
-    fn add(&mut self, code: &Code, plan: &Plan, kernel: &Kernel) {
-        let (ops, lanes) = match code {
-            Code::Contract(c) => {
-                self.k = self.k.max(c.k());
-                self.parts = self.parts.max(c.part_count());
-                c.register_need()
-            }
-            Code::Rows(r) => {
-                self.row_words = self.row_words.max(r.row_words());
-                r.register_need()
-            }
-            Code::Attend(a) => {
-                if let Anchor::Attention { spec, .. } = &kernel.anchor {
-                    let layer = &plan.kv[spec.layer as usize];
-                    let padded = (layer.head_dim as usize).next_multiple_of(LANES);
-                    self.padded = self.padded.max(padded);
-                    self.attention = self.attention.max(a.scratch_words(padded));
-                }
-                a.register_need()
-            }
-            Code::Largest(_) => (0, 0),
-        };
-        self.ops = self.ops.max(ops);
-        self.lanes = self.lanes.max(lanes);
-    }
-}
-
-fn code(
-    plan: &Plan,
-    kernel: &Kernel,
-    weights: &Weights,
-    threads: usize,
-    counter: usize,
-) -> Result<Code> {
-    Ok(match kernel.anchor {
-        Anchor::Contract { .. } => {
-            Code::Contract(Contract::new(plan, kernel, weights, threads, counter)?)
-        }
-        Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => {
-            Code::Rows(Rows::new(plan, kernel, weights)?)
-        }
-        Anchor::ArgMax { .. } => Code::Largest(Largest::new(plan, kernel)?),
-        Anchor::Attention { .. } => Code::Attend(Attend::new(plan, kernel, weights, counter)?),
-    })
-}
-
-/// Tells every contraction which one follows it.
-fn link(codes: &mut [Code]) {
-    let mut next = None;
-    for code in codes.iter_mut().rev() {
-        if let Code::Contract(contract) = code {
-            contract.next = next.replace(contract.sites.clone());
-        }
     }
 }
 

@@ -147,13 +147,20 @@ impl Contract {
         ctx.counters[self.counter + 1].fetch_add(1, Ordering::Release);
     }
 
-    /// Has this thread's share of the next kernel's `A` asked for during the coming products.
-    pub(super) fn look_ahead(&self, ctx: &Context<'_>, thread: usize, ahead: &mut Ahead) {
+    /// Has this thread's share of the next kernel's `A` asked for during the coming products; returns that kernel's
+    /// groups.
+    pub(super) fn look_ahead<'a>(
+        &self,
+        ctx: &Context<'a>,
+        thread: usize,
+        ahead: &mut Ahead,
+    ) -> Option<Vec<Group<'a>>> {
         ahead.start_kernel();
-        let groups = self.next.as_ref().map(|next| next.groups(ctx));
-        for (group, ranks) in share(&groups.unwrap_or_default(), thread, ctx.threads) {
+        let groups = self.next.as_ref()?.groups(ctx);
+        for (group, ranks) in share(&groups, thread, ctx.threads) {
             ahead.push_later(group.delta.rank_bytes(ranks));
         }
+        Some(groups)
     }
 
     /// Has what [`Contract::expand`] will read asked for during the coming product.

@@ -4,10 +4,11 @@
 //! of ranks, `u` times the block's scale becomes a whole number of 15 bits and a sign, relative to the largest. What
 //! that rounds away is below 2^-15 of the largest product, the step of the codes themselves is 2^-7.
 
+use super::block_rows::{BlockRows, Dots, store_sums};
 use super::float::Extent;
-use super::low_rank::{BlockRows, Columns, add_half};
+use super::low_rank::{Columns, add_half};
 use super::quantize::InputRows;
-use super::simd::{LANES, Vector, per_isa};
+use super::simd::{LANES, Vector};
 use super::stored_panel::{InQ8, Panel, SCALE_BYTES};
 use crate::delta_table::PANEL;
 
@@ -15,103 +16,57 @@ const BLOCK: usize = InQ8::BYTES;
 /// Largest word.
 const WORD: f32 = 32767.0;
 
-per_isa! {
-    /// `out[r * stride + c] = x[first + r] . a[c]`.
-    ///
-    /// # Safety
-    /// `a` holds `columns` rows of `k` codes, a whole number of blocks; the inputs are quantized.
-    pub(super) fn multiply(a: BlockRows, x: InputRows, extent: Extent) = multiply_with
-}
+/// `A x` in integers, two blocks at a time, eight lanes each.
+pub(super) struct Integers;
 
-#[inline(always)]
-unsafe fn multiply_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
-    let mut r = 0;
-    // SAFETY: the caller's duty; tiles stay inside the extent.
-    unsafe {
-        while e.rows - r >= 4 {
-            all_ranks::<V, 4, 2>(a, x, e, r);
-            r += 4;
-        }
-        while r < e.rows {
-            all_ranks::<V, 1, 8>(a, x, e, r);
-            r += 1;
-        }
-    }
-}
-
-/// All rows of `A` with `M` input rows from `r` on, `N` at a time.
-#[inline(always)]
-unsafe fn all_ranks<V: Vector, const M: usize, const N: usize>(
-    a: BlockRows,
-    x: InputRows,
-    e: Extent,
-    r: usize,
-) {
-    let mut c = 0;
-    // SAFETY: the caller's duty.
-    unsafe {
-        while e.columns - c >= N {
-            dots::<V, M, N>(a, x, e, (r, c));
-            c += N;
-        }
-        while c < e.columns {
-            dots::<V, M, 1>(a, x, e, (r, c));
-            c += 1;
-        }
-    }
-}
-
-/// `N` rows of `A` with `M` input rows, two blocks at a time, eight lanes each.
-#[inline(always)]
-unsafe fn dots<V: Vector, const M: usize, const N: usize>(
-    a: BlockRows,
-    x: InputRows,
-    e: Extent,
-    (r, c): (usize, usize),
-) {
-    let blocks = a.k / PANEL;
-    // SAFETY: the caller's duty.
-    unsafe {
-        let row = |m: usize| e.first + r + m;
-        let codes: [*const u8; M] = std::array::from_fn(|m| {
-            x.codes
-                .wrapping_add(row(m) * x.code_stride)
-                .cast_const()
-                .cast()
-        });
-        let scales: [*const f32; M] =
-            std::array::from_fn(|m| x.scales.wrapping_add(row(m) * x.groups).cast_const());
-        let rows: [*const u8; N] = std::array::from_fn(|n| a.at.add((c + n) * blocks * BLOCK));
-        let mut sums = [[V::splat(0.0); M]; N];
-        for first in (0..blocks).step_by(2) {
-            // A last block alone stands in both halves, once with a scale of zero.
-            let second = (first + 1).min(blocks - 1);
-            let xs: [V::B; M] = std::array::from_fn(|m| {
-                V::load_halves(codes[m].add(first * PANEL), codes[m].add(second * PANEL))
+impl Dots for Integers {
+    #[inline(always)]
+    unsafe fn dots<V: Vector, const M: usize, const N: usize>(
+        a: BlockRows,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+    ) {
+        let blocks = a.k / PANEL;
+        // SAFETY: the caller's duty.
+        unsafe {
+            let row = |m: usize| e.first + r + m;
+            let codes: [*const u8; M] = std::array::from_fn(|m| {
+                x.codes
+                    .wrapping_add(row(m) * x.code_stride)
+                    .cast_const()
+                    .cast()
             });
-            let starts: [V::I; M] = std::array::from_fn(|m| V::dot_start(xs[m]));
-            let by: [V::F; M] = std::array::from_fn(|m| {
-                let other = if second > first {
-                    *scales[m].add(second)
-                } else {
-                    0.0
-                };
-                V::pair(*scales[m].add(first), other)
-            });
-            for n in 0..N {
-                let (p, q) = (rows[n].add(first * BLOCK), rows[n].add(second * BLOCK));
-                let a = V::load_halves(p.add(SCALE_BYTES), q.add(SCALE_BYTES));
-                let scale = V::half_pair(p.cast(), q.cast());
-                for m in 0..M {
-                    let dot = V::to_f(V::dot_signed(starts[m], a, xs[m]));
-                    sums[n][m] = V::fma(dot, V::mul(scale, by[m]), sums[n][m]);
+            let scales: [*const f32; M] =
+                std::array::from_fn(|m| x.scales.wrapping_add(row(m) * x.groups).cast_const());
+            let rows: [*const u8; N] = std::array::from_fn(|n| a.at.add((c + n) * blocks * BLOCK));
+            let mut sums = [[V::splat(0.0); M]; N];
+            for first in (0..blocks).step_by(2) {
+                // A last block alone stands in both halves, once with a scale of zero.
+                let second = (first + 1).min(blocks - 1);
+                let xs: [V::B; M] = std::array::from_fn(|m| {
+                    V::load_halves(codes[m].add(first * PANEL), codes[m].add(second * PANEL))
+                });
+                let starts: [V::I; M] = std::array::from_fn(|m| V::dot_start(xs[m]));
+                let by: [V::F; M] = std::array::from_fn(|m| {
+                    let other = if second > first {
+                        *scales[m].add(second)
+                    } else {
+                        0.0
+                    };
+                    V::pair(*scales[m].add(first), other)
+                });
+                for n in 0..N {
+                    let (p, q) = (rows[n].add(first * BLOCK), rows[n].add(second * BLOCK));
+                    let a = V::load_halves(p.add(SCALE_BYTES), q.add(SCALE_BYTES));
+                    let scale = V::half_pair(p.cast(), q.cast());
+                    for m in 0..M {
+                        let dot = V::to_f(V::dot_signed(starts[m], a, xs[m]));
+                        sums[n][m] = V::fma(dot, V::mul(scale, by[m]), sums[n][m]);
+                    }
                 }
             }
-        }
-        for (n, sums) in sums.into_iter().enumerate() {
-            for (m, sum) in sums.into_iter().enumerate() {
-                *e.out.add((r + m) * e.stride + c + n) = V::sum(sum);
-            }
+            store_sums::<V, M, N>(sums, e, (r, c));
         }
     }
 }

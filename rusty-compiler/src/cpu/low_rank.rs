@@ -3,13 +3,14 @@
 //! `A` is read along its rows, `B` in panels of 32 outputs, so that the second product needs no sum over lanes.
 //! Block formats are decoded in registers; int8 is multiplied as it is, see [`super::int8_table`].
 
+use super::block_rows::{self, BlockRows};
 use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32};
 use super::int8_table;
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
-use super::stored_panel::{InQ4, InQ8, Panel};
+use super::stored_panel::{InQ4, Panel};
 use crate::delta_table::PANEL;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride.
@@ -71,11 +72,10 @@ unsafe fn multiply(
             TableKind::Float(kind) => {
                 float::multiply(level, FloatRows { kind, at, k }, x, extent, ahead)
             }
-            TableKind::Int8 if x.quantized => {
-                int8_table::multiply(level, BlockRows { at, k }, x, extent)
+            TableKind::Int8 | TableKind::Int4 => {
+                let int8 = a.kind == TableKind::Int8;
+                block_rows::multiply(level, BlockRows { at, k, int8 }, x, extent);
             }
-            TableKind::Int8 => multiply_int8(level, BlockRows { at, k }, x, extent),
-            TableKind::Int4 => multiply_int4(level, BlockRows { at, k }, x, extent),
         }
     }
 }
@@ -106,107 +106,6 @@ pub(super) unsafe fn expand(
     };
     // SAFETY: the caller's duty.
     unsafe { expand_columns(level, columns, u, y) }
-}
-
-/// Rows of Q8_0 or Q4_0 blocks.
-#[derive(Clone, Copy)]
-pub(super) struct BlockRows {
-    pub(super) at: *const u8,
-    pub(super) k: usize,
-}
-
-per_isa! {
-    fn multiply_int8(a: BlockRows, x: InputRows, extent: Extent) = multiply_int8_with
-}
-
-per_isa! {
-    fn multiply_int4(a: BlockRows, x: InputRows, extent: Extent) = multiply_int4_with
-}
-
-#[inline(always)]
-unsafe fn multiply_int8_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
-    // SAFETY: the caller's duty.
-    unsafe { block_rows::<V, InQ8>(a, x, e) }
-}
-
-#[inline(always)]
-unsafe fn multiply_int4_with<V: Vector>(a: BlockRows, x: InputRows, e: Extent) {
-    // SAFETY: the caller's duty.
-    unsafe { block_rows::<V, InQ4>(a, x, e) }
-}
-
-#[inline(always)]
-unsafe fn block_rows<V: Vector, P: Panel>(a: BlockRows, x: InputRows, e: Extent) {
-    let mut r = 0;
-    // SAFETY: the caller's duty; rows stay inside the extent.
-    unsafe {
-        while e.rows - r >= 4 {
-            block_columns::<V, P, 4, 1>(a, x, e, r);
-            r += 4;
-        }
-        while r < e.rows {
-            block_columns::<V, P, 1, 4>(a, x, e, r);
-            r += 1;
-        }
-    }
-}
-
-/// All rows of `A` with `M` input rows from `r` on, `N` at a time.
-#[inline(always)]
-unsafe fn block_columns<V: Vector, P: Panel, const M: usize, const N: usize>(
-    a: BlockRows,
-    x: InputRows,
-    e: Extent,
-    r: usize,
-) {
-    let mut c = 0;
-    // SAFETY: the caller's duty.
-    unsafe {
-        while e.columns - c >= N {
-            block_dots::<V, P, M, N>(a, x, e, (r, c));
-            c += N;
-        }
-        while c < e.columns {
-            block_dots::<V, P, M, 1>(a, x, e, (r, c));
-            c += 1;
-        }
-    }
-}
-
-/// `N` rows of `A` with `M` input rows: a block is decoded once, and sums do not wait for each other.
-#[inline(always)]
-unsafe fn block_dots<V: Vector, P: Panel, const M: usize, const N: usize>(
-    a: BlockRows,
-    x: InputRows,
-    e: Extent,
-    (r, c): (usize, usize),
-) {
-    let row_bytes = a.k / PANEL * P::BYTES;
-    // SAFETY: the caller's duty.
-    unsafe {
-        let xs: [*const f32; M] =
-            std::array::from_fn(|m| x.float_row(e.first + r + m).cast_const());
-        let rows: [*const u8; N] = std::array::from_fn(|n| a.at.add((c + n) * row_bytes));
-        let mut sums = [[V::splat(0.0); M]; N];
-        for block in 0..a.k / PANEL {
-            for n in 0..N {
-                let p = rows[n].add(block * P::BYTES);
-                let (low, high) = P::load::<V>(p);
-                let scale = V::splat(P::scale::<V>(p));
-                for m in 0..M {
-                    let x = xs[m].add(block * PANEL);
-                    let first = V::mul(low, V::load(x));
-                    let both = V::fma(high, V::load(x.add(LANES)), first);
-                    sums[n][m] = V::fma(both, scale, sums[n][m]);
-                }
-            }
-        }
-        for (n, sums) in sums.into_iter().enumerate() {
-            for (m, sum) in sums.into_iter().enumerate() {
-                *e.out.add((r + m) * e.stride + c + n) = V::sum(sum);
-            }
-        }
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -20,7 +20,9 @@
 mod adapters;
 mod attend;
 mod attention;
+mod block_rows;
 mod body;
+mod code;
 mod context;
 mod contract;
 mod executable;
@@ -32,6 +34,7 @@ mod largest;
 mod low_rank;
 mod memory;
 mod panel;
+mod partial;
 mod pool;
 mod prefetch;
 mod product;

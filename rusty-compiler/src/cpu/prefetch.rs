@@ -1,18 +1,18 @@
 //! Asking for memory ahead of its use.
 //!
 //! Weights are one long stream, but a core's own guesses run only a little ahead of it: products ask for what
-//! lies [`STREAM`] bytes further, which raised decoding of Q4_0, alone and in a batch of 16, by a third.
+//! lies [`STREAM`] bytes further.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
 //! hardware to notice the stream before it ends. A core waits for a few dozen lines at most; asked for all at once
-//! they would hold up the loads behind them. So products ask for a line or two at every step of their inner
-//! loops, and what arrives meanwhile costs nothing where arithmetic is the limit.
+//! they would hold up the loads behind them. So products ask for a few at every step of their inner loops,
+//! and what arrives meanwhile costs little where arithmetic is the limit.
 
 /// Bytes that memory is fetched in.
 const LINE: usize = 64;
 
 /// How far ahead of its use a stream of weights is asked for: more than memory's latency times a core's
-/// share of its bandwidth, less than half of the first-level cache. Half or twice as much is as good.
+/// share of its bandwidth, less than half of the first-level cache.
 const STREAM: usize = 12 << 10;
 
 /// Asks for `LINES` lines that come [`STREAM`] bytes after `at`.

@@ -85,7 +85,7 @@ impl Contract {
                         let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
                         layout.pack(bytes, panel, packed);
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at);
+                        let panel = Panel::new(layout, at).alone();
                         let ahead = &mut scratch.ahead;
                         tile::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
                     }

@@ -43,6 +43,14 @@ impl Panel {
         }
     }
 
+    /// A panel that the matrix's other panels do not follow.
+    pub(super) fn alone(self) -> Self {
+        Self {
+            streams: false,
+            ..self
+        }
+    }
+
     /// Asks for the `LINES` lines that come where group `g` is now. All parts of a panel lie in one run, so the
     /// groups together ask for whole panels.
     #[inline(always)]

@@ -2,9 +2,10 @@
 
 use super::{Noise, levels};
 use crate::PAGE_TOKENS;
-use crate::cpu::attention::{self, Block, Partial, SCORE_WORDS};
+use crate::cpu::attention::{self, Block, SCORE_WORDS};
 use crate::cpu::kv::{self, KvPool};
 use crate::cpu::memory::Buffer;
+use crate::cpu::partial::{self, Partial};
 use crate::cpu::simd::Level;
 use crate::step::KvFormat;
 use half::f16;
@@ -106,7 +107,7 @@ fn check_attention(level: Level, case: &Case) {
             partial(0).clear(block.queries());
             for span in block.spans() {
                 attention::attend(level, block, span, memory.floats(), partial(1));
-                attention::merge(partial(0), partial(1), block.queries());
+                partial::merge(partial(0), partial(1), block.queries());
             }
             attention::finish(&block, partial(0), out.as_mut_ptr());
         }
