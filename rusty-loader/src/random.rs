@@ -3,13 +3,16 @@
 //! Payloads are random bits; only the scales are set, so that weights have a mean near 0 and a standard
 //! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
 
+mod spread;
+
 use std::collections::HashMap;
 use std::path::Path;
 
-use half::f16;
+pub use spread::Spread;
+
 use rayon::prelude::*;
 
-use crate::formats::{Codec, Q4_K, Q6_K, ScaleRule};
+use crate::formats::{ALL, Q4_K, Q6_K};
 use crate::meta::keys;
 use crate::{Error, Format, LoadedModel, Meta, ModelFile, PageBuffer, Result, WeightView};
 
@@ -124,9 +127,11 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
         return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
     };
     let Some(mix) = Mix::by_name(format) else {
-        let known = vec![
-            "f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q4_k_m",
-        ];
+        let blocks = ALL.iter().map(|c| c.name);
+        let known = ["f32", "f16", "bf16", "q4_k_m"]
+            .into_iter()
+            .chain(blocks)
+            .collect();
         return Err(unknown(format!("format '{format}'"), known));
     };
     let mut tensors = Vec::new();
@@ -265,25 +270,29 @@ fn fill(name: &str, format: Format, norm: bool, bytes: &mut [u8]) {
         (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
     });
     let piece = format.block_bytes() * 1024;
+    let spread = match format {
+        Format::Blocks(codec) => Some(Spread::of(codec, DEVIATION)),
+        _ => None,
+    };
     bytes
         .par_chunks_mut(piece)
         .enumerate()
         .for_each(|(i, bytes)| {
             let mut stream = Stream::new(seed ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             stream.fill(bytes);
-            match format {
-                Format::Blocks(codec) => {
+            match (format, &spread) {
+                (Format::Blocks(codec), Some(spread)) => {
                     for block in bytes.chunks_exact_mut(codec.block_bytes) {
-                        set_scales(codec, block, stream.next());
+                        spread.set(codec, block, stream.next());
                     }
                 }
-                Format::F32 if norm => {
+                (Format::F32, _) if norm => {
                     for b in bytes.as_chunks_mut::<4>().0 {
                         let unit = f32::from(u16::from_le_bytes([b[0], b[1]])) / 65536.0;
                         *b = (0.9 + 0.2 * unit).to_le_bytes();
                     }
                 }
-                float => floats(float, bytes),
+                (float, _) => floats(float, bytes),
             }
         });
 }
@@ -304,38 +313,6 @@ fn floats(format: Format, bytes: &mut [u8]) {
     for b in bytes.chunks_exact_mut(step) {
         let bits = u16::from_le_bytes([b[at], b[at + 1]]) & kept | exponent;
         b[at..at + 2].copy_from_slice(&bits.to_le_bytes());
-    }
-}
-
-/// Overwrites the scales of a block of random bits so that its values are around [`DEVIATION`].
-fn set_scales(codec: &Codec, block: &mut [u8], random: u64) {
-    let mut put = |at: usize, v: f32| {
-        block[at..at + 2].copy_from_slice(&f16::from_f32(v).to_le_bytes());
-    };
-    let levels = (1u32 << codec.code_bits()) as f32;
-    // Of codes that are spread evenly.
-    let deviation = ((levels * levels - 1.0) / 12.0).sqrt();
-    // Either sign, so that codes around a bias leave no mean behind.
-    let sign = if random & 1 == 0 { 1.0 } else { -1.0 };
-    let spread = 1.0 + (random >> 1 & 0xff) as f32 / 512.0;
-    let d = sign * spread * DEVIATION / deviation;
-    match codec.scales {
-        ScaleRule::Block { d: at } => put(at, d),
-        ScaleRule::PackedK { d: at, dmin, .. } => {
-            // 6-bit scales and minima are random too: the product's deviation is about 56 codes'.
-            put(at, d / 56.0);
-            put(dmin, d / 56.0 * (levels - 1.0) / 2.0);
-        }
-        ScaleRule::I8Groups {
-            d: at,
-            scales,
-            group,
-        } => {
-            put(at, d / 9.2);
-            for s in &mut block[scales..scales + codec.block_len / group] {
-                *s = (*s & 31).wrapping_sub(16);
-            }
-        }
     }
 }
 

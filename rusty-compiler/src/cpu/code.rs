@@ -51,6 +51,7 @@ pub(super) fn link(codes: &mut [Code]) {
 #[derive(Default)]
 pub(super) struct Needs {
     pub(super) k: usize,
+    pub(super) starts: usize,
     pub(super) parts: usize,
     pub(super) ops: usize,
     pub(super) lanes: usize,
@@ -65,6 +66,7 @@ impl Needs {
         let (ops, lanes) = match code {
             Code::Contract(c) => {
                 self.k = self.k.max(c.k());
+                self.starts = self.starts.max(c.forms.starts());
                 self.parts = self.parts.max(c.part_count());
                 c.register_need()
             }

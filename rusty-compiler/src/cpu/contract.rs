@@ -25,6 +25,8 @@ pub(super) const STRIP: usize = 128;
 pub(super) struct PartCode {
     pub(super) weight: WeightId,
     pub(super) n: usize,
+    /// Position of its start among the inputs'.
+    pub(super) start: usize,
 }
 
 /// Parts and tails that belong together.
@@ -73,14 +75,23 @@ impl Contract {
             return Err(unbound(kernel));
         };
         let mut forms = Forms::default();
+        let mut codes = Vec::with_capacity(parts.len());
         for part in parts {
             let matrix = weights
                 .matrix_of(part.weight)
                 .ok_or_else(|| unbound(kernel))?;
-            match matrix.kind() {
-                Some(kind) => forms.kinds[kind.index()] = true,
-                None => forms.floats = true,
-            }
+            let start = match matrix.kind() {
+                Some(kind) => forms.add(kind.start()).ok_or_else(|| unbound(kernel))?,
+                None => {
+                    forms.floats = true;
+                    0
+                }
+            };
+            codes.push(PartCode {
+                weight: part.weight,
+                n: part.n as usize,
+                start,
+            });
         }
         let mut bundles = bundle(plan, kernel, weights)?;
         let width: usize = bundles.iter().map(|b| b.width).sum();
@@ -101,13 +112,7 @@ impl Contract {
             products: bundles.iter().map(|b| b.strips * b.parts.len()).sum(),
             k: *k as usize,
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
-            parts: parts
-                .iter()
-                .map(|p| PartCode {
-                    weight: p.weight,
-                    n: p.n as usize,
-                })
-                .collect(),
+            parts: codes,
             strips: bundles.iter().map(|b| b.strips).sum(),
             bundles,
             strip,
@@ -202,10 +207,9 @@ impl Contract {
         };
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
         unsafe {
-            let forms = Forms {
-                floats: self.forms.floats || !groups.is_empty(),
-                ..self.forms
-            };
+            let forms = self
+                .forms
+                .with_floats(self.forms.floats || !groups.is_empty());
             if !groups.is_empty() {
                 filled.gained = self.gained(ctx, rows);
             }

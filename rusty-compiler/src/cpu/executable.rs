@@ -266,16 +266,21 @@ impl Executable for CpuExecutable {
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
         self.slots.attach(slot, data, self.plan.slot_shape())?;
         let rows = self.plan.max_rows(Dim::Sym(SymId(0))) as usize;
-        let (parts, k) = self.codes.iter().fold((0, 0), |(parts, k), c| match c {
-            Code::Contract(c) => (parts.max(c.part_count()), k.max(c.k())),
-            _ => (parts, k),
-        });
+        let contracts = || {
+            self.codes.iter().filter_map(|c| match c {
+                Code::Contract(c) => Some(c),
+                _ => None,
+            })
+        };
+        let parts = contracts().map(|c| c.part_count()).max().unwrap_or(0);
         let lows = parts * rows * self.slots.largest_rank();
         if self.memory.lows.bytes() < lows * 4 {
             self.memory.lows = Buffer::words(lows);
         }
         if self.slots.gains_inputs() && self.memory.gained.is_empty() {
-            self.memory.gained = (0..parts).map(|_| Inputs::new(rows, k)).collect();
+            let k = contracts().map(|c| c.k()).max().unwrap_or(0);
+            let starts = contracts().map(|c| c.forms.starts()).max().unwrap_or(0);
+            self.memory.gained = (0..parts).map(|_| Inputs::new(rows, k, starts)).collect();
         }
         Ok(())
     }
@@ -339,7 +344,7 @@ impl Memory {
             regs: Registers::new(needs.ops, needs.lanes),
             tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
             results: vec![std::ptr::null(); needs.parts],
-            inputs: Inputs::new(PRIVATE_ROWS, needs.k),
+            inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts),
             panel: Buffer::new(panel),
             attention: Buffer::words(needs.attention),
             ahead: Ahead::default(),
@@ -350,7 +355,7 @@ impl Memory {
         let rope = |dims: u32| Buffer::words(rows * dims as usize);
         Self {
             arena: Buffer::new(plan.arena_bytes as usize),
-            inputs: Inputs::new(rows, needs.k),
+            inputs: Inputs::new(rows, needs.k, needs.starts),
             gained: vec![],
             lows: Buffer::new(0),
             partials: Buffer::new(partials.min(PARTIAL_BYTES).max(largest)),

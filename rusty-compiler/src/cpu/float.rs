@@ -180,7 +180,7 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
         while i < whole {
             // Of the first rows' pass over the weights: their next tile lies behind this one.
             if r == 0 && (i * S::BYTES).is_multiple_of(64) {
-                ask_stream::<N>(w.at.wrapping_add(c * w.k * S::BYTES + N * i * S::BYTES));
+                ask_stream(w.at.wrapping_add(c * w.k * S::BYTES + N * i * S::BYTES), N);
             }
             if i.is_multiple_of(SEGMENT) {
                 ahead.step();

@@ -4,7 +4,7 @@ use super::context::{Context, RowSet};
 use super::contract::Contract;
 use super::low_rank;
 use super::prefetch::Ahead;
-use super::quantize::{Forms, InputRows, fill_row};
+use super::quantize::{InputRows, fill_row};
 use super::simd::LANES;
 use super::site_tables::SiteTables;
 use rusty_graph::SiteId;
@@ -112,10 +112,7 @@ impl Contract {
                 from = to;
             }
             let same = std::ptr::eq(from, inputs.float_row(row));
-            let forms = Forms {
-                floats: self.forms.floats && !same,
-                ..self.forms
-            };
+            let forms = self.forms.with_floats(self.forms.floats && !same);
             if same {
                 let padding = self.k.next_multiple_of(LANES) - self.k;
                 std::ptr::write_bytes(inputs.float_row(row).add(self.k), 0, padding);

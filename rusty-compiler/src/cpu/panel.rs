@@ -2,71 +2,30 @@
 //!
 //! A vector instruction that multiplies four byte pairs per lane wants the same four inputs of sixteen
 //! outputs side by side. A panel holds sixteen rows of `W` in that order: for each group of 32 inputs, eight
-//! *quads* (four consecutive inputs) of 16 x 4 codes each, then the scales of the sixteen rows:
+//! *quads* (four consecutive inputs) of 16 x 4 codes each, in *planes* of some of their bits, then the scales of the
+//! sixteen rows:
 //!
 //! ```text
-//! bits 4   group = 4 x 64 bytes; vector j: low nibbles quad 2j, high nibbles quad 2j + 1
-//! bits 6   the same for the low four bits, then 2 x 64 bytes; vector h: bits 2t.. quad 4h + t
-//! bits 8   group = 8 x 64 bytes; vector q: quad q; codes are stored plus 128 where they are signed
+//! four bits   4 x 64 bytes; vector j: low nibbles quad 2j, high nibbles quad 2j + 1
+//! two bits    2 x 64 bytes; vector h: bits 2t.. quad 4h + t
+//! one bit     1 x 64 bytes: bit q: quad q
+//! eight bits  8 x 64 bytes; vector q: quad q; codes are stored plus 128 where they are signed
 //! ```
 //!
-//! Codes are unsigned; zero points enter as the integer accumulator's start. Packing reads the format's
-//! [`Codec`] only, so a new format with one of these widths and scale rules needs no code here. Limits:
-//! groups of 32 (or 16 with byte scales) and blocks that are a multiple of 32.
+//! Codes of three bits have a plane of two and one of one, of five one of four and one of one, of six one of four and
+//! one of two. Grids are resolved: their coordinates are the codes. Packing is lossless. Limits: groups of 32 or 16
+//! inputs, and blocks that are a multiple of 32.
 
+use super::kind::{Kind, Scaling, Width};
 use super::simd::LANES;
-use half::f16;
+use half::{bf16, f16};
 use rusty_loader::Codec;
-use rusty_loader::formats::{ScaleRule, packed_k};
+use rusty_loader::formats::{Levels, MAX_BLOCK_LEN};
 
 /// Inputs per group: what one activation scale covers.
 pub(super) const GROUP: usize = 32;
-
-/// Which kernel multiplies a panel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    /// 4-bit codes around 8, an f16 scale per group (Q4_0).
-    Block4,
-    /// Signed bytes, an f16 scale per group (Q8_0).
-    Block8,
-    /// 4-bit codes, byte scale and byte minimum per group, f16 pair per block (Q4_K).
-    Min4,
-    /// 6-bit codes around 32, a signed byte scale per 16, f16 per block (Q6_K).
-    Half6,
-}
-
-impl Kind {
-    /// All kinds, in the order of the activations' start rows.
-    pub(super) const ALL: [Kind; 4] = [Kind::Block4, Kind::Block8, Kind::Min4, Kind::Half6];
-
-    /// The kind for a format, or `None` where no kernel fits it.
-    pub(super) fn of(codec: &Codec) -> Option<Self> {
-        let bits: u32 = codec.fields.iter().map(|f| f.bits).sum();
-        match (bits, codec.scales, codec.bias, codec.signed) {
-            (4, ScaleRule::Block { .. }, 8, false) if codec.block_len == GROUP => {
-                Some(Kind::Block4)
-            }
-            (8, ScaleRule::Block { .. }, 0, true) if codec.block_len == GROUP => Some(Kind::Block8),
-            (4, ScaleRule::PackedK { .. }, 0, false) => Some(Kind::Min4),
-            (6, ScaleRule::I8Groups { group: 16, .. }, 32, false) => Some(Kind::Half6),
-            _ => None,
-        }
-    }
-
-    /// The position in [`Kind::ALL`].
-    pub(super) fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Bytes of codes per group and panel.
-    pub(super) const fn code_bytes(self) -> usize {
-        match self {
-            Kind::Block4 | Kind::Min4 => 256,
-            Kind::Half6 => 384,
-            Kind::Block8 => 512,
-        }
-    }
-}
+/// Inputs per half of a group.
+const HALF: usize = 16;
 
 /// How a matrix `[n, k]` of a format lies in panels.
 #[derive(Clone, Copy, Debug)]
@@ -77,34 +36,31 @@ pub(super) struct PanelLayout {
     pub(super) n: usize,
 }
 
-/// Scales per group in bytes, by panel.
-const GROUP_SCALES: usize = 2 * LANES;
-
 impl PanelLayout {
     /// Groups per row.
     pub(super) fn groups(&self) -> usize {
         self.k / GROUP
     }
 
+    /// Groups that share the scales of a block.
+    pub(super) fn block_groups(&self) -> usize {
+        self.codec.block_len / GROUP
+    }
+
     /// Offset of the first per-group scale.
     pub(super) fn scales_at(&self) -> usize {
-        self.groups() * self.kind.code_bytes()
+        self.groups() * self.kind.width.code_bytes()
     }
 
     /// Offset of the first per-block scale.
     pub(super) fn supers_at(&self) -> usize {
-        self.scales_at() + self.groups() * GROUP_SCALES
+        self.scales_at() + self.groups() * self.kind.scaling.group_bytes()
     }
 
     /// Bytes of one panel.
     pub(super) fn panel_bytes(&self) -> usize {
         let blocks = self.k / self.codec.block_len;
-        let supers = match self.kind {
-            Kind::Block4 | Kind::Block8 => 0,
-            Kind::Min4 => blocks * 4 * LANES,
-            Kind::Half6 => blocks * 2 * LANES,
-        };
-        (self.supers_at() + supers).next_multiple_of(64)
+        (self.supers_at() + blocks * self.kind.scaling.block_bytes()).next_multiple_of(64)
     }
 
     /// Number of panels.
@@ -127,18 +83,134 @@ impl PanelLayout {
         if rows < LANES {
             out.fill(0);
         }
-        let mut codes = [[0u8; MAX_BLOCK]; LANES];
+        let mut codes = [[0u8; MAX_BLOCK_LEN]; LANES];
         for block in 0..self.k / c.block_len {
             for (r, row) in stored.chunks_exact(row_bytes).enumerate() {
                 let bytes = &row[block * c.block_bytes..][..c.block_bytes];
-                unsigned_codes(c, bytes, &mut codes[r][..c.block_len]);
+                let codes = &mut codes[r][..c.block_len];
+                codes.fill(0);
+                c.codes(bytes, codes);
+                if matches!(c.levels, Levels::Signed) {
+                    codes.iter_mut().for_each(|code| *code ^= 0x80);
+                }
                 self.pack_scales(bytes, block, r, out);
             }
-            for part in 0..c.block_len / GROUP {
-                let group = block * (c.block_len / GROUP) + part;
-                let bytes = self.kind.code_bytes();
+            for part in 0..self.block_groups() {
+                let group = block * self.block_groups() + part;
+                let bytes = self.kind.width.code_bytes();
                 let out = &mut out[group * bytes..][..bytes];
                 self.pack_codes(&codes, part * GROUP, out);
+            }
+        }
+    }
+
+    fn pack_codes(&self, codes: &[[u8; MAX_BLOCK_LEN]; LANES], at: usize, out: &mut [u8]) {
+        for (r, codes) in codes.iter().enumerate() {
+            let quads = codes[at..at + GROUP].as_chunks::<4>().0;
+            let quad = |q: usize| u32::from_le_bytes(quads[q]);
+            let mut put = |vector: usize, v: u32| {
+                out[vector * 64 + r * 4..][..4].copy_from_slice(&v.to_le_bytes());
+            };
+            let low = |mask: u32, from: u32, q: usize| quad(q) >> from & mask;
+            let nibbles = |put: &mut dyn FnMut(usize, u32)| {
+                const MASK: u32 = 0x0f0f_0f0f;
+                (0..4).for_each(|j| put(j, low(MASK, 0, 2 * j) | low(MASK, 0, 2 * j + 1) << 4));
+            };
+            let pairs = |put: &mut dyn FnMut(usize, u32), plane: usize, from: u32| {
+                const MASK: u32 = 0x0303_0303;
+                (0..2).for_each(|h| {
+                    let pair = |t: usize| low(MASK, from, 4 * h + t) << (2 * t);
+                    put(plane + h, pair(0) | pair(1) | pair(2) | pair(3));
+                });
+            };
+            let bits = |put: &mut dyn FnMut(usize, u32), plane: usize, from: u32| {
+                const MASK: u32 = 0x0101_0101;
+                put(plane, (0..8).fold(0, |v, q| v | low(MASK, from, q) << q));
+            };
+            match self.kind.width {
+                Width::W8 => (0..8).for_each(|q| put(q, quad(q))),
+                Width::W4 => nibbles(&mut put),
+                Width::W5 => {
+                    nibbles(&mut put);
+                    bits(&mut put, 4, 4);
+                }
+                Width::W6 => {
+                    nibbles(&mut put);
+                    pairs(&mut put, 4, 4);
+                }
+                Width::W2 => pairs(&mut put, 0, 0),
+                Width::W3 => {
+                    pairs(&mut put, 0, 0);
+                    bits(&mut put, 2, 2);
+                }
+            }
+        }
+    }
+
+    fn pack_scales(&self, block: &[u8], index: usize, row: usize, out: &mut [u8]) {
+        let c = self.codec;
+        let scaling = self.kind.scaling;
+        let supers = self.supers_at() + index * scaling.block_bytes() + row * 2;
+        match scaling {
+            Scaling::Byte | Scaling::Byte16 => {
+                put(
+                    out,
+                    supers,
+                    f16::from_f32(c.scale.unit.at(block, 0)).to_bits(),
+                );
+            }
+            Scaling::ByteMin | Scaling::ByteMin16 => {
+                put(
+                    out,
+                    supers,
+                    f16::from_f32(c.scale.unit.at(block, 0)).to_bits(),
+                );
+                let min = c.min.map_or(0.0, |m| m.unit.at(block, 0) * m.factor);
+                put(out, supers + 2 * LANES, f16::from_f32(min).to_bits());
+            }
+            _ => {}
+        }
+        // A group of the format may cover several of ours, or half of one.
+        let unit = if scaling.halves() { HALF } else { GROUP };
+        let per_unit = scaling.group_bytes() / (GROUP / unit);
+        let first = self.scales_at() + index * self.block_groups() * scaling.group_bytes();
+        for i in 0..c.block_len / unit {
+            let g = i * unit / c.group;
+            let at = first + i * per_unit;
+            let min = || c.min.map_or(0.0, |m| m.at(block, g));
+            let steps = |s: &rusty_loader::formats::Scale| s.steps.map_or(1, |s| s.at(block, g));
+            match scaling {
+                Scaling::Half | Scaling::Half16 => {
+                    put(
+                        out,
+                        at + row * 2,
+                        f16::from_f32(c.scale.at(block, g)).to_bits(),
+                    );
+                }
+                Scaling::HalfMin => {
+                    put(
+                        out,
+                        at + row * 2,
+                        f16::from_f32(c.scale.at(block, g)).to_bits(),
+                    );
+                    put(
+                        out,
+                        at + 2 * LANES + row * 2,
+                        f16::from_f32(min()).to_bits(),
+                    );
+                }
+                Scaling::Brain => {
+                    put(
+                        out,
+                        at + row * 2,
+                        bf16::from_f32(c.scale.at(block, g)).to_bits(),
+                    );
+                }
+                Scaling::Byte | Scaling::Byte16 => out[at + row] = steps(&c.scale) as u8,
+                Scaling::ByteMin | Scaling::ByteMin16 => {
+                    out[at + row] = steps(&c.scale) as u8;
+                    out[at + LANES + row] = c.min.as_ref().map_or(0, steps) as u8;
+                }
             }
         }
     }
@@ -148,129 +220,66 @@ impl PanelLayout {
         let panel = &panels[row / LANES * self.panel_bytes()..][..self.panel_bytes()];
         let row = row % LANES;
         for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
-            let bytes = self.kind.code_bytes();
+            let bytes = self.kind.width.code_bytes();
             let codes = &panel[group * bytes..][..bytes];
-            for (i, out) in out.iter_mut().enumerate() {
-                let (scale, min) = self.scale_of(panel, group, i, row);
-                let product = scale * f32::from(self.code_of(codes, i, row));
-                *out = if self.kind == Kind::Min4 {
-                    product - min
-                } else {
-                    product
-                };
+            for (half, out) in out.chunks_exact_mut(HALF).enumerate() {
+                let (scale, min) = self.scale_of(panel, group, half, row);
+                for (i, out) in out.iter_mut().enumerate() {
+                    let code = self.code_of(codes, half * HALF + i, row);
+                    let product = scale * self.kind.level(code) as f32;
+                    *out = match self.kind.scaling.has_min() {
+                        true => product - min,
+                        false => product,
+                    };
+                }
             }
         }
     }
 
-    /// Code `i` of a group, less its zero point.
-    fn code_of(&self, codes: &[u8], i: usize, row: usize) -> i16 {
+    /// Code `i` of a group.
+    fn code_of(&self, codes: &[u8], i: usize, row: usize) -> u8 {
         let (quad, byte) = (i / 4, row * 4 + i % 4);
-        let nibble = |at: usize| i16::from(codes[at / 2 * 64 + byte] >> (at % 2 * 4) & 15);
-        match self.kind {
-            Kind::Block8 => i16::from(codes[quad * 64 + byte]) - 128,
-            Kind::Block4 => nibble(quad) - 8,
-            Kind::Min4 => nibble(quad),
-            Kind::Half6 => {
-                let pairs = codes[(4 + quad / 4) * 64 + byte] >> (quad % 4 * 2) & 3;
-                (nibble(quad) | i16::from(pairs) << 4) - 32
-            }
+        let nibble = || codes[quad / 2 * 64 + byte] >> (quad % 2 * 4) & 15;
+        let pair = |plane: usize| codes[(plane + quad / 4) * 64 + byte] >> (quad % 4 * 2) & 3;
+        let bit = |plane: usize| codes[plane * 64 + byte] >> quad & 1;
+        match self.kind.width {
+            Width::W8 => codes[quad * 64 + byte],
+            Width::W4 => nibble(),
+            Width::W5 => nibble() | bit(4) << 4,
+            Width::W6 => nibble() | pair(4) << 4,
+            Width::W2 => pair(0),
+            Width::W3 => pair(0) | bit(2) << 2,
         }
     }
 
-    /// Scale and minimum of element `i` of a group.
-    fn scale_of(&self, panel: &[u8], group: usize, i: usize, row: usize) -> (f32, f32) {
-        let half = |at: usize| f16::from_le_bytes([panel[at], panel[at + 1]]).to_f32();
-        let scales = self.scales_at() + group * GROUP_SCALES;
-        let block = group / (self.codec.block_len / GROUP);
-        match self.kind {
-            Kind::Block4 | Kind::Block8 => (half(scales + row * 2), 0.0),
-            Kind::Min4 => {
-                let at = self.supers_at() + block * 4 * LANES + row * 2;
-                let (scale, min) = (panel[scales + row], panel[scales + LANES + row]);
-                let (d, dmin) = (half(at), half(at + 2 * LANES));
-                (d * f32::from(scale), dmin * f32::from(min))
-            }
-            Kind::Half6 => {
-                let d = half(self.supers_at() + block * 2 * LANES + row * 2);
-                let scale = panel[scales + i / 16 * LANES + row] as i8;
-                (d * f32::from(scale), 0.0)
-            }
+    /// Scale and minimum of a half of a group.
+    fn scale_of(&self, panel: &[u8], group: usize, half: usize, row: usize) -> (f32, f32) {
+        let scaling = self.kind.scaling;
+        let word = |at: usize| [panel[at], panel[at + 1]];
+        let f16_at = |at: usize| f16::from_le_bytes(word(at)).to_f32();
+        let byte = |at: usize| f32::from(panel[at] as i8);
+        let supers =
+            self.supers_at() + group / self.block_groups() * scaling.block_bytes() + row * 2;
+        let mut at = self.scales_at() + group * scaling.group_bytes();
+        if scaling.halves() {
+            at += half * scaling.group_bytes() / 2;
         }
-    }
-
-    fn pack_codes(&self, codes: &[[u8; MAX_BLOCK]; LANES], at: usize, out: &mut [u8]) {
-        for (r, codes) in codes.iter().enumerate() {
-            let quads = codes[at..at + GROUP].as_chunks::<4>().0;
-            let quad = |q: usize| u32::from_le_bytes(quads[q]);
-            let mut put = |vector: usize, v: u32| {
-                out[vector * 64 + r * 4..][..4].copy_from_slice(&v.to_le_bytes());
-            };
-            match self.kind {
-                Kind::Block8 => (0..8).for_each(|q| put(q, quad(q))),
-                Kind::Block4 | Kind::Min4 => {
-                    (0..4).for_each(|j| put(j, quad(2 * j) | quad(2 * j + 1) << 4));
-                }
-                Kind::Half6 => {
-                    const LOW: u32 = 0x0f0f_0f0f;
-                    (0..4).for_each(|j| {
-                        put(j, (quad(2 * j) & LOW) | (quad(2 * j + 1) & LOW) << 4);
-                    });
-                    (0..2).for_each(|h| {
-                        let pair = |t: usize| ((quad(4 * h + t) >> 4) & 0x0303_0303) << (2 * t);
-                        put(4 + h, pair(0) | pair(1) | pair(2) | pair(3));
-                    });
-                }
+        match scaling {
+            Scaling::Half | Scaling::Half16 => (f16_at(at + row * 2), 0.0),
+            Scaling::HalfMin => (f16_at(at + row * 2), f16_at(at + 2 * LANES + row * 2)),
+            Scaling::Brain => (bf16::from_le_bytes(word(at + row * 2)).to_f32(), 0.0),
+            Scaling::Byte | Scaling::Byte16 => {
+                (f16_at(supers) * byte(at + row) * self.kind.factor, 0.0)
             }
-        }
-    }
-
-    fn pack_scales(&self, block: &[u8], index: usize, row: usize, out: &mut [u8]) {
-        let half = |at: usize| [block[at], block[at + 1]];
-        let scales = self.scales_at();
-        let supers = self.supers_at();
-        match self.codec.scales {
-            ScaleRule::Block { d } => {
-                out[scales + index * GROUP_SCALES + row * 2..][..2].copy_from_slice(&half(d));
-            }
-            ScaleRule::PackedK { d, dmin, packed } => {
-                for g in 0..8 {
-                    let (sc, m) = packed_k(&block[packed..packed + 12], g);
-                    let at = scales + (index * 8 + g) * GROUP_SCALES + row;
-                    out[at] = sc;
-                    out[at + LANES] = m;
-                }
-                let at = supers + index * 4 * LANES + row * 2;
-                out[at..at + 2].copy_from_slice(&half(d));
-                out[at + 2 * LANES..][..2].copy_from_slice(&half(dmin));
-            }
-            ScaleRule::I8Groups { d, scales: s, .. } => {
-                for g in 0..self.codec.block_len / 16 {
-                    let halves = self.codec.block_len / 16;
-                    out[scales + (index * halves + g) * LANES + row] = block[s + g];
-                }
-                out[supers + index * 2 * LANES + row * 2..][..2].copy_from_slice(&half(d));
-            }
+            Scaling::ByteMin | Scaling::ByteMin16 => (
+                f16_at(supers) * byte(at + row) * self.kind.factor,
+                f16_at(supers + 2 * LANES) * byte(at + LANES + row),
+            ),
         }
     }
 }
 
-/// Longest block of any format.
-const MAX_BLOCK: usize = 256;
-
-/// Codes of a block as unsigned bytes (plus 128 where the format's are signed bytes).
-fn unsigned_codes(c: &Codec, block: &[u8], codes: &mut [u8]) {
-    codes.fill(if c.signed { 0x80 } else { 0 });
-    for f in c.fields {
-        let per_byte = 8 / f.bits as usize;
-        let mask = (0xffu32 >> (8 - f.bits)) as u8;
-        let chunks = codes.chunks_mut(f.lanes * per_byte);
-        for (bytes, codes) in block[f.offset..].chunks(f.lanes).zip(chunks) {
-            for (i, codes) in codes.chunks_mut(f.lanes).enumerate() {
-                let shift = f.bits * i as u32;
-                for (code, byte) in codes.iter_mut().zip(bytes) {
-                    *code ^= ((byte >> shift) & mask) << f.place;
-                }
-            }
-        }
-    }
+/// Stores sixteen bits.
+fn put(out: &mut [u8], at: usize, bits: u16) {
+    out[at..at + 2].copy_from_slice(&bits.to_le_bytes());
 }

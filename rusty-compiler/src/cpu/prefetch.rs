@@ -15,10 +15,10 @@ const LINE: usize = 64;
 /// share of its bandwidth, less than half of the first-level cache.
 const STREAM: usize = 12 << 10;
 
-/// Asks for `LINES` lines that come [`STREAM`] bytes after `at`.
+/// Asks for `lines` lines that come [`STREAM`] bytes after `at`.
 #[inline(always)]
-pub(super) fn ask_stream<const LINES: usize>(at: *const u8) {
-    for line in 0..LINES {
+pub(super) fn ask_stream(at: *const u8, lines: usize) {
+    for line in 0..lines {
         ask_for::<true>(at.addr() + STREAM + line * LINE);
     }
 }

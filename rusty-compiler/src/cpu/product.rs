@@ -3,6 +3,7 @@
 use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, Extent, FloatRows};
+use super::forms;
 use super::quantize::InputRows;
 use super::simd::LANES;
 use super::tile::{self, Panel};
@@ -71,9 +72,9 @@ impl Contract {
                             .ptr()
                             .add(offset + panel * layout.panel_bytes());
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at);
+                        let panel = Panel::new(layout, at, self.parts[part].start);
                         let ahead = &mut scratch.ahead;
-                        tile::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
+                        forms::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
                     }
                 }
                 Matrix::Stored { bytes, layout } => {
@@ -85,9 +86,9 @@ impl Contract {
                         let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
                         layout.pack(bytes, panel, packed);
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at).alone();
+                        let panel = Panel::new(layout, at, self.parts[part].start).alone();
                         let ahead = &mut scratch.ahead;
-                        tile::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
+                        forms::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
                     }
                 }
             }

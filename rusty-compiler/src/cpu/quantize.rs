@@ -1,26 +1,48 @@
 //! Input rows of a contraction: in single precision, and as bytes for block-quantized weights.
 //!
 //! Each group of 32 values becomes signed bytes with one scale, `x = scale * q`, `scale = max|x| / 127`, once
-//! per row, whatever the number of products that share it. Beside the bytes lie, per kind of panel in use,
-//! the *starts*: what the zero point of the weight's codes makes of the group's sum.
+//! per row, whatever the number of products that share it. Beside the bytes lie the *starts* that the kernel's panels
+//! need: what the zero point of the weights' codes makes of the group's (or half group's) sum.
 
+use super::kind::Start;
 use super::memory::Buffer;
-use super::panel::{GROUP, Kind};
+use super::panel::GROUP;
 use super::simd::{LANES, Vector, per_isa};
 
 /// Which forms of the input a kernel's parts need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forms {
-    /// Kinds of panels.
-    pub(super) kinds: [bool; 4],
+    /// Starts, each once and whether it is per half of a group; the first `None` ends them.
+    starts: [Option<(Start, bool)>; MAX_STARTS],
     /// Single precision.
     pub(super) floats: bool,
 }
 
+/// Different starts that a kernel's parts may need.
+const MAX_STARTS: usize = 8;
+
 impl Forms {
+    /// Adds a start; its position, or `None` where there are too many.
+    pub(super) fn add(&mut self, start: (Start, bool)) -> Option<usize> {
+        let free = |s: &Option<_>| s.is_none_or(|s| s == start);
+        let at = self.starts.iter().position(free)?;
+        self.starts[at] = Some(start);
+        Some(at)
+    }
+
+    /// The same starts, with or without single precision.
+    pub(super) fn with_floats(self, floats: bool) -> Self {
+        Self { floats, ..self }
+    }
+
+    /// Number of starts.
+    pub(super) fn starts(&self) -> usize {
+        self.starts.iter().flatten().count()
+    }
+
     /// Whether any panel is multiplied.
     pub(super) fn quantized(&self) -> bool {
-        self.kinds.contains(&true)
+        self.starts[0].is_some()
     }
 }
 
@@ -42,22 +64,23 @@ pub(super) struct InputRows {
     pub(super) code_stride: usize,
     /// `[rows, groups]`.
     pub(super) scales: *mut f32,
-    /// `[rows, Kind::ALL, 2 groups]` words: integers, or floats for [`Kind::Min4`].
-    pub(super) starts: *mut i32,
+    /// `[rows, start_count, 2 groups]` words: integers, or floats for [`Start::Sums`].
+    starts: *mut i32,
+    start_count: usize,
     pub(super) groups: usize,
     /// Whether codes and scales are filled.
     pub(super) quantized: bool,
 }
 
 impl Inputs {
-    /// Room for `rows` rows of up to `k` values.
-    pub(super) fn new(rows: usize, k: usize) -> Self {
+    /// Room for `rows` rows of up to `k` values and `starts` starts.
+    pub(super) fn new(rows: usize, k: usize, starts: usize) -> Self {
         let groups = k.div_ceil(GROUP);
         Self {
             floats: Buffer::words(rows * float_stride(k)),
             codes: Buffer::new(rows * code_stride(k)),
             scales: Buffer::words(rows * groups),
-            starts: Buffer::words(rows * groups * 2 * Kind::ALL.len()),
+            starts: Buffer::words(rows * groups * 2 * starts),
         }
     }
 
@@ -70,6 +93,7 @@ impl Inputs {
             code_stride: code_stride(k),
             scales: self.scales.floats(),
             starts: self.starts.ptr().cast(),
+            start_count: forms.starts(),
             groups: k / GROUP,
             quantized: forms.quantized(),
         }
@@ -96,10 +120,10 @@ impl InputRows {
         self.floats.wrapping_add(row * self.float_stride)
     }
 
-    /// Starts of a row for a kind.
-    pub(super) fn start_row(&self, row: usize, kind: Kind) -> *mut i32 {
+    /// The row's starts at a position of its [`Forms`].
+    pub(super) fn start_row(&self, row: usize, at: usize) -> *mut i32 {
         self.starts
-            .wrapping_add((row * Kind::ALL.len() + kind.index()) * 2 * self.groups)
+            .wrapping_add((row * self.start_count + at) * 2 * self.groups)
     }
 }
 
@@ -142,19 +166,19 @@ unsafe fn fill_row_with<V: Vector>(
             let hi = V::sum_i(V::store_i8(codes.add(LANES), V::round(V::mul(b, by))));
             let scale = largest / 127.0;
             *scales.add(g) = scale;
-            if forms.kinds[Kind::Block4.index()] {
-                *rows.start_row(row, Kind::Block4).add(g) = -8 * (lo + hi);
-            }
-            if forms.kinds[Kind::Block8.index()] {
-                *rows.start_row(row, Kind::Block8).add(g) = -V::WIDE_OFFSET * (lo + hi);
-            }
-            if forms.kinds[Kind::Min4.index()] {
-                let sum = rows.start_row(row, Kind::Min4).cast::<f32>();
-                *sum.add(g) = scale * (lo + hi) as f32;
-            }
-            if forms.kinds[Kind::Half6.index()] {
-                *rows.start_row(row, Kind::Half6).add(2 * g) = -32 * lo;
-                *rows.start_row(row, Kind::Half6).add(2 * g + 1) = -32 * hi;
+            for (at, (start, halves)) in forms.starts.iter().flatten().enumerate() {
+                let to = rows.start_row(row, at);
+                let put = |i: usize, sum: i32| match start {
+                    Start::Zero(zero) => *to.add(i) = -zero * sum,
+                    Start::Wide => *to.add(i) = -V::WIDE_OFFSET * sum,
+                    Start::Sums => *to.add(i).cast::<f32>() = scale * sum as f32,
+                };
+                if *halves {
+                    put(2 * g, lo);
+                    put(2 * g + 1, hi);
+                } else {
+                    put(g, lo + hi);
+                }
             }
         }
     }

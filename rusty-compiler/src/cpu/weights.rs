@@ -6,8 +6,9 @@
 //! fit the machine's memory stays in the mapping, and each use packs its panels on the fly: slow, but it runs.
 
 use super::float::FloatKind;
+use super::kind::Kind;
 use super::memory::{Buffer, release};
-use super::panel::{Kind, PanelLayout};
+use super::panel::PanelLayout;
 use crate::plan::{Anchor, Operand, Plan};
 use crate::{Error, Result};
 use rayon::prelude::*;

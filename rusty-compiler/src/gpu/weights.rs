@@ -4,12 +4,13 @@
 //! exceeds the device's binding limit is cut by rows into chunks, one launch each. Bytes stream from the file's
 //! mapping as they are stored; nothing is decoded on the host but vectors.
 
-use super::kernels::decode::{PADDING, decodes};
+use super::kernels::codes::{grid_points, uses_grid};
+use super::kernels::decode::PADDING;
 use crate::plan::Plan;
 use crate::{Error, Result};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::{WeightDecl, WeightId};
-use rusty_loader::{ModelFile, WeightView};
+use rusty_loader::{Format, ModelFile, WeightView};
 use std::collections::HashMap;
 
 /// Rows `first..end` of some weights of equal row count, one weight after the other.
@@ -121,12 +122,17 @@ impl<'a> WeightStore<'a> {
         Ok(chunk)
     }
 
-    /// All vectors of the plan in single precision in one buffer, with the word at which each starts.
+    /// All vectors of the plan in single precision in one buffer, with the word at which each starts. The points of
+    /// grids go before them where a format needs some.
     pub fn vectors(
         &mut self,
         vectors: &[WeightId],
     ) -> Result<(DeviceBuffer, HashMap<WeightId, u32>)> {
-        let mut data: Vec<f32> = Vec::new();
+        let grids = self.plan.weights.iter().any(|w| match w.format {
+            Format::Blocks(codec) => uses_grid(codec),
+            _ => false,
+        });
+        let mut data: Vec<f32> = grid_points().filter(|_| grids).collect();
         let mut places = HashMap::new();
         for id in vectors {
             let view = self.view(*id)?;
@@ -183,12 +189,6 @@ impl<'a> WeightStore<'a> {
                 view.format.name(),
                 view.shape,
                 decl.format.name()
-            )));
-        }
-        if !decodes(view.format) {
-            return Err(fail(format!(
-                "has format {}, for which there is no GPU decoder",
-                view.format.name()
             )));
         }
         if view.bytes.len() < view.rows() * view.row_bytes() {

@@ -27,14 +27,22 @@ const FLOAT_MODELS: [&str; 10] = [
     "qwen3-untied-bf16",
     "qwen3-yarn",
 ];
-/// GGUF files in block formats: folder and stem.
-const QUANTIZED: [(&str, &str); 5] = [
-    ("qwen3", "Q4_0"),
-    ("qwen3", "Q8_0"),
-    ("qwen3", "Q4_K"),
-    ("qwen3", "Q6_K"),
-    ("llama", "mix-Q4_K_M"),
-];
+
+/// GGUF files in block formats and in mixtures of them: folder and stem.
+fn quantized() -> Vec<(String, String)> {
+    let mut files = vec![];
+    for folder in ["gguf/llama", "gguf/qwen3", "gguf/qwen3-zoo"] {
+        for entry in std::fs::read_dir(golden(folder)).expect(folder) {
+            let path = entry.expect(folder).path();
+            if path.extension().is_some_and(|e| e == "gguf") {
+                let stem = path.file_stem().expect("a name").to_string_lossy();
+                files.push((folder.to_owned(), stem.into_owned()));
+            }
+        }
+    }
+    assert!(files.len() >= 26, "{files:?}");
+    files
+}
 
 fn golden(path: &str) -> PathBuf {
     PathBuf::from(GOLDENS).join(path)
@@ -83,12 +91,31 @@ fn everywhere() -> Vec<On> {
 }
 
 fn bound(file: &dyn ModelFile, on: &On, kv: KvFormat, threads: usize) -> Box<dyn Executable> {
-    let graph = rusty_graph::arch::build(file).expect("graph");
     let options = BindOptions {
         pages: 24,
         kv,
         slots: 2,
     };
+    bound_with(file, on, threads, options)
+}
+
+/// Without the kernels for adapters, which doubles the speed of compiling.
+fn plain(file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
+    let options = BindOptions {
+        pages: 24,
+        kv: KvFormat::F32,
+        slots: 0,
+    };
+    bound_with(file, on, 1, options)
+}
+
+fn bound_with(
+    file: &dyn ModelFile,
+    on: &On,
+    threads: usize,
+    options: BindOptions,
+) -> Box<dyn Executable> {
+    let graph = rusty_graph::arch::build(file).expect("graph");
     match on {
         On::Cpu(isa) => {
             let device = CpuDevice::new(Some(threads));
@@ -183,19 +210,18 @@ fn float_gguf_matches_the_reference() {
 #[test]
 fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
     let on = vulkan();
-    for (folder, stem) in QUANTIZED {
-        let folder = format!("gguf/{folder}");
+    for (folder, stem) in quantized() {
         let expected = Expected::read(&folder);
         let ids = expected.ids("ids").expect("ids");
-        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(stem);
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(&stem);
         let want = expected.floats(&format!("{stem}.logits_dequant"));
         let pages: Vec<u32> = (0..24).collect();
-        let mut exe = bound(&*file, &on, KvFormat::F32, 1);
+        let mut exe = plain(&*file, &on);
         let logits = all_logits(&mut *exe, &ids, SELECTED, &pages);
-        assert_close(stem, &logits, &want, 1e-3);
+        assert_close(&stem, &logits, &want, 1e-3);
         // One row at a time takes the decode kernels.
         let logits = all_logits(&mut *exe, &ids, 1, &pages);
-        assert_close(stem, &logits, &want, 1e-3);
+        assert_close(&stem, &logits, &want, 1e-3);
     }
 }
 
@@ -301,11 +327,10 @@ fn greedy(
 /// rounded to bytes in both.
 #[test]
 fn quantized_gguf_is_as_close_as_an_honest_integer_path() {
-    for (folder, stem) in QUANTIZED {
-        let folder = format!("gguf/{folder}");
+    for (folder, stem) in quantized() {
         let expected = Expected::read(&folder);
         let ids = expected.ids("ids").expect("ids");
-        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(stem);
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(&stem);
         let exact = expected.floats(&format!("{stem}.logits_dequant"));
         let other = expected.floats(&format!("{stem}.logits_llamacpp"));
         let rms = |v: &[f32]| {
@@ -322,13 +347,14 @@ fn quantized_gguf_is_as_close_as_an_honest_integer_path() {
                 have < 1.5 * peer + 0.01,
                 "{stem} {isa:?}: {have}, another's {peer}"
             );
-            // All instruction sets round inputs alike and add exactly; only float sums differ.
+            // All instruction sets round inputs alike and add integers exactly; only float sums differ, which turns
+            // a rounding around now and then.
             let first = first.get_or_insert_with(|| logits.clone());
-            let apart = logits.iter().zip(&*first).map(|(a, b)| (a - b).abs());
-            let apart = apart.fold(0.0, f32::max);
+            let squares = logits.iter().zip(&*first).map(|(a, b)| (a - b) * (a - b));
+            let apart = (squares.sum::<f32>() / exact.len() as f32).sqrt();
             assert!(
-                apart < 0.1 * peer + 0.05,
-                "{stem} {isa:?}: {apart} from the best set"
+                apart < 0.3 * peer + 0.01,
+                "{stem} {isa:?}: {apart} from the best set, another's rounding {peer}"
             );
         }
     }

@@ -16,7 +16,7 @@ use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
 use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
 use rusty_loader::Format;
-use rusty_loader::formats::{Q4_0, Q4_K, Q6_K, Q8_0};
+use rusty_loader::formats::{IQ2_XS, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0};
 
 fn norm_program() -> Program {
     Program {
@@ -63,6 +63,9 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         Format::Blocks(&Q8_0),
         Format::Blocks(&Q4_K),
         Format::Blocks(&Q6_K),
+        Format::Blocks(&IQ2_XS),
+        Format::Blocks(&TQ1_0),
+        Format::Blocks(&NVFP4),
     ] {
         for a in [None, Some(adapters)] {
             let part = |arg| PartConfig {

@@ -118,8 +118,14 @@ fn greedy_tokens_match() {
 fn gguf_files_match_on_decoded_weights() {
     for (folder, stems) in [
         ("gguf/qwen3-float", &["F32", "F16", "BF16"][..]),
-        ("gguf/qwen3", &["Q4_0", "Q8_0", "Q4_K", "Q6_K"]),
-        ("gguf/llama", &["mix-Q4_K_M"]),
+        (
+            "gguf/qwen3",
+            &[
+                "Q4_0", "Q3_K", "IQ1_M", "IQ2_S", "IQ3_XXS", "TQ1_0", "MXFP4",
+            ],
+        ),
+        ("gguf/qwen3-zoo", &["zoo"]),
+        ("gguf/llama", &["mix-Q4_K_M", "mix-Q2_K", "mix-Q5_K_M"]),
     ] {
         let expected = Expected::read(folder);
         let ids = expected.ids("ids").expect("ids");

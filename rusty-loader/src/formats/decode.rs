@@ -1,16 +1,16 @@
 //! Host decoding of stored rows, from the description alone.
 //!
-//! Two readings of one [`Codec`]: [`Codec::value`] follows the formula element by element (clear, the
-//! reference of the property tests), [`Codec::decode_block`] walks the same fields chunk by chunk so that
-//! the inner loops are plain byte loops the compiler vectorizes. No format has code of its own here.
+//! [`Codec::value`] follows the formula element by element (clear, the reference of the property tests),
+//! [`Codec::decode_block`] takes all [codes](Codec::codes) first. No format has code of its own here.
 //!
-//! Products are associated as ggml does, `(d * sc) * code - dmin * m`, and never fused, so results are
+//! Products are associated as ggml does, `(d * sc) * level - dmin * m`, and never fused, so results are
 //! bit-equal to it.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::codec::{BitField, Codec, ScaleRule};
+use super::codec::{Codec, Levels, Scale, Steps, Unit};
+use super::gather::read;
 use super::{ALL, Format};
 
 /// Longest block of any format, in elements.
@@ -99,67 +99,29 @@ fn decode_f16(bytes: &[u8], out: &mut [f32]) {
 }
 
 impl Codec {
-    /// Width of a code in bits, over all its fields.
-    pub const fn code_bits(&self) -> u32 {
-        let mut width = 0;
-        let mut i = 0;
-        while i < self.fields.len() {
-            let end = self.fields[i].place + self.fields[i].bits;
-            if end > width {
-                width = end;
+    /// What a code stands for.
+    pub fn level(&self, code: u8) -> i32 {
+        match self.levels {
+            Levels::Offset(by) => i32::from(code) - by,
+            Levels::Signed => {
+                let unused = 32 - self.code_bits();
+                (i32::from(code) << unused) >> unused
             }
-            i += 1;
-        }
-        width
-    }
-
-    /// Code of element `i`, sign-extended where the format says so, before the bias.
-    pub fn code(&self, block: &[u8], i: usize) -> i32 {
-        let mut code = 0u32;
-        for f in self.fields {
-            let (byte, shift) = f.locate(i);
-            let mask = (1u32 << f.bits) - 1;
-            code |= (u32::from(block[byte]) >> shift & mask) << f.place;
-        }
-        if self.signed {
-            let unused = 32 - self.code_bits();
-            (code << unused) as i32 >> unused
-        } else {
-            code as i32
+            Levels::Table(levels) => i32::from(levels[usize::from(code) % levels.len()]),
         }
     }
 
-    /// Elements that share one scale (and minimum).
-    pub const fn group_len(&self) -> usize {
-        match self.scales {
-            ScaleRule::Block { .. } => self.block_len,
-            ScaleRule::PackedK { .. } => 32,
-            ScaleRule::I8Groups { group, .. } => group,
-        }
-    }
-
-    /// Scale and minimum of group `g`: `value = scale * (code - bias) - min`.
+    /// Scale and minimum of group `g`: `value = scale * level - min`.
     pub fn group_scale(&self, block: &[u8], g: usize) -> (f32, f32) {
-        match self.scales {
-            ScaleRule::Block { d } => (f16_at(block, d), 0.0),
-            ScaleRule::PackedK { d, dmin, packed } => {
-                let (sc, m) = packed_k(&block[packed..packed + 12], g);
-                (
-                    f16_at(block, d) * f32::from(sc),
-                    f16_at(block, dmin) * f32::from(m),
-                )
-            }
-            ScaleRule::I8Groups { d, scales, .. } => {
-                (f16_at(block, d) * f32::from(block[scales + g] as i8), 0.0)
-            }
-        }
+        let min = self.min.as_ref().map_or(0.0, |m| m.at(block, g));
+        (self.scale.at(block, g), min)
     }
 
     /// Value of element `i`, by the formula.
     pub fn value(&self, block: &[u8], i: usize) -> f32 {
-        let (scale, min) = self.group_scale(block, i / self.group_len());
-        let product = scale * (self.code(block, i) - self.bias) as f32;
-        if self.has_min() {
+        let (scale, min) = self.group_scale(block, i / self.group);
+        let product = scale * self.level(self.code(block, i)) as f32;
+        if self.min.is_some() {
             product - min
         } else {
             product
@@ -169,65 +131,81 @@ impl Codec {
     /// Decodes one block of [`Codec::block_bytes`] into [`Codec::block_len`] values; bit-equal to
     /// [`Codec::value`].
     pub fn decode_block(&self, block: &[u8], out: &mut [f32]) {
-        let mut buffer = [0u32; MAX_BLOCK_LEN];
+        let mut buffer = [0u8; MAX_BLOCK_LEN];
         let codes = &mut buffer[..self.block_len];
-        for f in self.fields {
-            f.gather(block, codes);
-        }
-        // Sign extension and bias as integers, so that one path serves every format.
-        let unused = if self.signed {
-            32 - self.code_bits()
-        } else {
-            0
+        self.codes(block, codes);
+        let unused = match self.levels {
+            Levels::Signed => 32 - self.code_bits(),
+            _ => 0,
         };
-        let group = self.group_len();
-        let groups = codes.chunks_exact(group).zip(out.chunks_exact_mut(group));
-        for (g, (codes, out)) in groups.enumerate() {
+        let groups = codes.chunks_exact(self.group);
+        for (g, (codes, out)) in groups.zip(out.chunks_exact_mut(self.group)).enumerate() {
             let (scale, min) = self.group_scale(block, g);
-            for (o, &c) in out.iter_mut().zip(codes.iter()) {
-                *o = scale * (((c << unused) as i32 >> unused) - self.bias) as f32;
+            let coded = out.iter_mut().zip(codes);
+            match self.levels {
+                Levels::Offset(by) => {
+                    coded.for_each(|(o, &c)| *o = scale * (i32::from(c) - by) as f32)
+                }
+                Levels::Signed => {
+                    coded.for_each(|(o, &c)| {
+                        *o = scale * ((i32::from(c) << unused) >> unused) as f32
+                    });
+                }
+                Levels::Table(levels) => {
+                    let last = levels.len() - 1;
+                    coded.for_each(|(o, &c)| *o = scale * f32::from(levels[usize::from(c) & last]));
+                }
             }
-            if self.has_min() {
+            if self.min.is_some() {
                 out.iter_mut().for_each(|o| *o -= min);
             }
         }
     }
-
-    const fn has_min(&self) -> bool {
-        matches!(self.scales, ScaleRule::PackedK { .. })
-    }
 }
 
-impl BitField {
-    /// Adds this field's bits of every element to `codes`.
-    fn gather(&self, block: &[u8], codes: &mut [u32]) {
-        let per_byte = 8 / self.bits;
-        let mask = ((1u32 << self.bits) - 1) as u8;
-        let chunks = codes.chunks_mut(self.lanes * per_byte as usize);
-        for (bytes, codes) in block[self.offset..].chunks(self.lanes).zip(chunks) {
-            for (k, codes) in codes.chunks_mut(self.lanes).enumerate() {
-                let shift = self.bits * k as u32;
-                for (c, &b) in codes.iter_mut().zip(bytes) {
-                    *c |= u32::from(b >> shift & mask) << self.place;
-                }
-            }
+impl Scale {
+    /// The scale of group `g` of a block.
+    pub fn at(&self, block: &[u8], g: usize) -> f32 {
+        let unit = self.unit.at(block, g);
+        match &self.steps {
+            None => unit * self.factor,
+            Some(steps) => unit * steps.at(block, g) as f32 * self.factor,
         }
     }
 }
 
-/// The f16 at byte `at` of a block.
-pub(super) fn f16_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+impl Unit {
+    /// The unit of group `g` of a block.
+    pub fn at(&self, block: &[u8], g: usize) -> f32 {
+        match self {
+            Unit::F16(fields) => f16::from_bits(read(fields, block, g) as u16).to_f32(),
+            Unit::HalfE8M0(field) => match field.read(block, g) {
+                // Powers below 2^-126 are subnormal.
+                e @ 0..2 => f32::from_bits(0x0020_0000 << e),
+                e => f32::from_bits((e - 1) << 23),
+            },
+            Unit::E4M3(field) => match field.read(block, g) {
+                0x7f => 0.0,
+                // As the f16 with these bits: its exponent counts from 15 instead of 7, subnormals included.
+                code => f16::from_bits((code << 7) as u16).to_f32() * 256.0,
+            },
+        }
+    }
 }
 
-/// 6-bit scale and minimum `g` (0..8) of the K-quants' 12 packed bytes (`get_scale_min_k4` in ggml).
-pub fn packed_k(packed: &[u8], g: usize) -> (u8, u8) {
-    if g < 4 {
-        (packed[g] & 63, packed[g + 4] & 63)
-    } else {
-        (
-            (packed[g + 4] & 15) | (packed[g - 4] >> 6) << 4,
-            (packed[g + 4] >> 4) | (packed[g] >> 6) << 4,
-        )
+impl Steps {
+    /// The whole number of group `g` of a block.
+    pub fn at(&self, block: &[u8], g: usize) -> i32 {
+        self.number(read(self.fields, block, g))
+    }
+
+    /// The whole number that a code stands for.
+    pub fn number(&self, code: u32) -> i32 {
+        let code = if self.signed {
+            i32::from(code as u8 as i8)
+        } else {
+            code as i32
+        };
+        self.times * code + self.plus
     }
 }

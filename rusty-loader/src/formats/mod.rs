@@ -1,12 +1,11 @@
 //! Storage formats: plain floats, and block formats described once, as data.
 //!
-//! A [`Codec`] says where the bits of a block's codes lie and how its scales apply. The host decoder,
-//! the oracle, the GPU dequantization (expanded at comptime) and the CPU's scalar path all come from
-//! that one description. Element `i` of a block decodes to
+//! A [`Codec`] says where the bits of a block's codes lie, what they stand for and how scales apply. The host decoder,
+//! the oracle, the GPU dequantization (expanded at comptime) and the packing for the CPU's kernels all come from
+//! that one description. Element `i` of a block, in group `g`, decodes to
 //!
 //! ```text
-//! code(i)  = sum over fields f of bits(f, i) << f.place          (sign-extended where `signed`)
-//! value(i) = scale(i) * (code(i) - bias) - min(i)
+//! value(i) = scale(g) * level(code(i)) - min(g)
 //! ```
 //!
 //! Reference for the layouts: `ggml-common.h` and `ggml-quants.c` of ggml, and gguf-py's `quants.py`.
@@ -14,12 +13,28 @@
 mod codec;
 mod decode;
 mod encode;
-mod table;
+mod fp4;
+mod gather;
+mod grids;
+mod i_quants;
+mod k_quants;
+mod simple;
+mod ternary;
 
-pub use codec::{BitField, Codec, ScaleRule};
-pub use decode::{MAX_BLOCK_LEN, packed_k};
+pub use codec::{BitField, Codec, Grid, Levels, Part, Scale, Steps, TritRun, Unit};
+pub use decode::MAX_BLOCK_LEN;
 pub use encode::Encoder;
-pub use table::{ALL, Q4_0, Q4_K, Q6_K, Q8_0};
+pub use fp4::{MXFP4, NVFP4};
+pub use i_quants::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_XS};
+pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+pub use simple::{IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+pub use ternary::{TQ1_0, TQ2_0};
+
+/// Every block format, for look-ups by name or GGUF type.
+pub static ALL: &[&Codec] = &[
+    &Q4_0, &Q4_1, &Q5_0, &Q5_1, &Q8_0, &Q2_K, &Q3_K, &Q4_K, &Q5_K, &Q6_K, &IQ1_S, &IQ1_M, &IQ2_XXS,
+    &IQ2_XS, &IQ2_S, &IQ3_XXS, &IQ3_S, &IQ4_NL, &IQ4_XS, &TQ1_0, &TQ2_0, &MXFP4, &NVFP4,
+];
 
 /// How stored bytes encode values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -47,7 +47,7 @@ fn views(path: &Path, file: &Gguf) -> Result<Vec<(String, WeightView)>> {
             Error::unsupported(
                 path,
                 format!("format {} of tensor '{}'", info.kind.name, info.name),
-                "use a file in one of F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K",
+                "weights are F32, F16, BF16 or one of the block formats that quantizers write",
             )
         })?;
         let outside = || Error::malformed(path, format!("tensor '{}' lies outside", info.name));

@@ -12,8 +12,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 #[test]
 fn decoding_is_bit_equal_to_ggml() {
-    for name in ["Q4_0", "Q8_0", "Q4_K", "Q6_K", "BF16"] {
-        let format = Format::by_name(name).unwrap();
+    let blocks = ALL.iter().map(|c| Format::Blocks(c));
+    for format in blocks.chain([Format::Bf16]) {
+        let name = format.name().to_uppercase();
         let golden = goldens::tensors(&format!("blocks/{name}.safetensors"));
         for (raw, decoded) in [
             ("random.raw", "random.f32"),

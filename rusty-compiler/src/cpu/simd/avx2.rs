@@ -275,34 +275,39 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn low4(b: Ints) -> Ints {
+    unsafe fn bits(b: Ints, from: i32, to: i32, width: u32) -> Ints {
         unsafe {
-            let m = _mm256_set1_epi8(15);
-            Ints(_mm256_and_si256(b.0, m), _mm256_and_si256(b.1, m))
-        }
-    }
-    #[inline(always)]
-    unsafe fn high4(b: Ints) -> Ints {
-        unsafe {
-            Self::low4(Ints(
-                _mm256_srli_epi16::<4>(b.0),
-                _mm256_srli_epi16::<4>(b.1),
-            ))
-        }
-    }
-    #[inline(always)]
-    unsafe fn with_pair<const SHIFT: i32>(low: Ints, pairs: Ints) -> Ints {
-        unsafe {
-            let one = |low: __m256i, pairs: __m256i| {
-                let moved = match SHIFT {
-                    0 => _mm256_slli_epi16::<4>(pairs),
-                    2 => _mm256_slli_epi16::<2>(pairs),
-                    4 => pairs,
-                    _ => _mm256_srli_epi16::<2>(pairs),
+            let mask = _mm256_set1_epi8((((1 << width) - 1) << to) as i8);
+            let count = _mm_cvtsi32_si128((to - from).abs());
+            let one = |b: __m256i| {
+                let moved = match to - from {
+                    0 => b,
+                    1.. => _mm256_sll_epi16(b, count),
+                    _ => _mm256_srl_epi16(b, count),
                 };
-                _mm256_or_si256(low, _mm256_and_si256(moved, _mm256_set1_epi8(0x30)))
+                _mm256_and_si256(moved, mask)
             };
-            Ints(one(low.0, pairs.0), one(low.1, pairs.1))
+            Ints(one(b.0), one(b.1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: Ints, b: Ints) -> Ints {
+        unsafe { Ints(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1)) }
+    }
+    #[inline(always)]
+    unsafe fn table(p: *const u8) -> Ints {
+        unsafe {
+            let t = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+            Ints(t, t)
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: Ints, codes: Ints) -> Ints {
+        unsafe {
+            Ints(
+                _mm256_shuffle_epi8(table.0, codes.0),
+                _mm256_shuffle_epi8(table.1, codes.1),
+            )
         }
     }
     #[inline(always)]

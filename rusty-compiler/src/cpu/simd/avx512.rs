@@ -170,24 +170,27 @@ impl Vector for Avx512 {
         unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
-    unsafe fn low4(b: __m512i) -> __m512i {
-        unsafe { _mm512_and_si512(b, _mm512_set1_epi8(15)) }
-    }
-    #[inline(always)]
-    unsafe fn high4(b: __m512i) -> __m512i {
-        unsafe { _mm512_and_si512(_mm512_srli_epi16::<4>(b), _mm512_set1_epi8(15)) }
-    }
-    #[inline(always)]
-    unsafe fn with_pair<const SHIFT: i32>(low: __m512i, pairs: __m512i) -> __m512i {
+    unsafe fn bits(b: __m512i, from: i32, to: i32, width: u32) -> __m512i {
         unsafe {
-            let moved = match SHIFT {
-                0 => _mm512_slli_epi16::<4>(pairs),
-                2 => _mm512_slli_epi16::<2>(pairs),
-                4 => pairs,
-                _ => _mm512_srli_epi16::<2>(pairs),
+            let moved = match to - from {
+                0 => b,
+                up @ 1.. => _mm512_sll_epi16(b, _mm_cvtsi32_si128(up)),
+                down => _mm512_srl_epi16(b, _mm_cvtsi32_si128(-down)),
             };
-            _mm512_or_si512(low, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)))
+            _mm512_and_si512(moved, _mm512_set1_epi8((((1 << width) - 1) << to) as i8))
         }
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn table(p: *const u8) -> __m512i {
+        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: __m512i, codes: __m512i) -> __m512i {
+        unsafe { _mm512_shuffle_epi8(table, codes) }
     }
     #[inline(always)]
     unsafe fn dot(acc: __m512i, codes: __m512i, x: i32) -> __m512i {

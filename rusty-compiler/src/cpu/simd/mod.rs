@@ -126,12 +126,14 @@ pub(super) trait Vector: Copy + 'static {
     unsafe fn to_f(v: Self::I) -> Self::F;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
-    /// Low nibbles.
-    unsafe fn low4(b: Self::B) -> Self::B;
-    /// High nibbles.
-    unsafe fn high4(b: Self::B) -> Self::B;
-    /// `low | ((pairs >> SHIFT) & 3) << 4` per byte.
-    unsafe fn with_pair<const SHIFT: i32>(low: Self::B, pairs: Self::B) -> Self::B;
+    /// `width` bits of each byte from bit `from` on, moved to bit `to`; all other bits are zero. The numbers are
+    /// constants where it is used, so that shifts are immediate.
+    unsafe fn bits(b: Self::B, from: i32, to: i32, width: u32) -> Self::B;
+    unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
+    /// Sixteen bytes for [`Vector::lookup`].
+    unsafe fn table(p: *const u8) -> Self::B;
+    /// The table's byte for each code below 16.
+    unsafe fn lookup(table: Self::B, codes: Self::B) -> Self::B;
     /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` (unsigned, below 128) with the four
     /// signed bytes of `x`.
     unsafe fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
@@ -195,42 +197,42 @@ unsafe fn words_at(p: *const u8, stride: usize, n: usize) -> std::arch::x86_64::
 }
 
 /// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for
-/// the instruction set of `level`.
+/// the instruction set of `level`; `fn entry<T: Bound>(args) = generic` calls `generic::<V, T>`.
 macro_rules! per_isa {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$kind:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis unsafe fn $name(level: $crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+        $vis unsafe fn $name $(<$kind: $bound>)? (level: $crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
             use $crate::cpu::simd::Level;
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-            unsafe fn avx512($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn avx512 $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the features are enabled here; the rest is the caller's duty.
-                unsafe { $body::<$crate::cpu::simd::avx512::Avx512>($($arg),*) }
+                unsafe { $body::<$crate::cpu::simd::avx512::Avx512 $(, $kind)?>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn avx2 $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::avx2::Avx2>($($arg),*) }
+                unsafe { $body::<$crate::cpu::simd::avx2::Avx2 $(, $kind)?>($($arg),*) }
             }
             #[cfg(target_arch = "aarch64")]
             #[target_feature(enable = "neon")]
-            unsafe fn neon($($arg: $ty),*) $(-> $ret)? {
+            unsafe fn neon $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::neon::Neon>($($arg),*) }
+                unsafe { $body::<$crate::cpu::simd::neon::Neon $(, $kind)?>($($arg),*) }
             }
             // SAFETY: a level exists only for an instruction set that this machine runs; the rest is the
             // caller's duty.
             unsafe {
                 match level {
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => avx512($($arg),*),
+                    Level::Avx512 => avx512 $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => avx2($($arg),*),
+                    Level::Avx2 => avx2 $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "aarch64")]
-                    Level::Neon => neon($($arg),*),
-                    Level::Scalar => $body::<$crate::cpu::simd::scalar::Scalar>($($arg),*),
+                    Level::Neon => neon $(::<$kind>)? ($($arg),*),
+                    Level::Scalar => $body::<$crate::cpu::simd::scalar::Scalar $(, $kind)?>($($arg),*),
                 }
             }
         }

@@ -248,24 +248,23 @@ impl Vector for Neon {
         unsafe { map([0, 16, 32, 48], |i| vld1q_u8(p.add(i))) }
     }
     #[inline(always)]
-    unsafe fn low4(b: B) -> B {
-        map(b, |b| unsafe { vandq_u8(b, vdupq_n_u8(15)) })
-    }
-    #[inline(always)]
-    unsafe fn high4(b: B) -> B {
-        map(b, |b| unsafe { vshrq_n_u8::<4>(b) })
-    }
-    #[inline(always)]
-    unsafe fn with_pair<const SHIFT: i32>(low: B, pairs: B) -> B {
-        zip(low, pairs, |low, pairs| unsafe {
-            let moved = match SHIFT {
-                0 => vshlq_n_u8::<4>(pairs),
-                2 => vshlq_n_u8::<2>(pairs),
-                4 => pairs,
-                _ => vshrq_n_u8::<2>(pairs),
-            };
-            vorrq_u8(low, vandq_u8(moved, vdupq_n_u8(0x30)))
+    unsafe fn bits(b: B, from: i32, to: i32, width: u32) -> B {
+        map(b, |b| unsafe {
+            let moved = vshlq_u8(b, vdupq_n_s8((to - from) as i8));
+            vandq_u8(moved, vdupq_n_u8((((1 << width) - 1) << to) as u8))
         })
+    }
+    #[inline(always)]
+    unsafe fn or(a: B, b: B) -> B {
+        zip(a, b, |a, b| unsafe { vorrq_u8(a, b) })
+    }
+    #[inline(always)]
+    unsafe fn table(p: *const u8) -> B {
+        unsafe { [vld1q_u8(p); 4] }
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: B, codes: B) -> B {
+        zip(table, codes, |t, c| unsafe { vqtbl1q_u8(t, c) })
     }
     #[inline(always)]
     unsafe fn dot(acc: I, codes: B, x: i32) -> I {

@@ -186,16 +186,20 @@ impl Vector for Scalar {
         unsafe { p.cast::<B>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn low4(b: B) -> B {
-        b.map(|b| b & 15)
+    unsafe fn bits(b: B, from: i32, to: i32, width: u32) -> B {
+        b.map(|b| ((b >> from) & ((1u32 << width) - 1) as u8) << to)
     }
     #[inline(always)]
-    unsafe fn high4(b: B) -> B {
-        b.map(|b| b >> 4)
+    unsafe fn or(a: B, b: B) -> B {
+        std::array::from_fn(|i| a[i] | b[i])
     }
     #[inline(always)]
-    unsafe fn with_pair<const SHIFT: i32>(low: B, pairs: B) -> B {
-        std::array::from_fn(|i| low[i] | ((pairs[i] >> SHIFT) & 3) << 4)
+    unsafe fn table(p: *const u8) -> B {
+        std::array::from_fn(|i| unsafe { *p.add(i % 16) })
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: B, codes: B) -> B {
+        codes.map(|c| table[usize::from(c & 15)])
     }
     #[inline(always)]
     unsafe fn dot(acc: I, codes: B, x: i32) -> I {

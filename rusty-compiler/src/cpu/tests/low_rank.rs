@@ -1,6 +1,7 @@
 //! The two products of an adapter.
 
 use super::{Noise, decoded_input, filled, levels};
+use crate::cpu::kind::Start;
 use crate::cpu::low_rank;
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::quantize::InputRows;
@@ -32,7 +33,7 @@ fn both_products_match_double_precision() {
             };
             let x = noise.floats(rows * k);
             for level in levels() {
-                let (_inputs, view) = filled(level, &x, rows, k);
+                let (_inputs, view) = filled(level, &x, rows, k, &[(Start::Sums, true)]);
                 let at = format!("{} {level:?} rank {rank} k {k}", format.name());
                 let u = check_reduce(level, &delta, view, (rows, k), &at);
                 check_expand(level, &delta, &u, (rows, n), &at);

@@ -5,12 +5,12 @@ mod bodies;
 mod low_rank;
 mod products;
 
+use super::kind::Start;
 use super::panel::GROUP;
 use super::quantize::{Forms, InputRows, Inputs, fill_row};
 use super::simd::Level;
-use half::f16;
 use rusty_backend::CpuDevice;
-use rusty_loader::formats::ScaleRule;
+use rusty_loader::random::Spread;
 
 /// Reproducible noise.
 struct Noise(u64);
@@ -45,26 +45,26 @@ fn blocks(codec: &rusty_loader::Codec, count: usize, noise: &mut Noise) -> Vec<u
     let mut bytes: Vec<u8> = (0..count * codec.block_bytes)
         .map(|_| noise.bits() as u8)
         .collect();
-    let halves: &[usize] = match codec.scales {
-        ScaleRule::Block { d } => &[d],
-        ScaleRule::PackedK { d, dmin, .. } => &[d, dmin],
-        ScaleRule::I8Groups { d, .. } => &[d],
-    };
+    let spread = Spread::of(codec, 0.02);
     for block in bytes.chunks_exact_mut(codec.block_bytes) {
-        for &at in halves {
-            let scale = f16::from_f32(noise.unit() * 0.02);
-            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        }
+        spread.set(codec, block, noise.bits());
     }
     bytes
 }
 
-fn filled(level: Level, x: &[f32], rows: usize, k: usize) -> (Inputs, InputRows) {
-    let inputs = Inputs::new(rows, k);
-    let forms = Forms {
-        kinds: [k.is_multiple_of(GROUP); 4],
-        floats: true,
-    };
+/// Inputs in single precision and, where there are whole groups, as bytes with these starts.
+fn filled(
+    level: Level,
+    x: &[f32],
+    rows: usize,
+    k: usize,
+    starts: &[(Start, bool)],
+) -> (Inputs, InputRows) {
+    let inputs = Inputs::new(rows, k, starts.len());
+    let mut forms = Forms::default().with_floats(true);
+    for start in starts.iter().filter(|_| k.is_multiple_of(GROUP)) {
+        forms.add(*start).expect("few starts");
+    }
     let view = inputs.rows(k, forms);
     for row in 0..rows {
         // SAFETY: the buffers hold `rows` rows of `k`.

@@ -2,10 +2,12 @@
 
 use super::{Noise, blocks, decoded_input, filled, levels};
 use crate::cpu::float::{self, Extent, FloatKind, FloatRows};
-use crate::cpu::panel::{GROUP, Kind, PanelLayout};
+use crate::cpu::forms;
+use crate::cpu::kind::{Kind, Start};
+use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::simd::{LANES, Level};
-use crate::cpu::tile::{self, Panel};
+use crate::cpu::tile::Panel;
 use half::{bf16, f16};
 use rusty_loader::Format;
 use rusty_loader::formats::ALL;
@@ -18,7 +20,7 @@ fn inputs_are_rounded_within_half_a_step() {
     x[k..2 * k].fill(0.0);
     x[2 * k + 3] = 900.0;
     for level in levels() {
-        let (_inputs, view) = filled(level, &x, rows, k);
+        let (_inputs, view) = filled(level, &x, rows, k, &[(Start::Sums, true)]);
         for row in 0..rows {
             let decoded = decoded_input(&view, row, k);
             for (i, d) in decoded.iter().enumerate() {
@@ -37,9 +39,7 @@ fn inputs_are_rounded_within_half_a_step() {
 #[test]
 fn integer_tiles_match_decoded_weights() {
     for codec in ALL {
-        let Some(kind) = Kind::of(codec) else {
-            continue;
-        };
+        let kind = Kind::of(codec).unwrap_or_else(|| panic!("no kernel for {}", codec.name));
         for (n, k) in [(1, 256), (16, 512), (37, 768)] {
             let mut noise = Noise(11 + n as u64);
             let stored = blocks(codec, n * k / codec.block_len, &mut noise);
@@ -73,16 +73,18 @@ fn check_tiles(
     rows: usize,
 ) {
     let (k, n, name) = (layout.k, layout.n, layout.codec.name);
-    let (_inputs, view) = filled(level, x, rows, k);
+    // Another kind's start lies before that of the panel.
+    let starts = [(Start::Zero(77), true), layout.kind.start()];
+    let (_inputs, view) = filled(level, x, rows, k, &starts);
     let run = |panel: usize, first: usize, count: usize| {
         let mut out = vec![f32::NAN; count * LANES];
         let at = panels[panel * layout.panel_bytes()..].as_ptr();
         // SAFETY: panel, rows and results are whole.
         unsafe {
-            let panel = Panel::new(layout, at);
+            let panel = Panel::new(layout, at, 1);
             let ahead = &mut Ahead::default();
             let place = (first, count);
-            tile::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);
+            forms::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);
         }
         out
     };
@@ -149,7 +151,7 @@ fn check_floats(
     x: &[f32],
     (rows, n, k): (usize, usize, usize),
 ) {
-    let (_inputs, view) = filled(level, x, rows, k);
+    let (_inputs, view) = filled(level, x, rows, k, &[]);
     let run = |first: usize, count: usize| {
         let mut out = vec![f32::NAN; count * n];
         let w = FloatRows {

@@ -47,3 +47,15 @@ pub fn byte_at(words: &[u32], address: u32) -> u32 {
 pub fn half_at(words: &[u32], address: u32) -> u32 {
     (words[(address >> 2) as usize] >> ((address & 2) * 8)) & 0xffff
 }
+
+/// At most 16 bits from bit `bit` on, counted from the byte address `base`.
+#[cube]
+pub fn bits_at(words: &[u32], base: u32, bit: u32, #[comptime] bits: u32) -> u32 {
+    let address = base + (bit >> 3);
+    let index = (address >> 2) as usize;
+    let shift = (address & 3) * 8 + (bit & 7);
+    // In two shifts, because one by 32 is undefined. Eight aligned bits never reach into the next word, but
+    // their alignment is not known here.
+    let window = (words[index] >> shift) | ((words[index + 1] << 1) << (31 - shift));
+    window & comptime!((1u32 << bits) - 1)
+}

@@ -143,7 +143,7 @@ fn instruction(
     match comptime!(program.insts[at]) {
         Inst::Result(i) => match comptime!(program.source) {
             Source::Given => results[comptime!(i as usize)],
-            Source::Weight { format } => decode_one(buffers.weights, base, lane, format),
+            Source::Weight { format } => decode_one(buffers, base, lane, format),
             Source::ChangedWeight { format } => changed(buffers, base, row, lane, format),
             Source::Arena => buffers.arena[(base + lane) as usize],
             Source::None => 0.0f32.runtime(),
@@ -218,7 +218,7 @@ fn changed(
     let at = buffers.step[entry as usize];
     let mut value = 0.0f32;
     if at == 0 || buffers.step[(entry + 1) as usize] > 0 {
-        value = decode_one(buffers.weights, base, lane, format);
+        value = decode_one(buffers, base, lane, format);
     }
     if at > 0 {
         value += f32::reinterpret(buffers.step[(at + lane) as usize]);

@@ -250,7 +250,7 @@ fn load_weights(
         let address = buffers.args[comptime!(described.arg)]
             + (lane - buffers.args[comptime!(unit.arg)]) * comptime!(described.row_bytes);
         decode_run(
-            buffers.weights,
+            buffers,
             address,
             run,
             &mut w,

@@ -238,7 +238,7 @@ fn part_products(
         let address =
             buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
         decode_run(
-            buffers.weights,
+            buffers,
             address,
             run,
             &mut w,

@@ -1,19 +1,20 @@
 //! The kernels, each written once in CubeCL and expanded into every device language.
 // CubeCL expands kernels through generated functions that have no doc comments of their own, and a kernel's
-// state is its parameters.
-#![allow(missing_docs, clippy::too_many_arguments)]
+// state is its parameters. Loops over comptime lists are unrolled by index.
+#![allow(missing_docs, clippy::too_many_arguments, clippy::needless_range_loop)]
 
 pub mod attention;
 pub mod bits;
 pub mod body;
 pub mod choose;
+pub mod codes;
 pub mod contract;
 pub mod decode;
 pub mod delta;
 pub mod env;
 pub mod gemm;
 pub mod gemv;
-
 pub mod reduce;
 pub mod rows;
+pub mod scales;
 pub mod sink;

@@ -1,0 +1,89 @@
+//! Scales and minima of block formats.
+
+use super::bits::{f16_value, half_at};
+use super::codes::group_of;
+use cubecl::prelude::*;
+use rusty_loader::formats::{BitField, Codec, Scale, Unit};
+
+/// The scale (or minimum) of a group: `unit * steps * factor`.
+#[cube]
+pub fn number_of(
+    words: &[u32],
+    block: u32,
+    group: u32,
+    #[comptime] codec: &'static Codec,
+    #[comptime] scale: Scale,
+) -> f32 {
+    let mut number = unit_of(words, block, group, codec, comptime!(scale.unit));
+    if let Some(steps) = comptime!(scale.steps) {
+        let mut code = fields_of(words, block, group, comptime!(steps.fields));
+        if comptime!(steps.signed) {
+            code = u32::reinterpret(i32::reinterpret(code << 24) >> 24);
+        }
+        let whole = i32::reinterpret(code) * comptime!(steps.times) + comptime!(steps.plus);
+        number *= f32::cast_from(whole);
+    }
+    if comptime!(scale.factor != 1.0) {
+        number *= comptime!(scale.factor);
+    }
+    number
+}
+
+#[cube]
+fn unit_of(
+    words: &[u32],
+    block: u32,
+    group: u32,
+    #[comptime] codec: &'static Codec,
+    #[comptime] unit: Unit,
+) -> f32 {
+    match unit {
+        Unit::F16(fields) => {
+            if comptime!(is_half(fields) && codec.block_bytes.is_multiple_of(2)) {
+                f16_value(half_at(
+                    words,
+                    block + comptime!(fields[0].first as u32 / 8),
+                ))
+            } else {
+                f16_value(fields_of(words, block, group, fields))
+            }
+        }
+        Unit::HalfE8M0(field) => {
+            let exponent = group_of(words, block, group, field);
+            // Powers below 2^-126 are subnormal.
+            let tiny = 0x0020_0000u32 << min(exponent, 1u32.runtime());
+            let bits = select(
+                exponent < 2,
+                tiny,
+                (max(exponent, 1u32.runtime()) - 1) << 23,
+            );
+            f32::reinterpret(bits)
+        }
+        Unit::E4M3(field) => {
+            let code = group_of(words, block, group, field);
+            let value = f16_value(code << 7) * 256.0;
+            select(code == 0x7f, 0.0f32, value)
+        }
+    }
+}
+
+/// Whether the fields are one half-precision number of the block, at an even byte.
+fn is_half(fields: &[BitField]) -> bool {
+    matches!(fields, [f] if f.bits == 16 && f.span == usize::MAX && f.first.is_multiple_of(16))
+}
+
+/// The number that some fields make together.
+#[cube]
+fn fields_of(
+    words: &[u32],
+    block: u32,
+    group: u32,
+    #[comptime] fields: &'static [BitField],
+) -> u32 {
+    let mut number = 0u32.runtime();
+    #[unroll]
+    for f in 0..comptime!(fields.len()) {
+        number |= group_of(words, block, group, comptime!(fields[f]));
+    }
+    number
+}
