@@ -6,7 +6,7 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Format, Meta, ModelFile};
 
 /// Settings that a GGUF states under its architecture's prefix.
-const STATED: [&str; 22] = [
+const STATED: [&str; 27] = [
     keys::BLOCK_COUNT,
     keys::CONTEXT_LENGTH,
     keys::EMBEDDING_LENGTH,
@@ -17,6 +17,11 @@ const STATED: [&str; 22] = [
     keys::VALUE_LENGTH,
     keys::RMS_EPSILON,
     keys::SLIDING_WINDOW,
+    keys::SLIDING_PATTERN,
+    keys::SCORE_CAP,
+    keys::LOGIT_CAP,
+    keys::QUERY_SCALAR,
+    keys::ROPE_FREQ_BASE_SWA,
     keys::ROPE_FREQ_BASE,
     keys::ROPE_DIMENSION_COUNT,
     keys::ROPE_SCALING_TYPE,
@@ -96,6 +101,17 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
         }
         writer.tensor(&name, Format::F32, &view.shape);
         data.push(values);
+    }
+    for (key, name) in [
+        (keys::ROPE_SCALING_SHORT_FACTOR, "rope_factors_short.weight"),
+        (keys::ROPE_SCALING_LONG_FACTOR, "rope_factors_long.weight"),
+    ] {
+        if let Some(list) = file.meta(key).and_then(Meta::as_array) {
+            let number = |v: &Meta| v.as_f64().expect(key) as f32;
+            let values: Vec<f32> = list.iter().map(number).collect();
+            writer.tensor(name, Format::F32, &[values.len()]);
+            data.push(values);
+        }
     }
     let mut bytes = vec![];
     let mut tensors = data.into_iter();

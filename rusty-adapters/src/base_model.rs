@@ -44,11 +44,13 @@ impl<'a> Base<'a> {
         if let Some(place) = self.canonical(module) {
             return Some(place);
         }
+        let arch = &self.graph.arch;
         let mut inner = module;
         for prefix in ["base_model.", "model.", "language_model."].repeat(3) {
             inner = inner.strip_prefix(prefix).unwrap_or(inner);
         }
-        let name = module_from_hf(&format!("model.{inner}")).or_else(|| module_from_hf(inner))?;
+        let name = module_from_hf(arch, &format!("model.{inner}"))
+            .or_else(|| module_from_hf(arch, inner))?;
         self.canonical(&name)
     }
 

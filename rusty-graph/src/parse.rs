@@ -315,13 +315,13 @@ fn rope(words: &mut Words<'_>) -> Parsed<RopeSpec> {
             attn_factor: words.value("attn_factor")?,
             truncate: words.value("truncate")?,
         },
-        "divisors" => {
-            let list = words.attribute("list")?.split(',');
-            RopeScaling::Divisors(
-                list.map(|d| number(d, "a divisor"))
-                    .collect::<Parsed<_>>()?,
-            )
-        }
+        "divisors" => RopeScaling::Divisors(divisors(words, "list")?),
+        "long" => RopeScaling::Long {
+            short: divisors(words, "short")?,
+            long: divisors(words, "long")?,
+            original: words.value("original")?,
+            attn_factor: words.value("attn_factor")?,
+        },
         word => return Err(format!("'{word}' is no scaling")),
     };
     Ok(RopeSpec {
@@ -330,4 +330,9 @@ fn rope(words: &mut Words<'_>) -> Parsed<RopeSpec> {
         layout,
         scaling,
     })
+}
+
+fn divisors(words: &mut Words<'_>, key: &str) -> Parsed<Vec<f32>> {
+    let list = words.attribute(key)?.split(',');
+    list.map(|d| number(d, "a divisor")).collect()
 }

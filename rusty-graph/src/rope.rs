@@ -62,6 +62,18 @@ pub enum RopeScaling {
     },
     /// Explicit divisors per frequency (GGUF's `rope_freqs.weight`).
     Divisors(Vec<f32>),
+    /// Explicit divisors, others for passes that exceed the trained context (LongRoPE, arXiv 2402.13753, as Phi-3
+    /// uses it).
+    Long {
+        /// Divisors up to the trained context.
+        short: Vec<f32>,
+        /// Divisors beyond.
+        long: Vec<f32>,
+        /// Trained context.
+        original: u32,
+        /// Factor on cos and sin.
+        attn_factor: f64,
+    },
 }
 
 /// One rotary embedding.

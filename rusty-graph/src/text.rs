@@ -183,8 +183,23 @@ fn rope(f: &mut Formatter<'_>, spec: &RopeSpec) -> Result {
              attn_factor={attn_factor:?} truncate={truncate}"
         ),
         RopeScaling::Divisors(divisors) => {
-            let list: Vec<_> = divisors.iter().map(|d| format!("{d:?}")).collect();
-            writeln!(f, "divisors list={}", list.join(","))
+            writeln!(f, "divisors list={}", numbers(divisors))
         }
+        RopeScaling::Long {
+            short,
+            long,
+            original,
+            attn_factor,
+        } => writeln!(
+            f,
+            "long short={} long={} original={original} attn_factor={attn_factor:?}",
+            numbers(short),
+            numbers(long)
+        ),
     }
+}
+
+fn numbers(list: &[f32]) -> String {
+    let list: Vec<_> = list.iter().map(|d| format!("{d:?}")).collect();
+    list.join(",")
 }

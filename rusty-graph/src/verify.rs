@@ -134,17 +134,31 @@ fn rope(spec: &RopeSpec) -> Result<(), String> {
             vec![*factor, *beta_fast, *beta_slow, *attn_factor],
             *original,
         ),
-        RopeScaling::Divisors(d) => {
-            if d.len() != spec.dims as usize / 2 {
-                return Err(format!("has {} divisors for {} lanes", d.len(), spec.dims));
-            }
-            (d.iter().map(|&d| f64::from(d)).collect(), 1)
+        RopeScaling::Divisors(d) => (divisors(spec, d)?, 1),
+        RopeScaling::Long {
+            short,
+            long,
+            original,
+            attn_factor,
+        } => {
+            let mut constants = divisors(spec, short)?;
+            constants.extend(divisors(spec, long)?);
+            constants.push(*attn_factor);
+            (constants, *original)
         }
     };
     if original == 0 || constants.iter().any(|c| !(c.is_finite() && *c > 0.0)) {
         return Err("has constants that are not finite and positive".into());
     }
     Ok(())
+}
+
+fn divisors(spec: &RopeSpec, list: &[f32]) -> Result<Vec<f64>, String> {
+    if list.len() != spec.dims as usize / 2 {
+        let (have, lanes) = (list.len(), spec.dims);
+        return Err(format!("has {have} divisors for {lanes} lanes"));
+    }
+    Ok(list.iter().map(|&d| f64::from(d)).collect())
 }
 
 fn nodes(graph: &Graph) -> Result<()> {

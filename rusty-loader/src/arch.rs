@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::Error;
+use crate::meta::keys;
+use crate::{Error, Meta};
 
 /// How the lanes of a head are paired by the rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,35 @@ pub(crate) struct Arch {
     hf: &'static str,
     /// Pairs as a GGUF's q/k rows are laid out (Hugging Face's are always in halves here).
     pub(crate) gguf_rope: RopeLayout,
+    /// Activation of the feed-forward, which a GGUF does not state.
+    pub(crate) gguf_act: &'static str,
+    /// Modules of a block that Hugging Face's checkpoints name as others use for something else, and what they are.
+    pub(crate) modules: &'static [(&'static str, &'static str)],
+    /// What `config.json` may leave out.
+    pub(crate) defaults: &'static [(&'static str, Default)],
+    /// Whether Hugging Face's checkpoints store the norms' weights less one.
+    pub(crate) norms_less_one: bool,
+}
+
+/// A default of a configuration.
+#[derive(Debug)]
+pub(crate) enum Default {
+    /// A size.
+    Size(u64),
+    /// A number.
+    Number(f64),
+    /// A yes or no.
+    Flag(bool),
+}
+
+impl From<&Default> for Meta {
+    fn from(value: &Default) -> Self {
+        match value {
+            Default::Size(v) => Meta::U64(*v),
+            Default::Number(v) => Meta::F64(*v),
+            Default::Flag(v) => Meta::Bool(*v),
+        }
+    }
 }
 
 const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
@@ -32,19 +62,61 @@ const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
         gguf: id,
         hf: id,
         gguf_rope,
+        gguf_act: "silu",
+        modules: &[],
+        defaults: &[],
+        norms_less_one: false,
     }
 }
+
+const GEMMA: Arch = Arch {
+    gguf_act: "gelu_tanh",
+    modules: &[("post_attention_layernorm", "post_attention_norm")],
+    defaults: &[(keys::TIE_WORD_EMBEDDINGS, Default::Flag(true))],
+    norms_less_one: true,
+    ..arch("gemma2", RopeLayout::Half)
+};
+
+/// `Gemma3TextConfig` of transformers.
+const GEMMA3_DEFAULTS: &[(&str, Default)] = &[
+    (keys::TIE_WORD_EMBEDDINGS, Default::Flag(true)),
+    (keys::VOCAB_SIZE, Default::Size(262_208)),
+    (keys::HEAD_COUNT, Default::Size(8)),
+    (keys::HEAD_COUNT_KV, Default::Size(4)),
+    (keys::KEY_LENGTH, Default::Size(256)),
+    (keys::VALUE_LENGTH, Default::Size(256)),
+    (keys::CONTEXT_LENGTH, Default::Size(131_072)),
+    (keys::RMS_EPSILON, Default::Number(1e-6)),
+    (keys::QUERY_SCALAR, Default::Number(256.0)),
+    (keys::ROPE_FREQ_BASE, Default::Number(1e6)),
+    (keys::ROPE_FREQ_BASE_SWA, Default::Number(1e4)),
+    (keys::SLIDING_PATTERN, Default::Size(6)),
+];
 
 static ARCHS: &[Arch] = &[
     arch("llama", RopeLayout::Interleaved),
     arch("mistral", RopeLayout::Interleaved),
     arch("qwen2", RopeLayout::Half),
     arch("qwen3", RopeLayout::Half),
+    arch("phi3", RopeLayout::Half),
+    GEMMA,
+    Arch {
+        id: "gemma3",
+        gguf: "gemma3",
+        hf: "gemma3_text",
+        defaults: GEMMA3_DEFAULTS,
+        ..GEMMA
+    },
 ];
 
 impl Arch {
     pub(crate) fn by_gguf_name(name: &str) -> Option<&'static Arch> {
         ARCHS.iter().find(|a| a.gguf == name)
+    }
+
+    /// By canonical id.
+    pub(crate) fn by_id(id: &str) -> Option<&'static Arch> {
+        ARCHS.iter().find(|a| a.id == id)
     }
 
     pub(crate) fn by_model_type(name: &str) -> Option<&'static Arch> {

@@ -46,6 +46,14 @@ pub mod keys {
     pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
     /// Sliding window in tokens, itself included; absent: none.
     pub const SLIDING_WINDOW: &str = "attention.sliding_window";
+    /// Which layers see the window only: an array of booleans, or a period whose last layer sees everything.
+    pub const SLIDING_PATTERN: &str = "attention.sliding_window_pattern";
+    /// Cap on attention's scores, `cap * tanh(score / cap)`; absent: none.
+    pub const SCORE_CAP: &str = "attn_logit_softcapping";
+    /// The same on logits.
+    pub const LOGIT_CAP: &str = "final_logit_softcapping";
+    /// Queries are scaled by one over the root of this; absent: of the key length.
+    pub const QUERY_SCALAR: &str = "attention.query_pre_attn_scalar";
     /// RoPE base frequency.
     pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
     /// Rotated dimensions of a head (absent: all).

@@ -14,7 +14,7 @@ use std::path::Path;
 pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     let mut modules = vec![];
     for pair in &lora.pairs {
-        let module = module_to_hf(&pair.module).ok_or_else(|| {
+        let module = module_to_hf(&base.graph.arch, &pair.module).ok_or_else(|| {
             Error::unsupported(out, format!("'{}' in a PEFT folder", pair.module))
         })?;
         modules.push(module);

@@ -157,7 +157,7 @@ fn shard(
     for (name, view) in file.tensors() {
         let tensor = Tensor {
             merged,
-            canonical: tensor_names::from_hf(&name),
+            canonical: tensor_names::from_hf(&merged.base.graph.arch, &name),
             dtype: view.dtype(),
             shape: view.shape().to_vec(),
             stored: Some(view.data()),
@@ -182,7 +182,8 @@ fn shard(
             done,
             failure: &failure,
         };
-        let name = tensor_names::to_hf(HEAD).unwrap_or_else(|| "lm_head.weight".into());
+        let name =
+            tensor_names::to_hf(&graph.arch, HEAD).unwrap_or_else(|| "lm_head.weight".into());
         tensors.insert(name, head);
     }
     let (_, metadata) =

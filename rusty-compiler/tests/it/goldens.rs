@@ -15,13 +15,17 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens");
 const SELECTED: usize = 64;
 
 /// Models whose weights are floats.
-const FLOAT_MODELS: [&str; 10] = [
+const FLOAT_MODELS: [&str; 14] = [
+    "gemma2",
+    "gemma3",
     "llama-dynamic",
     "llama-linear",
     "llama-llama3rope-sharded",
     "llama-mha-f16",
     "llama-yarn",
     "mistral-window",
+    "phi3",
+    "phi3-longrope",
     "qwen2-bias",
     "qwen3-tied",
     "qwen3-untied-bf16",

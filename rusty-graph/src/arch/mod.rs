@@ -5,8 +5,10 @@
 
 mod checkpoint;
 pub mod dense;
+mod gemma;
 mod llama;
 mod mistral;
+mod phi3;
 mod qwen2;
 mod qwen3;
 
@@ -26,7 +28,15 @@ pub struct Arch {
 }
 
 /// Every architecture.
-pub const REGISTRY: &[Arch] = &[llama::ARCH, mistral::ARCH, qwen2::ARCH, qwen3::ARCH];
+pub const REGISTRY: &[Arch] = &[
+    llama::ARCH,
+    mistral::ARCH,
+    qwen2::ARCH,
+    qwen3::ARCH,
+    phi3::ARCH,
+    gemma::GEMMA2,
+    gemma::GEMMA3,
+];
 
 /// Builds the graph of a model file.
 ///

@@ -1,7 +1,8 @@
 //! Frequencies and tables of a [`RopeSpec`], in double precision.
 //!
 //! Pair `i` of a head of `d` rotated dimensions turns by `position * f(i)` with
-//! `f(i) = base^(-2 i / d)` before scaling. Only [`RopeScaling::Dynamic`] looks at the length of the pass.
+//! `f(i) = base^(-2 i / d)` before scaling. Only [`RopeScaling::Dynamic`] and
+//! [`RopeScaling::Long`] look at the length of the pass.
 
 use std::f64::consts::TAU;
 
@@ -59,9 +60,15 @@ impl RopeSpec {
                 };
                 (plain.iter().enumerate().map(blend).collect(), *attn_factor)
             }
-            RopeScaling::Divisors(divisors) => {
-                let divide = |(f, d): (&f64, &f32)| f / f64::from(*d);
-                (plain.iter().zip(divisors).map(divide).collect(), 1.0)
+            RopeScaling::Divisors(divisors) => (divided(&plain, divisors), 1.0),
+            RopeScaling::Long {
+                short,
+                long,
+                original,
+                attn_factor,
+            } => {
+                let divisors = if length > *original { long } else { short };
+                (divided(&plain, divisors), *attn_factor)
             }
         }
     }
@@ -105,6 +112,11 @@ impl RopeSpec {
         f64::from(self.dims) * (f64::from(original) / (rotations * TAU)).ln()
             / (2.0 * self.base.ln())
     }
+}
+
+fn divided(frequencies: &[f64], divisors: &[f32]) -> Vec<f64> {
+    let pairs = frequencies.iter().zip(divisors);
+    pairs.map(|(f, d)| f / f64::from(*d)).collect()
 }
 
 fn write_row(freq: &[f64], factor: f64, position: u32, out: &mut [f32]) {

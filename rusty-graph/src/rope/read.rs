@@ -6,17 +6,20 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Meta, ModelFile};
 
 use super::{RopeLayout, RopeScaling, RopeSpec};
+use crate::Result;
 use crate::arch::Checkpoint;
-use crate::{Error, Result};
 
 /// Divisors of the frequencies (GGUF's way to state Llama 3.1's scaling).
 const DIVISORS: &str = "rope_freqs.weight";
+/// GGUF's way to state longrope's divisors.
+const SHORT: &str = "rope_factors_short.weight";
+const LONG: &str = "rope_factors_long.weight";
 
 impl RopeSpec {
     /// The rotary embedding a model states for heads of width `head_dim`.
     ///
     /// # Errors
-    /// [`Error::Meta`] or [`Error::Tensor`] where a key or `rope_freqs.weight` is missing, unusable or of an
+    /// [`crate::Error::Meta`] or [`crate::Error::Tensor`] where a key or `rope_freqs.weight` is missing, unusable or of an
     /// unknown kind.
     pub fn from_model(file: &dyn ModelFile, head_dim: u32) -> Result<Self> {
         let model = Checkpoint::new(file);
@@ -57,6 +60,9 @@ impl Scaling<'_> {
     fn read(&self) -> Result<RopeScaling> {
         let kind = self.model.text(keys::ROPE_SCALING_TYPE)?.unwrap_or("none");
         let plain = matches!(kind, "none" | "default");
+        if kind == "longrope" || plain && self.model.has(LONG) {
+            return self.long();
+        }
         if let Some(divisors) = self.divisors()? {
             if !plain {
                 let reason = format!("is '{kind}', and '{DIVISORS}' states a scaling of its own");
@@ -73,8 +79,9 @@ impl Scaling<'_> {
             "llama3" => self.llama3(),
             "yarn" => self.yarn(),
             other => {
-                let reason =
-                    format!("is '{other}'; supported: none, linear, dynamic, llama3, yarn");
+                let reason = format!(
+                    "is '{other}'; supported: none, linear, dynamic, llama3, yarn, longrope"
+                );
                 Err(self.model.meta_error(keys::ROPE_SCALING_TYPE, reason))
             }
         }
@@ -84,19 +91,54 @@ impl Scaling<'_> {
         let Some(values) = self.model.vector(DIVISORS)? else {
             return Ok(None);
         };
-        let usable = values.iter().all(|d| d.is_finite() && *d > 0.0);
-        if values.len() != self.dims as usize / 2 || !usable {
-            return Err(Error::Tensor {
-                model: self.model.label().into(),
-                tensor: DIVISORS.into(),
-                reason: format!(
-                    "holds {} divisors; needed: {} positive numbers",
-                    values.len(),
-                    self.dims / 2
-                ),
-            });
-        }
+        self.check_divisors(&values)
+            .map_err(|reason| self.model.tensor_error(DIVISORS, reason))?;
         Ok(Some(RopeScaling::Divisors(values)))
+    }
+
+    fn check_divisors(&self, values: &[f32]) -> Result<(), String> {
+        let usable = values.iter().all(|d| d.is_finite() && *d > 0.0);
+        if values.len() == self.dims as usize / 2 && usable {
+            return Ok(());
+        }
+        let (have, need) = (values.len(), self.dims / 2);
+        Err(format!(
+            "holds {have} divisors; needed: {need} positive numbers"
+        ))
+    }
+
+    fn long(&self) -> Result<RopeScaling> {
+        let original = self.original()?;
+        let context = self.model.int(keys::CONTEXT_LENGTH)?;
+        let stretch = match self.model.float(keys::ROPE_SCALING_FACTOR)? {
+            Some(_) => self.factor()?,
+            None => f64::from(context) / f64::from(original),
+        };
+        let usual = match stretch > 1.0 && original > 1 {
+            true => (1.0 + stretch.ln() / f64::from(original).ln()).sqrt(),
+            false => 1.0,
+        };
+        Ok(RopeScaling::Long {
+            short: self.list(keys::ROPE_SCALING_SHORT_FACTOR, SHORT)?,
+            long: self.list(keys::ROPE_SCALING_LONG_FACTOR, LONG)?,
+            original,
+            attn_factor: self.positive(keys::ROPE_SCALING_ATTN_FACTOR, Some(usual))?,
+        })
+    }
+
+    /// Divisors from the metadata or from a tensor.
+    fn list(&self, key: &str, tensor: &str) -> Result<Vec<f32>> {
+        let stated = self.model.meta(key).and_then(Meta::as_array);
+        let values = match stated {
+            Some(list) => list.iter().map(|v| Some(v.as_f64()? as f32)).collect(),
+            None => self.model.vector(tensor)?,
+        };
+        let Some(values) = values else {
+            return Err(self.model.meta_error(key, "is no list of numbers".into()));
+        };
+        self.check_divisors(&values)
+            .map_err(|reason| self.model.meta_error(key, reason))?;
+        Ok(values)
     }
 
     fn dynamic(&self) -> Result<RopeScaling> {

@@ -12,28 +12,28 @@ use rusty_loader::ModelFile;
 use std::path::PathBuf;
 
 /// Models of the supported architectures.
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 14] = [
+    "gemma2",
+    "gemma3",
     "llama-dynamic",
     "llama-linear",
     "llama-llama3rope-sharded",
     "llama-mha-f16",
     "llama-yarn",
     "mistral-window",
+    "phi3",
+    "phi3-longrope",
     "qwen2-bias",
     "qwen3-tied",
     "qwen3-untied-bf16",
     "qwen3-yarn",
 ];
 /// Models of architectures that are refused by name.
-const REFUSED: [&str; 9] = [
+const REFUSED: [&str; 5] = [
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",
-    "gemma2",
-    "gemma3",
     "mixtral",
-    "phi3",
-    "phi3-longrope",
     "qwen3-moe",
 ];
 

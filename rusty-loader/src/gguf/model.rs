@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Gguf;
 use crate::arch::{Arch, RopeLayout};
 use crate::meta::keys;
-use crate::{Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, structure};
+use crate::{Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, fused, structure};
 
 /// Opens a model in one GGUF file.
 pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
@@ -21,6 +21,7 @@ pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel>
     let tensors = views(path, &file)?;
     let mut meta = canonical(&prefix, file.meta);
     complete(&mut meta, found, &tensors);
+    let tensors = fused::split(&meta, tensors);
     // Files of the Mistral family carry Llama's name; only they state a window.
     let windowed = found.id == "llama" && meta.contains_key(keys::SLIDING_WINDOW);
     let arch = if windowed { "mistral" } else { found.id };
@@ -93,7 +94,7 @@ fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, W
     let stated = |key: &str| meta.get(key).cloned();
     let derived = [
         (keys::ROPE_LAYOUT, Some(layout.into())),
-        (keys::HIDDEN_ACT, Some("silu".into())),
+        (keys::HIDDEN_ACT, Some(arch.gguf_act.into())),
         (keys::TIE_WORD_EMBEDDINGS, Some(tied.into())),
         (keys::VOCAB_SIZE, vocab.map(|n| Meta::U64(n as u64))),
         (keys::EOS_TOKEN_IDS, Some(end_ids(meta))),

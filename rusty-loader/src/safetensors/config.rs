@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::json::to_meta;
 use super::rope;
+use crate::arch::Arch;
 use crate::meta::keys;
 use crate::{Error, Meta, Result};
 
@@ -24,12 +25,17 @@ const RENAMED: &[(&str, &str)] = &[
     ("vocab_size", keys::VOCAB_SIZE),
     ("hidden_act", keys::HIDDEN_ACT),
     ("hidden_activation", keys::HIDDEN_ACT),
+    ("attn_logit_softcapping", keys::SCORE_CAP),
+    ("final_logit_softcapping", keys::LOGIT_CAP),
+    ("query_pre_attn_scalar", keys::QUERY_SCALAR),
+    ("sliding_window_pattern", keys::SLIDING_PATTERN),
+    ("_sliding_window_pattern", keys::SLIDING_PATTERN),
     ("tie_word_embeddings", keys::TIE_WORD_EMBEDDINGS),
     ("_name_or_path", keys::NAME),
 ];
 
-/// The canonical metadata of a configuration.
-pub(super) fn canonical(path: &Path, config: &Value) -> Result<HashMap<String, Meta>> {
+/// The canonical metadata of a configuration of this architecture.
+pub(super) fn canonical(path: &Path, config: &Value, arch: &Arch) -> Result<HashMap<String, Meta>> {
     let mut meta = HashMap::new();
     let Some(entries) = config.as_object() else {
         return Err(Error::malformed(path, "not a JSON object"));
@@ -44,7 +50,14 @@ pub(super) fn canonical(path: &Path, config: &Value) -> Result<HashMap<String, M
             meta.entry((*to).to_owned()).or_insert(value);
         }
     }
-    // The default of these families; only Gemma's differs, and its files say so.
+    if let Some(types) = meta.get("hf.layer_types").and_then(Meta::as_array) {
+        let slides = |kind: &Meta| Meta::Bool(kind.as_str() == Some("sliding_attention"));
+        let flags = types.iter().map(slides).collect();
+        meta.insert(keys::SLIDING_PATTERN.to_owned(), flags);
+    }
+    for (key, value) in arch.defaults {
+        meta.entry((*key).to_owned()).or_insert(value.into());
+    }
     meta.entry(keys::TIE_WORD_EMBEDDINGS.to_owned())
         .or_insert(Meta::Bool(false));
     meta.insert(keys::ROPE_LAYOUT.to_owned(), "half".into());

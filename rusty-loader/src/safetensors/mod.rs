@@ -18,7 +18,9 @@ use std::path::Path;
 pub use file::SafetensorsFile;
 
 use crate::arch::Arch;
-use crate::{Error, LoadedModel, Result, WeightView, structure, tensor_names};
+use crate::{
+    Error, Format, LoadedModel, PageBuffer, Result, WeightView, fused, structure, tensor_names,
+};
 
 /// Opens a checkpoint folder, or one safetensors file with the `config.json` beside it.
 pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
@@ -35,26 +37,58 @@ fn read(
     weights: impl FnOnce(&Path) -> Result<Vec<(String, WeightView)>>,
 ) -> Result<LoadedModel> {
     let config_path = &folder.join("config.json");
-    let config = json::read_json(config_path)?;
+    let mut config = json::read_json(config_path)?;
+    // A model of several kinds of input: its text part is a model of its own.
+    if let Some(text) = config.get_mut("text_config").map(serde_json::Value::take) {
+        config = text;
+    }
     let Some(model_type) = config.get("model_type").and_then(|t| t.as_str()) else {
         let reason = "model_type is missing or not text";
         return Err(Error::malformed(config_path, reason));
     };
     let arch =
         Arch::by_model_type(model_type).ok_or_else(|| Arch::unknown(config_path, model_type))?;
-    let mut meta = config::canonical(config_path, &config)?;
+    let mut meta = config::canonical(config_path, &config, arch)?;
     generation::canonical(folder, &mut meta)?;
     let mut tensors = weights(folder)?;
     let mut seen = HashSet::new();
-    for (name, _) in &mut tensors {
-        if let Some(canonical) = tensor_names::from_hf(name) {
+    for (name, view) in &mut tensors {
+        let inner = name.strip_prefix("model.language_model.");
+        let inner = inner.map(|n| format!("model.{n}"));
+        let inner = inner
+            .as_deref()
+            .or_else(|| name.strip_prefix("language_model."));
+        if let Some(canonical) = tensor_names::from_hf(arch.id, inner.unwrap_or(name)) {
             *name = canonical;
+        }
+        if arch.norms_less_one && name.ends_with("norm.weight") {
+            *view = plus_one(view, path)?;
         }
         if !seen.insert(name.clone()) {
             return Err(Error::malformed(path, format!("two tensors are '{name}'")));
         }
     }
+    let tensors = fused::split(&meta, tensors);
     let model = LoadedModel::new(path.display().to_string(), arch.id, meta, tensors);
     structure::check(path, &model)?;
     Ok(model)
+}
+
+/// A norm's weights as others store them, in single precision.
+fn plus_one(view: &WeightView, path: &Path) -> Result<WeightView> {
+    let malformed = || Error::malformed(path, format!("a norm has the shape {:?}", view.shape));
+    if view.shape.len() != 1 || view.bytes.len() != view.row_bytes() {
+        return Err(malformed());
+    }
+    let mut values = vec![0.0; view.elements()];
+    view.format.decode_row(&view.bytes, &mut values);
+    let mut bytes = PageBuffer::new(values.len() * 4, &path.display().to_string())?;
+    for (out, v) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+        *out = (v + 1.0).to_le_bytes();
+    }
+    Ok(WeightView {
+        bytes: bytes.freeze(),
+        format: Format::F32,
+        shape: view.shape.clone(),
+    })
 }

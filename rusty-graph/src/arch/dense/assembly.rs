@@ -1,0 +1,180 @@
+//! A dense decoder as a graph.
+
+use rusty_loader::ModelFile;
+use rusty_loader::meta::keys;
+
+use super::{Biases, DenseDecoder};
+use crate::arch::Checkpoint;
+use crate::{AttentionSpec, GraphBuilder, Result, UnaryOp, ValueId};
+
+pub(super) const EMBEDDING: &str = "token_embd.weight";
+const HEAD: &str = "output.weight";
+
+pub(super) struct Assembly<'a> {
+    spec: &'a DenseDecoder,
+    model: Checkpoint<'a>,
+    builder: &'a mut GraphBuilder,
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(
+        spec: &'a DenseDecoder,
+        file: &'a dyn ModelFile,
+        builder: &'a mut GraphBuilder,
+    ) -> Self {
+        Self {
+            spec,
+            model: Checkpoint::new(file),
+            builder,
+        }
+    }
+
+    /// Logits and the normed hidden rows.
+    pub(super) fn network(&mut self) -> Result<(ValueId, ValueId)> {
+        let spec = self.spec;
+        let tokens = self.builder.tokens()?;
+        let shape = [spec.vocab, spec.width];
+        let table = self.model.weight(self.builder, EMBEDDING, &shape)?;
+        let mut x = self.builder.gather("embedding", table, tokens)?;
+        if spec.embedding_scale != 1.0 {
+            x = self
+                .builder
+                .scale("embedding.scaled", x, spec.embedding_scale)?;
+        }
+        for layer in 0..spec.layers {
+            x = self.attention(layer, x)?;
+            x = self.feed_forward(&format!("blk.{layer}"), x)?;
+        }
+        let rows = self.builder.select_rows("selected", x)?;
+        let hidden = self.norm("output_norm", rows)?;
+        let head = if self.tied() {
+            table
+        } else {
+            self.model.weight(self.builder, HEAD, &shape)?
+        };
+        let bias = "output.bias";
+        let bias = self
+            .model
+            .weight_if_present(self.builder, bias, &[spec.vocab])?;
+        let mut logits = self.builder.matmul("output", hidden, head, bias)?;
+        if let Some(cap) = spec.logit_cap {
+            let b = &mut *self.builder;
+            let scaled = b.scale("output.scaled", logits, 1.0 / cap)?;
+            let bounded = b.unary("output.bounded", UnaryOp::Tanh, scaled)?;
+            logits = b.scale("output.capped", bounded, cap)?;
+        }
+        Ok((logits, hidden))
+    }
+
+    /// A stated tie wins; without a statement, a file that has no head is tied.
+    fn tied(&self) -> bool {
+        let stated = self.model.meta(keys::TIE_WORD_EMBEDDINGS);
+        stated
+            .and_then(|m| m.as_bool())
+            .unwrap_or_else(|| !self.model.has(HEAD))
+    }
+
+    fn attention(&mut self, layer: u32, x: ValueId) -> Result<ValueId> {
+        let blk = &format!("blk.{layer}");
+        let DenseDecoder {
+            heads,
+            kv_heads,
+            head_dim,
+            qkv_bias,
+            ..
+        } = *self.spec;
+        let sliding = self.spec.sliding.as_ref();
+        let sliding = sliding.filter(|s| s.layers[layer as usize]);
+        let rope = sliding.map_or(&self.spec.rope, |s| &s.rope).clone();
+        let rope = self.builder.rope_spec(rope);
+        let h = self.norm(&format!("{blk}.attn_norm"), x)?;
+        let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
+        let q = self.product(&format!("{blk}.attn_q"), h, q_width, qkv_bias)?;
+        let k = self.product(&format!("{blk}.attn_k"), h, kv_width, qkv_bias)?;
+        let v = self.product(&format!("{blk}.attn_v"), h, kv_width, qkv_bias)?;
+        let q = self.head_norm(&format!("{blk}.attn_q_norm"), q)?;
+        let k = self.head_norm(&format!("{blk}.attn_k_norm"), k)?;
+        let q = self
+            .builder
+            .rope(&format!("{blk}.q_rope"), q, rope, head_dim)?;
+        let k = self
+            .builder
+            .rope(&format!("{blk}.k_rope"), k, rope, head_dim)?;
+        let spec = AttentionSpec {
+            layer: 0,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: self.spec.query_scale,
+            window: sliding.map(|s| s.window),
+            softcap: self.spec.score_cap,
+        };
+        let attended = self
+            .builder
+            .attention(&format!("{blk}.attention"), [q, k, v], spec)?;
+        let name = format!("{blk}.attn_output");
+        let out = self.product(&name, attended, self.spec.width, Biases::IfPresent)?;
+        let out = self.post_norm(&format!("{blk}.post_attention_norm"), out)?;
+        self.builder.add(&format!("{blk}.attn_residual"), x, out)
+    }
+
+    /// Norm per head, where the architecture has it.
+    fn head_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        let DenseDecoder {
+            head_dim,
+            eps,
+            qk_norm,
+            ..
+        } = *self.spec;
+        if !qk_norm {
+            return Ok(x);
+        }
+        let weight = format!("{name}.weight");
+        let weight = self.model.weight(self.builder, &weight, &[head_dim])?;
+        self.builder.head_norm(name, x, weight, eps, head_dim)
+    }
+
+    fn feed_forward(&mut self, blk: &str, x: ValueId) -> Result<ValueId> {
+        let DenseDecoder {
+            width, ffn, act, ..
+        } = *self.spec;
+        let h = self.norm(&format!("{blk}.ffn_norm"), x)?;
+        let gate = self.product(&format!("{blk}.ffn_gate"), h, ffn, Biases::IfPresent)?;
+        let up = self.product(&format!("{blk}.ffn_up"), h, ffn, Biases::IfPresent)?;
+        let gate = self.builder.unary(&format!("{blk}.ffn_act"), act, gate)?;
+        let inner = self.builder.mul(&format!("{blk}.ffn_gated"), gate, up)?;
+        let down = self.product(&format!("{blk}.ffn_down"), inner, width, Biases::IfPresent)?;
+        let down = self.post_norm(&format!("{blk}.post_ffw_norm"), down)?;
+        self.builder.add(&format!("{blk}.ffn_residual"), x, down)
+    }
+
+    /// Norm of a half's result, where the architecture has it.
+    fn post_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        match self.spec.post_norms {
+            true => self.norm(name, x),
+            false => Ok(x),
+        }
+    }
+
+    fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        let DenseDecoder { width, eps, .. } = *self.spec;
+        let weight = format!("{name}.weight");
+        let weight = self.model.weight(self.builder, &weight, &[width])?;
+        self.builder.rms_norm(name, x, weight, eps)
+    }
+
+    /// The product with `NAME.weight` (and `NAME.bias`) at the site `NAME`.
+    fn product(&mut self, name: &str, x: ValueId, n: u32, bias: Biases) -> Result<ValueId> {
+        let k = self.builder.width(x);
+        let weight = format!("{name}.weight");
+        let weight = self.model.weight(self.builder, &weight, &[n, k])?;
+        let bias_name = format!("{name}.bias");
+        let bias = match bias {
+            Biases::Required => Some(self.model.weight(self.builder, &bias_name, &[n])?),
+            Biases::IfPresent => self
+                .model
+                .weight_if_present(self.builder, &bias_name, &[n])?,
+        };
+        self.builder.matmul(name, x, weight, bias)
+    }
+}

@@ -1,0 +1,88 @@
+//! The dense decoder that the Llama family shares, as a description that an architecture fills in.
+//!
+//! Per layer: norm, q/k/v products (with bias, with norm per head), rotation, attention, output product,
+//! residual; norm, gated feed-forward, residual. Either half may norm its result before the residual. Rows that
+//! want logits are selected after the last layer, so the last norm and the head see only those.
+
+mod assembly;
+mod read;
+
+use rusty_loader::ModelFile;
+
+use crate::{Graph, GraphBuilder, Result, RopeSpec, UnaryOp};
+use assembly::Assembly;
+
+/// When a product has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Biases {
+    /// Where the file has the tensor.
+    IfPresent,
+    /// Always; a file without it is incomplete.
+    Required,
+}
+
+/// Layers whose tokens see a window of keys.
+#[derive(Clone, Debug)]
+pub struct Sliding {
+    /// Keys a token sees, itself included.
+    pub window: u32,
+    /// Which layers slide.
+    pub layers: Vec<bool>,
+    /// Their rotation.
+    pub rope: RopeSpec,
+}
+
+/// A dense decoder, see the module head.
+#[derive(Clone, Debug)]
+pub struct DenseDecoder {
+    /// Blocks.
+    pub layers: u32,
+    /// Hidden width.
+    pub width: u32,
+    /// Inner width of the feed-forward.
+    pub ffn: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key/value heads.
+    pub kv_heads: u32,
+    /// Width of a head; need not be `width / heads`.
+    pub head_dim: u32,
+    /// Epsilon of all norms.
+    pub eps: f32,
+    /// Activation of the gate.
+    pub act: UnaryOp,
+    /// Rotation of queries and keys.
+    pub rope: RopeSpec,
+    /// Layers that see less than everything.
+    pub sliding: Option<Sliding>,
+    /// Factor on the embeddings.
+    pub embedding_scale: f32,
+    /// Factor on attention's scores.
+    pub query_scale: f32,
+    /// Cap on attention's scores, `cap * tanh(score / cap)`.
+    pub score_cap: Option<f32>,
+    /// The same on logits.
+    pub logit_cap: Option<f32>,
+    /// Whether the results of attention and of the feed-forward are normed before the residual.
+    pub post_norms: bool,
+    /// Whether each head's queries and keys are normed before the rotation.
+    pub qk_norm: bool,
+    /// Biases of the query, key and value products. Those of the others follow the file.
+    pub qkv_bias: Biases,
+    /// Trained context in tokens.
+    pub context: u32,
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+}
+
+impl DenseDecoder {
+    /// Builds the graph, taking each weight's format from the file and checking its shape.
+    ///
+    /// # Errors
+    /// [`crate::Error::Tensor`] where a weight is missing or has another shape.
+    pub fn build(&self, file: &dyn ModelFile) -> Result<Graph> {
+        let mut builder = GraphBuilder::new(file.arch(), self.context, self.vocab);
+        let (logits, hidden) = Assembly::new(self, file, &mut builder).network()?;
+        builder.finish(logits, hidden)
+    }
+}

@@ -1,0 +1,155 @@
+//! What the canonical metadata says of a dense decoder.
+
+use rusty_loader::meta::keys;
+use rusty_loader::{Meta, ModelFile};
+
+use super::assembly::EMBEDDING;
+use super::{Biases, DenseDecoder, Sliding};
+use crate::arch::Checkpoint;
+use crate::{Result, RopeScaling, RopeSpec, UnaryOp};
+
+impl DenseDecoder {
+    /// Reads what the canonical metadata states; the result is a plain Llama.
+    ///
+    /// # Errors
+    /// [`crate::Error::Meta`] naming the key that is missing or contradicts another.
+    pub fn read(file: &dyn ModelFile) -> Result<Self> {
+        let model = Checkpoint::new(file);
+        let width = model.count(keys::EMBEDDING_LENGTH)?;
+        let heads = model.count(keys::HEAD_COUNT)?;
+        let kv_heads = model.int_or(keys::HEAD_COUNT_KV, heads)?;
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            let reason = format!("is {kv_heads}, which does not divide the {heads} query heads");
+            return Err(model.meta_error(keys::HEAD_COUNT_KV, reason));
+        }
+        let head_dim = model.int_or(keys::KEY_LENGTH, width / heads)?;
+        if head_dim == 0 || heads.checked_mul(head_dim).is_none() {
+            let reason = format!("gives {heads} heads of {head_dim} lanes");
+            return Err(model.meta_error(keys::KEY_LENGTH, reason));
+        }
+        let value_dim = model.int_or(keys::VALUE_LENGTH, head_dim)?;
+        if value_dim != head_dim {
+            let reason = format!("is {value_dim}, the key length {head_dim}; they must be equal");
+            return Err(model.meta_error(keys::VALUE_LENGTH, reason));
+        }
+        Ok(Self {
+            layers: model.count(keys::BLOCK_COUNT)?,
+            width,
+            ffn: model.count(keys::FEED_FORWARD_LENGTH)?,
+            heads,
+            kv_heads,
+            head_dim,
+            eps: epsilon(&model)?,
+            act: activation(&model)?,
+            rope: RopeSpec::from_model(file, head_dim)?,
+            sliding: None,
+            embedding_scale: 1.0,
+            query_scale: (1.0 / f64::from(head_dim).sqrt()) as f32,
+            score_cap: None,
+            logit_cap: None,
+            post_norms: false,
+            qk_norm: false,
+            qkv_bias: Biases::IfPresent,
+            context: model.count(keys::CONTEXT_LENGTH)?,
+            vocab: vocabulary(&model)?,
+        })
+    }
+
+    /// Takes the window that the file states, if it does, for the layers for which `slides` holds unless the file lists
+    /// them.
+    ///
+    /// # Errors
+    /// [`crate::Error::Meta`] where the window or the list of layers is unusable.
+    pub fn with_window(mut self, file: &dyn ModelFile, slides: fn(u32) -> bool) -> Result<Self> {
+        let model = Checkpoint::new(file);
+        if model.meta(keys::SLIDING_WINDOW).is_none() {
+            return Ok(self);
+        }
+        let layers = match model.meta(keys::SLIDING_PATTERN) {
+            None => (0..self.layers).map(slides).collect(),
+            Some(_) => self.pattern(&model)?,
+        };
+        let rope = match model.float(keys::ROPE_FREQ_BASE_SWA)? {
+            None => self.rope.clone(),
+            Some(base) => RopeSpec {
+                base,
+                scaling: RopeScaling::None,
+                ..self.rope.clone()
+            },
+        };
+        self.sliding = Some(Sliding {
+            window: model.count(keys::SLIDING_WINDOW)?,
+            layers,
+            rope,
+        });
+        Ok(self)
+    }
+
+    /// Which layers slide by the file: a flag for each, or the period whose last layer sees everything.
+    fn pattern(&self, model: &Checkpoint<'_>) -> Result<Vec<bool>> {
+        let key = keys::SLIDING_PATTERN;
+        let flags = match model.meta(key) {
+            Some(Meta::Array(flags)) => flags.iter().map(Meta::as_bool).collect(),
+            Some(Meta::U64(period)) if *period > 0 => {
+                let full = |layer: u64| (layer + 1).is_multiple_of(*period);
+                Some((0..u64::from(self.layers)).map(|l| !full(l)).collect())
+            }
+            _ => None,
+        };
+        flags
+            .filter(|f: &Vec<bool>| f.len() == self.layers as usize)
+            .ok_or_else(|| {
+                let reason = format!("is neither {} flags nor a period", self.layers);
+                model.meta_error(key, reason)
+            })
+    }
+
+    /// For architectures whose checkpoints may state a sliding window that they do not use: a stated one is
+    /// refused, not ignored.
+    ///
+    /// # Errors
+    /// [`crate::Error::Meta`] where the file states a window shorter than the context.
+    pub fn refuse_window(self, file: &dyn ModelFile) -> Result<Self> {
+        let model = Checkpoint::new(file);
+        let window = model.int_or(keys::SLIDING_WINDOW, self.context)?;
+        if window < self.context {
+            let reason = format!(
+                "is {window}; {} is supported without a window only",
+                file.arch()
+            );
+            return Err(model.meta_error(keys::SLIDING_WINDOW, reason));
+        }
+        Ok(self)
+    }
+}
+
+/// Configurations may leave the epsilon out; transformers then takes `1e-6` for the whole family.
+fn epsilon(model: &Checkpoint<'_>) -> Result<f32> {
+    match model.float_or(keys::RMS_EPSILON, 1e-6)? {
+        eps if eps.is_finite() && eps >= 0.0 => Ok(eps as f32),
+        eps => Err(model.meta_error(keys::RMS_EPSILON, format!("is {eps}"))),
+    }
+}
+
+fn activation(model: &Checkpoint<'_>) -> Result<UnaryOp> {
+    match model.text(keys::HIDDEN_ACT)?.unwrap_or("silu") {
+        "silu" | "swish" => Ok(UnaryOp::Silu),
+        "gelu" => Ok(UnaryOp::Gelu),
+        "gelu_tanh" | "gelu_pytorch_tanh" | "gelu_new" => Ok(UnaryOp::GeluTanh),
+        "relu" => Ok(UnaryOp::Relu),
+        other => {
+            let reason = format!("is '{other}'; supported: silu, gelu, gelu_tanh, relu");
+            Err(model.meta_error(keys::HIDDEN_ACT, reason))
+        }
+    }
+}
+
+/// GGUF need not state the vocabulary's size; the embedding's rows do.
+fn vocabulary(model: &Checkpoint<'_>) -> Result<u32> {
+    if model.meta(keys::VOCAB_SIZE).is_some() {
+        return model.count(keys::VOCAB_SIZE);
+    }
+    let rows = model.rows(EMBEDDING)?;
+    u32::try_from(rows)
+        .map_err(|_| model.tensor_error(EMBEDDING, format!("has {rows} rows; too many")))
+}

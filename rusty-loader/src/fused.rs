@@ -1,0 +1,79 @@
+//! Products that files store as one matrix: the rows of queries, keys and values, or of gate and up. Their parts are
+//! rows of the same bytes, so taking them apart copies nothing.
+
+use std::collections::HashMap;
+
+use crate::meta::keys;
+use crate::{Meta, WeightView};
+
+/// Replaces fused tensors by their parts. A tensor whose rows are not those of its parts stays as it is; the graph then
+/// misses the parts by name.
+pub(crate) fn split(
+    meta: &HashMap<String, Meta>,
+    tensors: Vec<(String, WeightView)>,
+) -> Vec<(String, WeightView)> {
+    let size = |key: &str| Some(meta.get(key)?.as_u64()? as usize);
+    let sizes = || {
+        let heads = size(keys::HEAD_COUNT)?;
+        let head =
+            size(keys::KEY_LENGTH).or_else(|| size(keys::EMBEDDING_LENGTH)?.checked_div(heads))?;
+        let keys = size(keys::HEAD_COUNT_KV)
+            .unwrap_or(heads)
+            .checked_mul(head)?;
+        Some([heads.checked_mul(head)?, keys, keys])
+    };
+    let (qkv, inner) = (sizes(), size(keys::FEED_FORWARD_LENGTH));
+    let mut out = Vec::with_capacity(tensors.len());
+    for (name, view) in tensors {
+        let Some((block, leaf)) = name.rsplit_once('.') else {
+            out.push((name, view));
+            continue;
+        };
+        let (parts, rows): (&[&str], Vec<usize>) = match (block.rsplit('.').next(), qkv, inner) {
+            (Some("attn_qkv"), Some(rows), _) => (&["attn_q", "attn_k", "attn_v"], rows.to_vec()),
+            // GGUF calls the fused product by the name of its second part.
+            (Some("ffn_gate_up" | "ffn_up"), _, Some(inner)) => {
+                (&["ffn_gate", "ffn_up"], vec![inner, inner])
+            }
+            _ => (&[], vec![]),
+        };
+        let stem = block.rsplit_once('.').map_or("", |(stem, _)| stem);
+        match cut(&view, &rows) {
+            Some(views) => {
+                let named = parts.iter().zip(views);
+                out.extend(named.map(|(part, v)| (format!("{stem}.{part}.{leaf}"), v)));
+            }
+            None => out.push((name, view)),
+        }
+    }
+    out
+}
+
+/// Parts of these rows, where they make up the whole.
+fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
+    let (count, per_row) = match view.shape[..] {
+        [count, _] => (count, view.row_bytes()),
+        // A bias: its elements are the rows.
+        [count] if view.format.block_len() == 1 => (count, view.format.block_bytes()),
+        _ => return None,
+    };
+    let total = rows.iter().try_fold(0usize, |sum, r| sum.checked_add(*r))?;
+    if rows.is_empty() || total != count || view.bytes.len() != count * per_row {
+        return None;
+    }
+    let mut first = 0;
+    let mut parts = Vec::with_capacity(rows.len());
+    for &rows in rows {
+        let mut shape = view.shape.clone();
+        shape[0] = rows;
+        parts.push(WeightView {
+            bytes: view
+                .bytes
+                .slice(first * per_row..(first + rows) * per_row)?,
+            format: view.format,
+            shape,
+        });
+        first += rows;
+    }
+    Some(parts)
+}
