@@ -145,7 +145,7 @@ fn reordered(tensor: Tensor, shape: Vec<usize>, values: &[f32]) -> Tensor {
     };
     let mut bytes = vec![0; format.row_bytes(values.len())];
     if let Some(encode) = format.encoder() {
-        encode(values, &mut bytes);
+        encode.rows(values, &mut bytes);
     }
     Tensor {
         shape,

@@ -1,6 +1,9 @@
 //! The command line, as data.
 
 mod adapter;
+mod quality;
+
+pub use quality::{Perplexity, QuantizeFile};
 
 pub use adapter::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
@@ -45,10 +48,45 @@ pub enum Command {
     /// Inspect, merge, convert and compress adapters.
     #[command(subcommand)]
     Adapter(Adapter),
+    /// Write a GGUF once more with its weights in other formats.
+    Quantize(QuantizeFile),
+    /// Measure how well a model expects a text, and how far another one is from it.
+    Perplexity(Perplexity),
     /// Measure prefill and decode speed.
     Bench(Bench),
     /// List devices, and why absent ones are absent.
     Devices(Devices),
+}
+
+/// Rotary scaling instead of the file's.
+#[derive(Args, Debug, Clone)]
+pub struct Rope {
+    /// Stretch the context by this kind of rotary scaling instead of the file's.
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// How many times the context is stretched [default: the file's].
+    #[arg(long, value_name = "FACTOR", requires = "rope_scaling")]
+    pub rope_factor: Option<f64>,
+}
+
+/// Kinds of rotary scaling.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeScaling {
+    /// As the model was trained.
+    None,
+    /// All frequencies divided by the factor.
+    Linear,
+    /// A base that grows with the text.
+    Ntk,
+    /// YaRN.
+    Yarn,
+    /// As Llama 3.1 scales.
+    Llama3,
+    /// LongRoPE, by the file's divisors.
+    Longrope,
+    /// YaRN from 32k to 128k tokens, for Qwen3.
+    #[value(name = "yarn-128k")]
+    Yarn128k,
 }
 
 /// How a model is loaded and where it runs.
@@ -81,6 +119,8 @@ pub struct Load {
     /// Run a short test inference after loading.
     #[arg(long)]
     pub check: bool,
+    #[command(flatten)]
+    pub rope: Rope,
 }
 
 /// Who answers each message.
@@ -269,6 +309,8 @@ pub struct Inspect {
     /// Precision of the adapters' tables.
     #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
     pub adapter_precision: AdapterPrecision,
+    #[command(flatten)]
+    pub rope: Rope,
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
 pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
-    let file = model::quantized(model::open(model)?, options.quantize)?;
+    let open = || model::open_scaled(model, &options.rope);
+    let file = model::quantized(open()?, options.quantize)?;
     let engine = Engine::load(
         &*file,
         &EngineOptions {
@@ -33,7 +34,7 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
     // Adapters are prepared from the stored weights; blocks made at load are needed no longer.
     let base: Arc<dyn ModelFile> = match options.quantize {
         None => Arc::from(file),
-        Some(_) => Arc::from(model::open(model)?),
+        Some(_) => Arc::from(open()?),
     };
     engine.keep_base(base);
     let precision = options.adapter_precision.into();

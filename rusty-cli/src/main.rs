@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         Command::Inspect(options) => commands::inspect::run(options),
         Command::Tokenize(options) => commands::tokenize::run(options),
         Command::Adapter(options) => commands::adapter::run(options),
+        Command::Quantize(options) => commands::quantize::run(options),
+        Command::Perplexity(options) => commands::perplexity::run(options),
         Command::Bench(options) => commands::bench::run(options),
         Command::Devices(options) => commands::devices::run(options),
     };

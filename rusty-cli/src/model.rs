@@ -1,6 +1,6 @@
 //! From the MODEL argument to an opened model, and from the DEVICE argument to a device.
 
-use crate::args::{AdapterPrecision, Kv, Quantize};
+use crate::args::{AdapterPrecision, Kv, Quantize, Rope, RopeScaling};
 use crate::progress;
 use anyhow::{Context, Result};
 use rusty_adapters::Precision;
@@ -8,6 +8,7 @@ use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
+use rusty_loader::rope_override::{RopeKind, RopeOverride};
 use std::path::PathBuf;
 
 /// The path of a MODEL argument: a file, a folder, or a hub id that is looked up in the local cache and
@@ -29,6 +30,39 @@ pub fn open(model: Option<&str>) -> Result<Box<dyn ModelFile>> {
         Some(model) => Ok(rusty_loader::open(&resolve(model)?)?),
         None => Ok(rusty_engine::demo::model()?),
     }
+}
+
+/// Opens a MODEL argument with the rotary scaling that the options choose.
+pub fn open_scaled(model: Option<&str>, rope: &Rope) -> Result<Box<dyn ModelFile>> {
+    let Some(scaling) = rope.rope_scaling else {
+        return open(model);
+    };
+    let file = match model {
+        Some(model) => rusty_loader::open_any_rope(resolve(model)?)?,
+        None => open(None)?,
+    };
+    let kind = match scaling {
+        RopeScaling::Yarn128k => {
+            let factor = rope.rope_factor.or(RopeOverride::YARN_128K.factor);
+            let preset = RopeOverride {
+                factor,
+                ..RopeOverride::YARN_128K
+            };
+            return Ok(preset.apply(file)?);
+        }
+        RopeScaling::None => RopeKind::None,
+        RopeScaling::Linear => RopeKind::Linear,
+        RopeScaling::Ntk => RopeKind::Ntk,
+        RopeScaling::Yarn => RopeKind::Yarn,
+        RopeScaling::Llama3 => RopeKind::Llama3,
+        RopeScaling::Longrope => RopeKind::LongRope,
+    };
+    let chosen = RopeOverride {
+        kind,
+        factor: rope.rope_factor,
+        original: None,
+    };
+    Ok(chosen.apply(file)?)
 }
 
 /// Quantizes float weights where asked, with a progress bar.

@@ -48,7 +48,7 @@ impl DeltaTable {
         let mut bytes = vec![0; rows * format.row_bytes(columns)];
         let encoder = format.encoder()?;
         if !values.is_empty() {
-            encoder(values, &mut bytes);
+            encoder.rows(values, &mut bytes);
         }
         Self::new(format, rows, columns, SharedBytes::from_vec(bytes))
     }

@@ -44,10 +44,7 @@ impl Engine {
                 total.add(p, q)?;
             }
         }
-        let count = total.positions.max(1) as f64;
-        total.mean /= count;
-        total.same_top /= count;
-        Ok(total)
+        Ok(total.finished())
     }
 
     /// A prompt with its greedy answer, and the position whose logits chose the answer's first token.
@@ -73,8 +70,16 @@ impl Engine {
 }
 
 impl Divergence {
+    /// The means of what was added.
+    pub(crate) fn finished(mut self) -> Self {
+        let count = self.positions.max(1) as f64;
+        self.mean /= count;
+        self.same_top /= count;
+        self
+    }
+
     /// Adds one position; `mean` and `same_top` are sums until the end.
-    fn add(&mut self, p: &[f32], q: &[f32]) -> Result<()> {
+    pub(crate) fn add(&mut self, p: &[f32], q: &[f32]) -> Result<()> {
         let (p, q) = (log_softmax(p), log_softmax(q));
         let terms = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q));
         let kl: f64 = terms.sum();
@@ -89,7 +94,8 @@ impl Divergence {
     }
 }
 
-fn log_softmax(logits: &[f32]) -> Vec<f64> {
+/// Logarithms of the probabilities that logits stand for.
+pub(crate) fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let shifted = logits.iter().map(|l| f64::from(l - most));
     let sum: f64 = shifted.clone().map(f64::exp).sum();

@@ -12,6 +12,7 @@ pub mod error;
 pub mod experts;
 mod generation;
 pub mod pages;
+pub mod perplexity;
 pub mod request;
 pub mod sampler;
 mod scheduler;

@@ -3,7 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::gguf::model as gguf;
-use crate::{Error, ModelFile, Result, SharedBytes, safetensors};
+use crate::meta::keys;
+use crate::{Error, Meta, ModelFile, Result, SharedBytes, safetensors};
+
+/// Kinds of rotary scaling.
+const ROPE_KINDS: [&str; 8] = [
+    "none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope",
+];
 
 /// Opens a GGUF file, a safetensors file with its `config.json` beside it, or a checkpoint folder.
 ///
@@ -13,6 +19,27 @@ use crate::{Error, ModelFile, Result, SharedBytes, safetensors};
 /// Names the file and what is wrong with it: unreadable, malformed, not supported, or with sizes and tensors
 /// that contradict each other.
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
+    let path = path.as_ref();
+    let file = open_any_rope(path)?;
+    match file.meta(keys::ROPE_SCALING_TYPE).and_then(Meta::as_str) {
+        Some(kind) if !ROPE_KINDS.contains(&kind) => Err(Error::unsupported(
+            path,
+            format!("rope scaling '{kind}'"),
+            format!(
+                "known ones are {}; --rope-scaling chooses one instead",
+                ROPE_KINDS.join(", ")
+            ),
+        )),
+        _ => Ok(file),
+    }
+}
+
+/// The same whatever rotary scaling the file asks for: for whoever chooses one instead, see
+/// [`RopeOverride`](crate::rope_override::RopeOverride).
+///
+/// # Errors
+/// As [`open`].
+pub fn open_any_rope(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
     let path = path.as_ref();
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
     if kind.is_dir() {

@@ -12,8 +12,9 @@ pub use spread::Spread;
 
 use rayon::prelude::*;
 
-use crate::formats::{ALL, Q4_K, Q6_K};
+use crate::formats;
 use crate::meta::keys;
+use crate::quantize::mix::{self, Mix};
 use crate::{Error, Format, LoadedModel, Meta, ModelFile, PageBuffer, Result, WeightView};
 
 const DEVIATION: f32 = 0.02;
@@ -111,9 +112,8 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|s| s.name)
 }
 
-/// A model of a known shape with random weights in a format by name (`q4_0`, `bf16`, ...), or in the mixture
-/// `q4_k_m`: Q4_K, with Q6_K for the output and for the values and down projections of every other few
-/// layers, by llama.cpp's rule.
+/// A model of a known shape with random weights in a format by name (`q4_0`, `bf16`, ...), or in a [mixture](Mix) whose
+/// name no format has (`q4_k_m`).
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an unknown shape or format; [`Error::Malformed`] where memory is not granted.
@@ -126,12 +126,9 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
     let Some(found) = SHAPES.iter().find(|s| s.name == shape) else {
         return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
     };
-    let Some(mix) = Mix::by_name(format) else {
-        let blocks = ALL.iter().map(|c| c.name);
-        let known = ["f32", "f16", "bf16", "q4_k_m"]
-            .into_iter()
-            .chain(blocks)
-            .collect();
+    let Some(recipe) = Recipe::by_name(format) else {
+        let known = mix::ALL.iter().map(|m| m.name);
+        let known = known.chain(formats::ALL.iter().map(|c| c.name)).collect();
         return Err(unknown(format!("format '{format}'"), known));
     };
     let mut tensors = Vec::new();
@@ -139,7 +136,7 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
         let format = if dims.len() == 1 {
             Format::F32
         } else {
-            mix.of(&name, found)
+            recipe.format_of(&name, dims[1], found)
         };
         if !dims[dims.len() - 1].is_multiple_of(format.block_len()) {
             let what = format!("format {} for rows of {}", format.name(), dims[1]);
@@ -158,40 +155,28 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
     Ok(Box::new(LoadedModel::new(label, found.arch, meta, tensors)))
 }
 
-enum Mix {
+enum Recipe {
     One(Format),
-    Q4KM,
+    Mix(&'static Mix),
 }
 
-impl Mix {
+impl Recipe {
     fn by_name(name: &str) -> Option<Self> {
-        if name.eq_ignore_ascii_case("q4_k_m") {
-            return Some(Mix::Q4KM);
-        }
-        Format::by_name(name).map(Mix::One)
+        let one = Format::by_name(name).map(Recipe::One);
+        one.or_else(|| Mix::by_name(name).map(Recipe::Mix))
     }
 
-    fn of(&self, name: &str, shape: &Shape) -> Format {
-        let Mix::One(format) = self else {
-            return if wants_more_bits(name, shape) {
-                Format::Blocks(&Q6_K)
-            } else {
-                Format::Blocks(&Q4_K)
-            };
+    fn format_of(&self, name: &str, row: usize, shape: &Shape) -> Format {
+        let model = mix::Model {
+            layers: shape.layers,
+            tied: shape.tied,
+            queries_per_key: shape.heads / shape.kv_heads,
         };
-        *format
+        match self {
+            Recipe::One(format) => *format,
+            Recipe::Mix(mix) => mix.format_of(name, row, &model),
+        }
     }
-}
-
-/// llama.cpp's choice of better tensors in `Q4_K_M` (`llama_tensor_get_type`).
-fn wants_more_bits(name: &str, shape: &Shape) -> bool {
-    if name == "output.weight" || shape.tied && name == "token_embd.weight" {
-        return true;
-    }
-    let better = name.ends_with("attn_v.weight") || name.ends_with("ffn_down.weight");
-    let layer = name.split('.').nth(1).and_then(|n| n.parse::<usize>().ok());
-    let n = shape.layers;
-    better && layer.is_some_and(|i| i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2)
 }
 
 impl Shape {

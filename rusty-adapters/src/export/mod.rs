@@ -64,7 +64,7 @@ impl Matrix {
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.format.row_bytes(self.values.len())];
         if let Some(encode) = self.format.encoder() {
-            encode(&self.values, &mut bytes);
+            encode.rows(&self.values, &mut bytes);
         }
         bytes
     }

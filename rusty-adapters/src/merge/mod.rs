@@ -187,7 +187,7 @@ impl<'a> Merged<'a> {
             ),
         };
         let mut bytes = vec![0; format.row_bytes(values.len())];
-        encode(values, &mut bytes);
+        encode.rows(values, &mut bytes);
         Ok((format, bytes))
     }
 

@@ -16,7 +16,7 @@ const CONTEXT: u32 = 4096;
 
 /// Prints the facts.
 pub fn run(options: &Inspect) -> Result<()> {
-    let file = model::open(options.model.as_deref())?;
+    let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let target = Target::host_cpu();
     let plan = rusty_compiler::compile(&graph, &target)?;

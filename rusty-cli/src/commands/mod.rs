@@ -7,5 +7,7 @@ pub mod devices;
 pub mod explain;
 pub mod inspect;
 pub mod logits;
+pub mod perplexity;
+pub mod quantize;
 pub mod run;
 pub mod tokenize;

@@ -2,5 +2,6 @@
 
 mod goldens;
 mod gpu_text;
+mod long_context;
 mod plans;
 mod shape_only;

@@ -80,7 +80,8 @@ impl Scaling<'_> {
             "yarn" => self.yarn(),
             other => {
                 let reason = format!(
-                    "is '{other}'; supported: none, linear, dynamic, llama3, yarn, longrope"
+                    "is '{other}'; supported: none, linear, dynamic, llama3, yarn, longrope (--rope-scaling chooses \
+                     another)"
                 );
                 Err(self.model.meta_error(keys::ROPE_SCALING_TYPE, reason))
             }
@@ -170,6 +171,12 @@ impl Scaling<'_> {
     }
 
     fn yarn(&self) -> Result<RopeScaling> {
+        let key = keys::ROPE_SCALING_ORIGINAL_CONTEXT;
+        if self.model.meta(key).is_none() {
+            let model = self.model.label();
+            tracing::warn!("{model} asks for YaRN, but lacks {key}: dynamic NTK takes its place");
+            return self.dynamic();
+        }
         let original = self.original()?;
         let factor = match self.model.float(keys::ROPE_SCALING_FACTOR)? {
             Some(_) => self.factor()?,

@@ -5,6 +5,7 @@ mod gguf_twin;
 mod gguf_twins;
 mod invariants;
 mod oracle;
+mod rope_scaling;
 mod text;
 
 use rusty_graph::Graph;

@@ -9,7 +9,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::codec::{Codec, Levels, Scale, Steps, Unit};
+use super::codec::{BitField, Codec, Levels, Scale, Steps, Unit};
 use super::gather::read;
 use super::{ALL, Format};
 
@@ -207,5 +207,45 @@ impl Steps {
             code as i32
         };
         self.times * code + self.plus
+    }
+}
+
+impl Unit {
+    /// Overwrites the unit of group `g`, as near as its encoding comes.
+    pub fn write(&self, block: &mut [u8], g: usize, value: f32) {
+        let (fields, number): (&[BitField], u32) = match self {
+            Unit::F16(fields) => (fields, f16::from_f32(value).to_bits().into()),
+            Unit::HalfE8M0(field) => (&[*field], (value.abs().to_bits() >> 23) + 1),
+            // The bits of the f16 a 256th as large, without its last seven.
+            Unit::E4M3(field) => {
+                let bits = f16::from_f32(value.abs() / 256.0).to_bits() >> 7;
+                (&[*field], u32::from(bits).clamp(1, 0x7e))
+            }
+        };
+        fields.iter().for_each(|f| f.write(block, g, number));
+    }
+}
+
+impl Steps {
+    /// The least and the largest number.
+    pub fn range(&self) -> (i32, i32) {
+        let width = self
+            .fields
+            .iter()
+            .map(|f| f.place + f.bits)
+            .max()
+            .unwrap_or(0);
+        let ends = match self.signed {
+            true => [1u32 << (width - 1), (1 << (width - 1)) - 1],
+            false => [0, (1 << width) - 1],
+        };
+        let [a, b] = ends.map(|code| self.number(code));
+        (a.min(b), a.max(b))
+    }
+
+    /// Overwrites the number of group `g`, which lies in [`Steps::range`].
+    pub fn write(&self, block: &mut [u8], g: usize, number: i32) {
+        let code = ((number - self.plus) / self.times) as u32;
+        self.fields.iter().for_each(|f| f.write(block, g, code));
     }
 }

@@ -93,6 +93,27 @@ impl Part {
     }
 }
 
+impl Part {
+    /// Overwrites this part of every element's code; grids and even signs have no inverse and are left alone.
+    pub(super) fn scatter(&self, block: &mut [u8], codes: &[u8]) {
+        match self {
+            Part::Bits(f) if f.is_bytewise() => f.scatter(block, codes),
+            Part::Bits(f) => {
+                for (i, code) in codes.iter().enumerate() {
+                    f.write(block, i, u32::from(*code));
+                }
+            }
+            Part::Trits(runs) => {
+                for (r, run) in runs.iter().enumerate() {
+                    let end = runs.get(r + 1).map_or(codes.len(), |next| next.first);
+                    run.scatter(block, &codes[run.first..end]);
+                }
+            }
+            Part::Grid(_) | Part::EvenSigns { .. } => {}
+        }
+    }
+}
+
 impl Grid {
     /// Coordinates of a point.
     pub const fn width(&self) -> usize {
@@ -110,6 +131,15 @@ impl Grid {
 }
 
 impl TritRun {
+    /// The digits of some elements, the first in the leading place; missing ones are zero.
+    fn scatter(&self, block: &mut [u8], codes: &[u8]) {
+        for (lane, byte) in block[self.offset..][..self.lanes].iter_mut().enumerate() {
+            let digit = |n: usize| u16::from(codes.get(n * self.lanes + lane).map_or(0, |c| *c));
+            let number = (0..5).fold(0, |number, n| number * 3 + digit(n));
+            *byte = (number * 256).div_ceil(243) as u8;
+        }
+    }
+
     fn digit(&self, block: &[u8], r: usize) -> u8 {
         const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
         let byte = block[self.offset + r % self.lanes].wrapping_mul(POWERS[r / self.lanes % 5]);
@@ -153,6 +183,21 @@ impl BitField {
             && self.first.is_multiple_of(8)
             && self.chunk == self.lanes * 8
             && self.per * self.bits as usize == self.chunk
+    }
+
+    /// Overwrites the groups of all elements.
+    fn scatter(&self, block: &mut [u8], codes: &[u8]) {
+        let mask = (0xffu32 >> (8 - self.bits)) as u8;
+        let chunks = codes.chunks(self.per);
+        for (bytes, codes) in block[self.first / 8..].chunks_mut(self.lanes).zip(chunks) {
+            bytes.fill(0);
+            for (k, codes) in codes.chunks(self.lanes).enumerate() {
+                let shift = self.bits * k as u32;
+                for (c, b) in codes.iter().zip(bytes.iter_mut()) {
+                    *b |= (c >> self.place & mask) << shift;
+                }
+            }
+        }
     }
 
     /// Adds the groups of all elements to `codes`, byte loop by byte loop, which the compiler vectorizes.

@@ -18,6 +18,7 @@ mod gather;
 mod grids;
 mod i_quants;
 mod k_quants;
+mod search;
 mod simple;
 mod ternary;
 

@@ -1,8 +1,6 @@
 //! Scales that give blocks of random bits a mean near 0 and a given deviation.
 
-use half::f16;
-
-use crate::formats::{BitField, Codec, Scale, Steps, Unit};
+use crate::formats::{Codec, Steps};
 
 /// Units for random blocks of a format.
 #[derive(Clone, Copy, Debug)]
@@ -63,26 +61,11 @@ impl Spread {
         let sign = if random & 1 == 0 { 1.0 } else { -1.0 };
         let by = sign * (1.0 + (random >> 1 & 0xff) as f32 / 512.0);
         let groups = codec.block_len / codec.group;
-        set_unit(&codec.scale, block, groups, self.unit * by);
-        if let Some(min) = &codec.min {
-            set_unit(min, block, groups, self.min * by);
-        }
-    }
-}
-
-fn set_unit(scale: &Scale, block: &mut [u8], groups: usize, value: f32) {
-    let mut put = |fields: &[BitField], number: u32| {
-        for f in fields {
-            (0..groups).for_each(|g| f.write(block, g, number));
-        }
-    };
-    match &scale.unit {
-        Unit::F16(fields) => put(fields, u32::from(f16::from_f32(value).to_bits())),
-        Unit::HalfE8M0(field) => put(&[*field], (value.abs().to_bits() >> 23) + 1),
-        Unit::E4M3(field) => {
-            // The bits of the f16 a 256th as large, without its last seven.
-            let bits = f16::from_f32(value.abs() / 256.0).to_bits();
-            put(&[*field], u32::from(bits >> 7).clamp(1, 0x7e));
+        for g in 0..groups {
+            codec.scale.unit.write(block, g, self.unit * by);
+            if let Some(min) = &codec.min {
+                min.unit.write(block, g, self.min * by);
+            }
         }
     }
 }

@@ -86,7 +86,8 @@ fn parameters(
     Ok(found)
 }
 
-fn kind(path: &Path, parameters: &Map<String, Value>) -> Result<&'static str> {
+/// The canonical kind. One that is not known is passed on: whoever reads it refuses it, unless the user chose another.
+fn kind<'a>(path: &Path, parameters: &'a Map<String, Value>) -> Result<&'a str> {
     let stated = parameters
         .get("rope_type")
         .or_else(|| parameters.get("type"));
@@ -99,11 +100,7 @@ fn kind(path: &Path, parameters: &Map<String, Value>) -> Result<&'static str> {
             "yarn" => Ok("yarn"),
             "llama3" => Ok("llama3"),
             "longrope" | "su" => Ok("longrope"),
-            other => Err(Error::unsupported(
-                path,
-                format!("rope type '{other}'"),
-                "known ones are default, linear, dynamic, yarn, llama3, longrope",
-            )),
+            other => Ok(other),
         },
         Some(other) => Err(Error::malformed(
             path,

@@ -8,5 +8,6 @@ mod hostile_text;
 mod hub;
 mod hub_server;
 mod models;
+mod quantize_file;
 mod text;
 mod weights;

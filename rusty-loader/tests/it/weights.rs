@@ -42,7 +42,10 @@ fn quantizing_encodes_matrices_and_leaves_the_rest() {
                 };
                 assert_eq!(after.format, format, "{name}");
                 let mut expected = vec![0; format.row_bytes(before.elements())];
-                format.encoder().unwrap()(&values(&before), &mut expected);
+                format
+                    .encoder()
+                    .unwrap()
+                    .rows(&values(&before), &mut expected);
                 assert_eq!(&*after.bytes, &*expected, "{name}");
             }
             assert_eq!(

@@ -107,7 +107,7 @@ fn encode_tensor(
         tasks.for_each_init(Vec::new, |values, (out, stored)| {
             values.resize(stored.len() / row_in * row_len, 0.0);
             source.format.decode_row(stored, values);
-            encode(values, out);
+            encode.rows(values, out);
         });
         stored.release_pages();
         advance(end - start);

@@ -1,0 +1,81 @@
+//! `rusty perplexity`: how well a model expects a text, and how far another one is from it.
+
+use crate::args::{Load, Perplexity};
+use crate::{engine, progress};
+use anyhow::{Context, Result};
+use rusty_engine::{Engine, Prompt};
+use std::io::Write;
+
+/// Measures and prints.
+pub fn run(options: &Perplexity) -> Result<()> {
+    let text = std::fs::read_to_string(&options.text)
+        .with_context(|| format!("{}", options.text.display()))?;
+    let load = Load {
+        ctx: options.load.ctx.or(Some(options.chunk)),
+        ..options.load.clone()
+    };
+    let (reference, adapters) = engine::load(Some(&options.model), &load)?;
+    let tokens = reference.session().prompt_tokens(&Prompt::Text(text))?;
+    let most = options.chunks.unwrap_or(usize::MAX);
+    let bar = progress::bar("chunks", false);
+    let report = |done: usize, total: usize| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    };
+    let mut out = std::io::stdout().lock();
+    let Some(other) = other(options, &load)? else {
+        let found = reference.perplexity(&tokens, options.chunk, most, &adapters, &report)?;
+        bar.finish_and_clear();
+        if options.json {
+            writeln!(out, "{}", serde_json::to_string(&found)?)?;
+        } else {
+            let (ppl, error, n) = (found.perplexity, found.error, found.tokens);
+            writeln!(out, "perplexity {ppl:.4} ± {error:.4} over {n} tokens")?;
+        }
+        return Ok(());
+    };
+    let found = reference.compare(&other, &tokens, options.chunk, most, &report)?;
+    bar.finish_and_clear();
+    if options.json {
+        writeln!(out, "{}", serde_json::to_string(&found)?)?;
+        return Ok(());
+    }
+    for (name, p) in [
+        (reference.label(), found.reference),
+        (other.label(), found.other),
+    ] {
+        writeln!(
+            out,
+            "perplexity {:.4} ± {:.4}  {name}",
+            p.perplexity, p.error
+        )?;
+    }
+    let d = found.divergence;
+    writeln!(
+        out,
+        "KL divergence: mean {:.6}, largest {:.6} nats; same top token {:.2} % of {} positions",
+        d.mean,
+        d.max,
+        100.0 * d.same_top,
+        d.positions
+    )?;
+    Ok(())
+}
+
+/// The model that is compared, where one is.
+fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
+    if options.kl_divergence.is_none() && options.kl_device.is_none() {
+        return Ok(None);
+    }
+    let load = Load {
+        device: options
+            .kl_device
+            .clone()
+            .unwrap_or_else(|| load.device.clone()),
+        adapters: vec![],
+        quantize: None,
+        ..load.clone()
+    };
+    let model = options.kl_divergence.as_deref().unwrap_or(&options.model);
+    Ok(Some(engine::load(Some(model), &load)?.0))
+}

@@ -1,0 +1,70 @@
+//! `rusty quantize`: a GGUF once more with its weights in other formats.
+
+use crate::args::QuantizeFile;
+use crate::{model, progress};
+use anyhow::{Result, bail};
+use rusty_loader::quantize::imatrix::Importance;
+use rusty_loader::quantize::{file, mix};
+use std::io::Write;
+use std::time::Instant;
+
+/// Writes the file and prints what became of it.
+pub fn run(options: &QuantizeFile) -> Result<()> {
+    let names = || {
+        mix::ALL
+            .iter()
+            .map(|m| m.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let Some(mix) = mix::Mix::by_name(&options.format) else {
+        bail!("--format {}: known ones are {}", options.format, names());
+    };
+    if options.out.exists() && !options.force {
+        bail!("{} exists; --force overwrites it", options.out.display());
+    }
+    let importance = options
+        .imatrix
+        .as_deref()
+        .map(Importance::open)
+        .transpose()?;
+    let source = model::resolve(&options.source)?;
+    let same = |a: &std::path::Path, b: &std::path::Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if same(&source, &options.out) {
+        bail!("IN and OUT are the same file");
+    }
+    let start = Instant::now();
+    let bar = progress::bar("quantizing", false);
+    let report = file::write(
+        &source,
+        &options.out,
+        mix,
+        importance.as_ref(),
+        &|done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+    )?;
+    bar.finish_and_clear();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let formats = report.formats.iter().map(|(name, n)| format!("{n} {name}"));
+    let formats: Vec<_> = formats.collect();
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: {:.1} MiB, was {:.1} MiB; tensors: {}; {:.1} s",
+        options.out.display(),
+        mib(report.after),
+        mib(report.before),
+        formats.join(", "),
+        start.elapsed().as_secs_f64()
+    )?;
+    if let Some(importance) = &importance {
+        let (weighted, known) = (report.weighted, importance.len());
+        writeln!(
+            out,
+            "{weighted} matrices weighted by importance; {known} are known"
+        )?;
+    }
+    Ok(())
+}

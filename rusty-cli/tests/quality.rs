@@ -1,0 +1,116 @@
+//! `rusty quantize` and `rusty perplexity` as a user runs them.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn golden(path: &str) -> String {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens"));
+    root.join(path).to_str().expect("path").into()
+}
+
+fn output(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rusty"))
+        .args(arguments)
+        .env("RUST_LOG", "warn")
+        .env("RUST_BACKTRACE", "0")
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
+        .output()
+        .expect("starts")
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn failure(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!errors.contains("panicked"), "{errors}");
+    errors
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn fewer_bits_are_farther_from_the_floats() {
+    let folder = tempfile::tempdir().expect("folder");
+    let floats = golden("gguf/qwen3-float/F32.gguf");
+    let words = golden("../../README.md");
+    let run = |options: &[&str]| -> Value {
+        let fixed = ["perplexity", &floats, &words, "--json", "--device", "cpu"];
+        let chunks = ["--chunk", "64", "--chunks", "3"];
+        let all = [&fixed[..], &chunks, options].concat();
+        serde_json::from_str(&stdout(&all)).expect("JSON")
+    };
+    let plain = run(&[]);
+    let (ppl, error) = (&plain["perplexity"], &plain["error"]);
+    assert!(
+        ppl.as_f64() > Some(1.0) && error.as_f64() > Some(0.0),
+        "{plain}"
+    );
+    assert_eq!(plain["tokens"], 3 * 31);
+
+    let mut last = -1.0;
+    for format in ["f32", "q8_0", "q4_0"] {
+        let out = folder.path().join(format);
+        let said = stdout(&["quantize", &floats, text(&out), "--format", format]);
+        assert!(said.contains(&format!(" {format}")), "{said}");
+        let found = run(&["--kl-divergence", text(&out)]);
+        assert_eq!(found["reference"]["mean"], plain["mean"]);
+        let mean = found["divergence"]["mean"].as_f64().expect("a number");
+        assert!(mean > last && mean < 1.0, "{format}: {mean} after {last}");
+        last = mean;
+        if format == "f32" {
+            assert_eq!(mean, 0.0);
+            assert_eq!(found["divergence"]["same_top"], 1.0);
+            last = 0.0;
+        }
+    }
+    // The same weights on another device: float sums only.
+    let found = run(&["--kl-device", "vulkan"]);
+    assert!(found["divergence"]["mean"].as_f64() < Some(1e-6), "{found}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = tempfile::tempdir().expect("folder");
+    let out = folder.path().join("out.gguf");
+    let floats = golden("gguf/qwen3-float/F32.gguf");
+    let errors = failure(&["quantize", &floats, text(&out), "--format", "q4_z"]);
+    assert!(
+        errors.contains("q4_z") && errors.contains("q4_k_m"),
+        "{errors}"
+    );
+    std::fs::write(&out, "mine").expect("written");
+    let errors = failure(&["quantize", &floats, text(&out), "--format", "q8_0"]);
+    assert!(errors.contains("--force"), "{errors}");
+    assert_eq!(std::fs::read(&out).expect("kept"), b"mine");
+    stdout(&[
+        "quantize",
+        &floats,
+        text(&out),
+        "--format",
+        "q8_0",
+        "--force",
+    ]);
+    let errors = failure(&[
+        "quantize",
+        text(&out),
+        text(&out),
+        "--format",
+        "q4_0",
+        "--force",
+    ]);
+    assert!(errors.contains("same file"), "{errors}");
+    let short = folder.path().join("short.txt");
+    std::fs::write(&short, "a few words").expect("written");
+    let errors = failure(&["perplexity", &floats, text(&short), "--device", "cpu"]);
+    assert!(errors.contains("chunks of"), "{errors}");
+}

@@ -1,0 +1,143 @@
+//! Mixtures of formats by name, as `llama-quantize` knows them: one format for most matrices, better ones where errors
+//! cost more. The rules are those of `llama_tensor_get_type` in llama.cpp for dense decoders.
+
+use crate::Format;
+use crate::formats::{
+    IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ1_0, TQ2_0,
+};
+
+/// A named mixture.
+#[derive(Debug)]
+pub struct Mix {
+    /// Lower-case name: `q4_k_m`.
+    pub name: &'static str,
+    /// GGUF's `general.file_type`.
+    pub file_type: u64,
+    /// What most matrices get.
+    pub base: Format,
+    rule: Rule,
+}
+
+/// Which matrices get more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// None, not even the head.
+    Pure,
+    /// The head.
+    Head,
+    TwoBits,
+    ThreeMedium,
+    ThreeLarge,
+    FourSmall,
+    FourMedium,
+    FiveMedium,
+    Ternary,
+}
+
+const fn mix(name: &'static str, file_type: u64, base: Format, rule: Rule) -> Mix {
+    Mix {
+        name,
+        file_type,
+        base,
+        rule,
+    }
+}
+
+/// Every mixture.
+pub static ALL: &[Mix] = &[
+    mix("f32", 0, Format::F32, Rule::Pure),
+    mix("f16", 1, Format::F16, Rule::Pure),
+    mix("bf16", 32, Format::Bf16, Rule::Pure),
+    mix("q8_0", 7, Format::Blocks(&Q8_0), Rule::Pure),
+    mix("q4_0", 2, Format::Blocks(&Q4_0), Rule::Head),
+    mix("q4_1", 3, Format::Blocks(&Q4_1), Rule::Head),
+    mix("q5_0", 8, Format::Blocks(&Q5_0), Rule::Head),
+    mix("q5_1", 9, Format::Blocks(&Q5_1), Rule::Head),
+    mix("q2_k", 10, Format::Blocks(&Q2_K), Rule::TwoBits),
+    mix("q3_k_s", 11, Format::Blocks(&Q3_K), Rule::Head),
+    mix("q3_k_m", 12, Format::Blocks(&Q3_K), Rule::ThreeMedium),
+    mix("q3_k_l", 13, Format::Blocks(&Q3_K), Rule::ThreeLarge),
+    mix("q4_k_s", 14, Format::Blocks(&Q4_K), Rule::FourSmall),
+    mix("q4_k_m", 15, Format::Blocks(&Q4_K), Rule::FourMedium),
+    mix("q5_k_s", 16, Format::Blocks(&Q5_K), Rule::Head),
+    mix("q5_k_m", 17, Format::Blocks(&Q5_K), Rule::FiveMedium),
+    mix("q6_k", 18, Format::Blocks(&Q6_K), Rule::Head),
+    mix("iq4_nl", 25, Format::Blocks(&IQ4_NL), Rule::Head),
+    mix("iq4_xs", 30, Format::Blocks(&IQ4_XS), Rule::Head),
+    mix("tq1_0", 36, Format::Blocks(&TQ1_0), Rule::Ternary),
+    mix("tq2_0", 37, Format::Blocks(&TQ2_0), Rule::Ternary),
+    mix("mxfp4", 38, Format::Blocks(&MXFP4), Rule::Head),
+];
+
+/// What a mixture must know of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// Blocks.
+    pub layers: usize,
+    /// Whether the embedding is the head, too.
+    pub tied: bool,
+    /// Query heads per key/value head.
+    pub queries_per_key: usize,
+}
+
+impl Mix {
+    /// The mixture that users call `name` (any case).
+    pub fn by_name(name: &str) -> Option<&'static Mix> {
+        ALL.iter().find(|m| m.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The format of the matrix `name` whose rows have `row` elements.
+    pub fn format_of(&self, name: &str, row: usize, model: &Model) -> Format {
+        let mut format = self.wanted(name, model);
+        while !row.is_multiple_of(format.block_len()) {
+            format = shorter(format);
+        }
+        format
+    }
+
+    fn wanted(&self, name: &str, model: &Model) -> Format {
+        use Rule as R;
+        const HEAD: Format = Format::Blocks(&Q6_K);
+        const Q4: Format = Format::Blocks(&Q4_K);
+        const Q5: Format = Format::Blocks(&Q5_K);
+        let head = name == "output.weight" || model.tied && name == "token_embd.weight";
+        match (head, self.rule) {
+            (_, R::Pure) => return self.base,
+            (true, _) => return HEAD,
+            (false, R::Ternary) if name == "token_embd.weight" => return Q4,
+            _ => {}
+        }
+        let layer = name.split('.').nth(1).and_then(|n| n.parse().ok());
+        let (layer, n): (usize, usize) = (layer.unwrap_or(0), model.layers);
+        let middle = (n / 8..7 * n / 8).contains(&layer);
+        let more_bits = !middle || (layer - n / 8) % 3 == 2;
+        let role = name.split('.').nth(2).unwrap_or_default();
+        match (role, self.rule) {
+            ("attn_v", R::TwoBits) if model.queries_per_key >= 4 => Q4,
+            ("attn_v" | "ffn_down" | "attn_output", R::TwoBits) => Format::Blocks(&Q3_K),
+            ("attn_v", R::ThreeMedium) if layer < 2 => Q5,
+            ("attn_v" | "attn_output", R::ThreeMedium) => Q4,
+            ("ffn_down", R::ThreeMedium) if layer < n / 16 => Q5,
+            ("ffn_down", R::ThreeMedium) if more_bits => Q4,
+            ("attn_v" | "ffn_down" | "attn_output", R::ThreeLarge) => Q5,
+            ("attn_v", R::FourSmall) if layer < 4 => Q5,
+            ("ffn_down", R::FourSmall) if layer < n / 8 => Q5,
+            ("attn_v" | "ffn_down", R::FourMedium | R::FiveMedium) if more_bits => HEAD,
+            _ => self.base,
+        }
+    }
+}
+
+/// A format of about as many bits with shorter blocks.
+fn shorter(format: Format) -> Format {
+    match format {
+        Format::Blocks(c) if c.block_len == 256 => Format::Blocks(match c.name {
+            "q4_k" => &Q5_0,
+            "q5_k" => &Q5_1,
+            "q6_k" => &Q8_0,
+            "tq1_0" | "tq2_0" => &Q4_0,
+            _ => &IQ4_NL,
+        }),
+        _ => Format::F16,
+    }
+}

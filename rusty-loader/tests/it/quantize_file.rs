@@ -1,0 +1,196 @@
+//! GGUFs once more in other formats: which matrix gets which, what the result says, and importance matrices.
+
+use std::path::Path;
+
+use rusty_loader::gguf::Gguf;
+use rusty_loader::gguf::write::GgufWriter;
+use rusty_loader::quantize::imatrix::Importance;
+use rusty_loader::quantize::{file, mix};
+use rusty_loader::{Error, Format};
+
+use crate::goldens;
+
+/// Elements of a small model: rows of 256, so that every format fits.
+fn value(name: &str, i: usize) -> f32 {
+    ((i * 37 + name.len() * 11) % 199) as f32 / 99.0 - 1.0
+}
+
+/// A GGUF with the tensors of two blocks.
+fn source(path: &Path) {
+    let mut writer = GgufWriter::new("llama");
+    writer.meta("llama.block_count", 2u64);
+    writer.meta("llama.attention.head_count", 8u64);
+    writer.meta("llama.attention.head_count_kv", 2u64);
+    writer.meta("general.file_type", 0u64);
+    writer.meta("tokenizer.ggml.model", "none");
+    let mut shapes = vec![("output.weight".to_owned(), vec![32, 256])];
+    for layer in 0..2 {
+        for (role, rows) in [("attn_q", 256), ("attn_v", 64), ("ffn_down", 256)] {
+            shapes.push((format!("blk.{layer}.{role}.weight"), vec![rows, 256]));
+        }
+        shapes.push((format!("blk.{layer}.attn_norm.weight"), vec![256]));
+    }
+    for (name, shape) in &shapes {
+        writer.tensor(name, Format::F32, shape);
+    }
+    let mut out = std::fs::File::create(path).unwrap();
+    let mut sizes = shapes.iter();
+    writer
+        .write(&mut out, |name, out| {
+            let count: usize = sizes.next().unwrap().1.iter().product();
+            (0..count).try_for_each(|i| out.write_all(&value(name, i).to_le_bytes()))
+        })
+        .unwrap();
+}
+
+#[test]
+fn every_mixture_keeps_keys_and_comes_near_the_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+    source(&from);
+    let before = Gguf::open(&from).unwrap();
+    for mix in mix::ALL {
+        let done = std::cell::Cell::new((0, 0));
+        let report = file::write(&from, &to, mix, None, &|n, of| done.set((n, of))).unwrap();
+        assert_eq!(done.get().0, done.get().1, "{}", mix.name);
+        let after = Gguf::open(&to).unwrap();
+        assert_eq!(
+            after.meta["general.file_type"].as_u64(),
+            Some(mix.file_type)
+        );
+        for (key, value) in &before.meta {
+            assert!(
+                key == "general.file_type" || after.meta[key] == *value,
+                "{key}"
+            );
+        }
+        let bytes: u64 = after.tensors.iter().map(|t| t.len).sum();
+        assert_eq!(report.after, bytes);
+        for (a, b) in before.tensors.iter().zip(&after.tensors) {
+            assert_eq!((&a.name, &a.shape), (&b.name, &b.shape));
+            let format = Format::by_ggml_type(b.kind.id).unwrap();
+            if a.shape.len() == 1 {
+                assert_eq!(format, Format::F32);
+                continue;
+            }
+            let stored = after.tensor_bytes(b).unwrap();
+            let mut values = vec![0.0; a.shape.iter().product::<u64>() as usize];
+            format.decode_row(&stored, &mut values);
+            let errors = values.iter().enumerate();
+            let errors = errors.map(|(i, v)| (v - value(&a.name, i)).powi(2));
+            let rms = (errors.sum::<f32>() / values.len() as f32).sqrt();
+            // Evenly spread values of a root mean square of 0.58.
+            let most = 1.5 / f32::from(1u16 << bits(format).min(9));
+            assert!(rms < most, "{} {}: {rms}, at most {most}", mix.name, a.name);
+        }
+    }
+}
+
+/// Whole bits per element.
+fn bits(format: Format) -> u16 {
+    (8 * format.block_bytes() / format.block_len()) as u16
+}
+
+#[test]
+fn mixtures_choose_as_llama_quantize_does() {
+    for name in ["Q2_K", "Q4_K_M", "Q5_K_M"] {
+        let golden = Gguf::open(&goldens::path(&format!("gguf/llama/mix-{name}.gguf"))).unwrap();
+        let mix = mix::Mix::by_name(name).unwrap();
+        assert_eq!(
+            golden.meta["general.file_type"].as_u64(),
+            Some(mix.file_type)
+        );
+        let model = mix::Model {
+            layers: 2,
+            tied: false,
+            queries_per_key: 4,
+        };
+        let mut seen = 0;
+        for info in golden.tensors.iter().filter(|t| t.shape.len() == 2) {
+            let format = mix.format_of(&info.name, info.shape[1] as usize, &model);
+            assert_eq!(format.ggml_type(), info.kind.id, "{name} {}", info.name);
+            seen += 1;
+        }
+        assert_eq!(seen, 16);
+    }
+}
+
+#[test]
+fn rows_that_no_block_divides_get_shorter_blocks() {
+    let model = mix::Model {
+        layers: 1,
+        tied: true,
+        queries_per_key: 1,
+    };
+    for (mix, row, want) in [
+        ("q4_k_m", 96, "q5_0"),
+        ("q6_k", 32, "q8_0"),
+        ("q2_k", 288, "iq4_nl"),
+        ("q4_0", 40, "f16"),
+    ] {
+        let mix = mix::Mix::by_name(mix).unwrap();
+        let format = mix.format_of("blk.0.attn_q.weight", row, &model);
+        assert_eq!(format.name(), want, "{} of {row}", mix.name);
+    }
+}
+
+/// Both kinds of file say the same.
+#[test]
+fn importance_is_read_from_both_kinds_of_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "blk.0.attn_q.weight";
+    let mean: Vec<f32> = (0..256).map(|i| i as f32 / 7.0).collect();
+    let (calls, old) = (4i32, folder.path().join("old.dat"));
+    let mut bytes = 1i32.to_le_bytes().to_vec();
+    bytes.extend((name.len() as i32).to_le_bytes());
+    bytes.extend(name.as_bytes());
+    bytes.extend(calls.to_le_bytes());
+    bytes.extend(256i32.to_le_bytes());
+    bytes.extend(mean.iter().flat_map(|m| (m * 4.0).to_le_bytes()));
+    std::fs::write(&old, &bytes).unwrap();
+
+    let new = folder.path().join("new.gguf");
+    let mut writer = GgufWriter::new("imatrix");
+    writer.tensor(&format!("{name}.in_sum2"), Format::F32, &[1, 256]);
+    writer.tensor(&format!("{name}.counts"), Format::F32, &[1, 1]);
+    let mut out = std::fs::File::create(&new).unwrap();
+    writer
+        .write(&mut out, |tensor, out| match tensor.ends_with("counts") {
+            true => out.write_all(&4f32.to_le_bytes()),
+            false => mean
+                .iter()
+                .try_for_each(|m| out.write_all(&(m * 4.0).to_le_bytes())),
+        })
+        .unwrap();
+
+    for path in [&old, &new] {
+        let importance = Importance::open(path).unwrap();
+        assert_eq!(importance.len(), 1);
+        assert_eq!(importance.of(name, 256), Some(&mean[..]));
+        assert_eq!(importance.of(name, 255), None);
+        assert_eq!(importance.of("blk.0.attn_k.weight", 256), None);
+    }
+    for end in [0, 3, 20, bytes.len() - 1] {
+        std::fs::write(&old, &bytes[..end]).unwrap();
+        assert!(Importance::open(&old).is_err(), "{end} bytes");
+    }
+
+    let (from, to) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+    source(&from);
+    let importance = Importance::open(&new).unwrap();
+    let mix = mix::Mix::by_name("q4_k_m").unwrap();
+    let report = file::write(&from, &to, mix, Some(&importance), &|_, _| {}).unwrap();
+    assert_eq!(report.weighted, 1);
+}
+
+#[test]
+fn what_cannot_be_written_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("a.gguf");
+    source(&from);
+    let mix = mix::Mix::by_name("q8_0").unwrap();
+    let out = folder.path().join("missing/b.gguf");
+    let error = file::write(&from, &out, mix, None, &|_, _| {}).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
