@@ -6,7 +6,7 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Format, Meta, ModelFile};
 
 /// Settings that a GGUF states under its architecture's prefix.
-const STATED: [&str; 27] = [
+const STATED: [&str; 31] = [
     keys::BLOCK_COUNT,
     keys::CONTEXT_LENGTH,
     keys::EMBEDDING_LENGTH,
@@ -16,6 +16,10 @@ const STATED: [&str; 27] = [
     keys::KEY_LENGTH,
     keys::VALUE_LENGTH,
     keys::RMS_EPSILON,
+    keys::EXPERT_COUNT,
+    keys::EXPERT_USED_COUNT,
+    keys::EXPERT_FEED_FORWARD_LENGTH,
+    keys::EXPERT_WEIGHTS_NORM,
     keys::SLIDING_WINDOW,
     keys::SLIDING_PATTERN,
     keys::SCORE_CAP,
@@ -63,13 +67,19 @@ fn relative(file: &dyn ModelFile, attn_factor: &Meta) -> Meta {
     Meta::F64(attn_factor.as_f64().expect("a number") / usual)
 }
 
+/// A matrix of all experts of a block.
+struct Stack {
+    stem: String,
+    shape: Vec<usize>,
+    experts: Vec<(usize, Vec<f32>)>,
+}
+
 /// The bytes of a GGUF with the network of another file, all tensors in single precision.
 pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
     // Files of the Mistral family carry Llama's name.
-    let arch = if file.arch() == "mistral" {
-        "llama"
-    } else {
-        file.arch()
+    let arch = match file.arch() {
+        "mistral" | "mixtral" => "llama",
+        other => other,
     };
     let mut writer = GgufWriter::new(arch);
     for key in STATED {
@@ -82,6 +92,7 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
         }
     }
     let mut data = vec![];
+    let mut stacks: Vec<Stack> = vec![];
     for name in file.tensor_names() {
         let view = file.tensor(&name).expect("tensor");
         let mut values = vec![0.0; view.elements()];
@@ -99,8 +110,38 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
             };
             interleave(&mut values, heads, row);
         }
-        writer.tensor(&name, Format::F32, &view.shape);
-        data.push(values);
+        match name.split_once("_exps.") {
+            None => {
+                writer.tensor(&name, Format::F32, &view.shape);
+                data.push(values);
+            }
+            // All experts of a block in one tensor.
+            Some((stem, expert)) => {
+                let known = stacks.iter().position(|s| s.stem == stem);
+                let at = known.unwrap_or_else(|| {
+                    stacks.push(Stack {
+                        stem: stem.to_owned(),
+                        shape: view.shape.clone(),
+                        experts: vec![],
+                    });
+                    stacks.len() - 1
+                });
+                let expert = expert.split('.').next().and_then(|e| e.parse().ok());
+                stacks[at].experts.push((expert.expect("a number"), values));
+            }
+        }
+    }
+    for mut stack in stacks {
+        stack.experts.sort_by_key(|(expert, _)| *expert);
+        let shape = [&[stack.experts.len()][..], &stack.shape].concat();
+        writer.tensor(&format!("{}_exps.weight", stack.stem), Format::F32, &shape);
+        data.push(
+            stack
+                .experts
+                .into_iter()
+                .flat_map(|(_, values)| values)
+                .collect(),
+        );
     }
     for (key, name) in [
         (keys::ROPE_SCALING_SHORT_FACTOR, "rope_factors_short.weight"),

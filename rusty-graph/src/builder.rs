@@ -7,7 +7,7 @@ use rusty_loader::Format;
 use crate::shape::{default_symbols, infer};
 use crate::{
     AttentionSpec, BinaryOp, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId,
-    RopeSpec, Site, SiteId, UnaryOp, Value, ValueId, WeightDecl, WeightId,
+    RopeSpec, RouteSpec, Site, SiteId, UnaryOp, Value, ValueId, WeightDecl, WeightId,
 };
 use std::collections::HashMap;
 
@@ -178,6 +178,24 @@ impl GraphBuilder {
     /// Rotates each head of `head_dim` lanes by its row's position.
     pub fn rope(&mut self, name: &str, x: ValueId, rope: RopeId, head_dim: u32) -> Result<ValueId> {
         self.node(name, Op::Rope { rope, head_dim }, &[x])
+    }
+
+    /// The experts that each row takes, by router logits `[T, experts]`.
+    pub fn route(&mut self, name: &str, logits: ValueId, spec: RouteSpec) -> Result<ValueId> {
+        self.node(name, Op::Route(spec), &[logits])
+    }
+
+    /// Products with the experts that each row takes, see [`Op::Experts`].
+    pub fn experts(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        routes: ValueId,
+        weights: &[ValueId],
+        combine: bool,
+    ) -> Result<ValueId> {
+        let inputs = [&[x, routes], weights].concat();
+        self.node(name, Op::Experts { combine }, &inputs)
     }
 
     /// Attention of a new layer: declares its cache and sets `spec.layer` to it.

@@ -7,8 +7,8 @@
 use rusty_loader::ModelFile;
 
 use crate::{
-    AttentionSpec, BinaryOp, Error, Graph, Input, Node, Op, Result, RopeLayout, RopeSpec, SiteId,
-    UnaryOp, ValueId,
+    AttentionSpec, BinaryOp, Error, Graph, Input, Node, Op, Result, RopeLayout, RopeSpec,
+    RouteSpec, SiteId, UnaryOp, ValueId,
 };
 
 /// A matrix of f32, row by row. Weight vectors are one row; token ids are kept as numbers of width 1.
@@ -196,6 +196,12 @@ impl<'g> Interpreter<'g> {
                 }
                 out
             }
+            Op::Route(spec) => routes(operand(0), spec),
+            Op::Experts { combine } => {
+                let weights = &node.inputs[2..];
+                let weight = |e: usize| &values[weights[e].index()];
+                experts(operand(0), operand(1), weight, *combine)
+            }
             Op::Unary(op) => operand(0).map(|x| unary(*op, x)),
             Op::Binary(op) => binary(*op, operand(0), operand(1)),
             Op::Scale(c) => operand(0).map(|x| c * x),
@@ -312,6 +318,49 @@ fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Matrix {
         let factor = 1.0 / (dot(lanes, lanes) / group as f64 + f64::from(eps)).sqrt();
         for (lane, w) in lanes.iter_mut().zip(weight) {
             *lane = (f64::from(*lane) * factor * f64::from(*w)) as f32;
+        }
+    }
+    out
+}
+
+fn routes(logits: &Matrix, spec: &RouteSpec) -> Matrix {
+    let mut out = Matrix::zeros(logits.rows, 2 * spec.used as usize);
+    for row in 0..logits.rows {
+        spec.choose(logits.row(row), out.row_mut(row));
+    }
+    out
+}
+
+fn experts<'a>(
+    x: &Matrix,
+    routes: &Matrix,
+    weight: impl Fn(usize) -> &'a Matrix,
+    combine: bool,
+) -> Matrix {
+    let (n, k) = (weight(0).rows, weight(0).width);
+    let used = routes.width / 2;
+    let mut out = Matrix::zeros(x.rows, if combine { n } else { used * n });
+    for row in 0..x.rows {
+        let (chosen, weights) = routes.row(row).split_at(used);
+        let mut sums = vec![0.0; out.width];
+        for (j, (e, by)) in chosen.iter().zip(weights).enumerate() {
+            let w = weight(*e as usize);
+            let input = if combine {
+                &x.row(row)[j * k..][..k]
+            } else {
+                x.row(row)
+            };
+            let (first, by) = if combine {
+                (0, f64::from(*by))
+            } else {
+                (j * n, 1.0)
+            };
+            for (i, sum) in sums[first..][..n].iter_mut().enumerate() {
+                *sum += by * dot(input, w.row(i));
+            }
+        }
+        for (out, sum) in out.row_mut(row).iter_mut().zip(sums) {
+            *out = sum as f32;
         }
     }
     out

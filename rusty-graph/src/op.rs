@@ -61,6 +61,30 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
 }
 
+/// How router logits become scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RouteScore {
+    /// Over all experts.
+    Softmax,
+    /// Each by itself.
+    Sigmoid,
+}
+
+/// Which experts a row takes, and with which weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteSpec {
+    /// Experts to choose from.
+    pub experts: u32,
+    /// Experts that a row takes: those with the highest scores, the lowest index first among equals.
+    pub used: u32,
+    /// Scores.
+    pub score: RouteScore,
+    /// Whether the weights of the chosen ones are divided by their sum.
+    pub normalize: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
 /// What a node computes. Operands are listed in order; `x` are activations `[T, width]`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -76,6 +100,16 @@ pub enum Op {
     MatMul {
         /// Where deltas are injected; `None`: nowhere.
         site: Option<SiteId>,
+    },
+    /// `(logits [T, E]) -> [T, 2 used]`: the indices of the chosen experts, in the order of their scores, then their
+    /// weights (arXiv 2401.04088).
+    Route(RouteSpec),
+    /// `(x, routes [T, 2 used], w_0 [N, K], .., w_(E-1)) -> `the products of each row with the experts that it takes.
+    /// With `combine` false `x [T, K]` gives `[T, used N]`, product by product; with `combine` `x [T, used K]` has an input
+    /// for each and gives `[T, N]`, the sum of the products by their weights.
+    Experts {
+        /// Whether products are summed.
+        combine: bool,
     },
     /// `(x) -> x'`.
     Unary(UnaryOp),
@@ -131,6 +165,7 @@ impl Op {
             Op::Rope { .. } => OpClass::LanePair,
             Op::RmsNorm { .. } => OpClass::RowReduce,
             Op::MatMul { .. } => OpClass::Contract,
+            Op::Route(_) | Op::Experts { .. } => OpClass::Opaque,
             Op::Gather | Op::SelectRows => OpClass::RowMove,
             Op::Attention(_) => OpClass::Opaque,
         }

@@ -8,7 +8,8 @@ use rusty_loader::Format;
 use crate::text::{BINARY, UNARY};
 use crate::{
     AttentionSpec, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId, RopeLayout,
-    RopeScaling, RopeSpec, Site, SiteId, SymId, Symbol, Value, ValueId, WeightDecl, WeightId,
+    RopeScaling, RopeSpec, RouteScore, RouteSpec, Site, SiteId, SymId, Symbol, Value, ValueId,
+    WeightDecl, WeightId,
 };
 
 impl Graph {
@@ -260,6 +261,20 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
         "rms_norm" => Op::RmsNorm {
             eps: words.value("eps")?,
             group: words.value("group")?,
+        },
+        "route" => Op::Route(RouteSpec {
+            experts: words.value("experts")?,
+            used: words.value("used")?,
+            score: match words.attribute("score")? {
+                "softmax" => RouteScore::Softmax,
+                "sigmoid" => RouteScore::Sigmoid,
+                word => return Err(format!("'{word}' is no score")),
+            },
+            normalize: words.value("normalize")?,
+            scale: words.value("scale")?,
+        }),
+        "experts" => Op::Experts {
+            combine: words.value("combine")?,
         },
         "rope" => Op::Rope {
             rope: RopeId(id(words.attribute("spec")?, "rope")?),

@@ -3,7 +3,7 @@
 //! Activations are `[rows, width]` with `rows` a symbol or a constant, token ids `[T]`, weights what their
 //! declaration says. The builder asks before it adds a node, the verifier asks again for every node.
 
-use crate::{AttentionSpec, Dim, Graph, Op, SymId, Symbol, ValueId};
+use crate::{AttentionSpec, Dim, Graph, Op, RouteSpec, SymId, Symbol, ValueId};
 
 /// Rows of a step.
 pub const T: Dim = Dim::Sym(SymId(0));
@@ -50,6 +50,8 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
             }
             Ok(vec![rows, Dim::Const(n)])
         }
+        Op::Route(spec) => operands.route(spec),
+        Op::Experts { combine } => operands.experts(*combine),
         Op::Unary(_) => operands.same(0),
         Op::Scale(c) if c.is_finite() => operands.same(0),
         Op::Scale(c) => Err(format!("scales by {c}")),
@@ -62,6 +64,9 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
 
 fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
     let wanted = match op {
+        // As many weights as there are experts.
+        Op::Experts { .. } => inputs.len().max(3),
+        Op::Route(_) => 1,
         Op::Input(_) | Op::Weight(_) => 0,
         Op::SelectRows | Op::Unary(_) | Op::Scale(_) | Op::Rope { .. } => 1,
         Op::Gather | Op::MatMul { .. } | Op::Binary(_) | Op::RmsNorm { .. } => 2,
@@ -148,6 +153,51 @@ impl Operands<'_> {
             (x, y) if x == y || y == 1 => Ok(vec![a.0, Dim::Const(x)]),
             (1, y) => Ok(vec![a.0, Dim::Const(y)]),
             (x, y) => Err(format!("operands have widths {x} and {y}")),
+        }
+    }
+
+    fn route(&self, spec: &RouteSpec) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(0)?;
+        let RouteSpec {
+            experts,
+            used,
+            scale,
+            ..
+        } = *spec;
+        if width != experts || used == 0 || used > experts || experts > 1 << 16 {
+            return Err(format!(
+                "chooses {used} of {experts} experts by {width} logits"
+            ));
+        }
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(format!("scales weights by {scale}"));
+        }
+        Ok(vec![rows, Dim::Const(2 * used)])
+    }
+
+    fn experts(&self, combine: bool) -> Result<Vec<Dim>, String> {
+        let ((rows, width), (routed, pairs)) = (self.activation(0)?, self.activation(1)?);
+        if rows != routed || pairs == 0 || pairs % 2 != 0 {
+            return Err(format!(
+                "rows {rows:?} with {pairs} lanes of routes for {routed:?}"
+            ));
+        }
+        let used = pairs / 2;
+        let (n, k) = self.matrix(2)?;
+        for i in 3..self.inputs.len() {
+            if self.matrix(i)? != (n, k) {
+                return Err(format!("expert {} is no [{n}, {k}]", i - 2));
+            }
+        }
+        let (input, output) = match combine {
+            true => (used.checked_mul(k), Some(n)),
+            false => (Some(k), used.checked_mul(n)),
+        };
+        match (input == Some(width), output) {
+            (true, Some(output)) => Ok(vec![rows, Dim::Const(output)]),
+            _ => Err(format!(
+                "x has width {width}, experts are [{n}, {k}], {used} a row"
+            )),
         }
     }
 

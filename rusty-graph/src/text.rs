@@ -19,7 +19,8 @@
 use std::fmt::{Display, Formatter, Result};
 
 use crate::{
-    BinaryOp, Dim, Graph, Input, Op, RopeLayout, RopeScaling, RopeSpec, Symbol, UnaryOp, Value,
+    BinaryOp, Dim, Graph, Input, Op, RopeLayout, RopeScaling, RopeSpec, RouteScore, Symbol,
+    UnaryOp, Value,
 };
 
 /// Elementwise functions of one operand by their word.
@@ -115,6 +116,8 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::Gather => f.write_str(" gather"),
         Op::SelectRows => f.write_str(" select_rows"),
         Op::MatMul { .. } => f.write_str(" matmul"),
+        Op::Route(_) => f.write_str(" route"),
+        Op::Experts { .. } => f.write_str(" experts"),
         Op::Unary(op) => write!(f, " {}", word(&UNARY, op)),
         Op::Binary(op) => write!(f, " {}", word(&BINARY, op)),
         Op::Scale(_) => f.write_str(" scale"),
@@ -127,6 +130,18 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
 fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
     match op {
         Op::MatMul { site: Some(site) } => write!(f, " site={site}"),
+        Op::Route(r) => {
+            let score = match r.score {
+                RouteScore::Softmax => "softmax",
+                RouteScore::Sigmoid => "sigmoid",
+            };
+            write!(
+                f,
+                " experts={} used={} score={score} normalize={} scale={:?}",
+                r.experts, r.used, r.normalize, r.scale
+            )
+        }
+        Op::Experts { combine } => write!(f, " combine={combine}"),
         Op::Scale(c) => write!(f, " by={c:?}"),
         Op::RmsNorm { eps, group } => write!(f, " eps={eps:?} group={group}"),
         Op::Rope { rope, head_dim } => write!(f, " spec={rope} head_dim={head_dim}"),

@@ -99,6 +99,15 @@ static ARCHS: &[Arch] = &[
     arch("qwen2", RopeLayout::Half),
     arch("qwen3", RopeLayout::Half),
     arch("phi3", RopeLayout::Half),
+    // Its GGUFs carry Llama's name.
+    Arch {
+        gguf: "mixtral",
+        ..arch("mixtral", RopeLayout::Interleaved)
+    },
+    Arch {
+        hf: "qwen3_moe",
+        ..arch("qwen3moe", RopeLayout::Half)
+    },
     GEMMA,
     Arch {
         id: "gemma3",

@@ -1,5 +1,5 @@
-//! Products that files store as one matrix: the rows of queries, keys and values, or of gate and up. Their parts are
-//! rows of the same bytes, so taking them apart copies nothing.
+//! Products that files store as one tensor: the rows of queries, keys and values, of gate and up, or of all experts. Their
+//! parts are rows of the same bytes, so taking them apart copies nothing.
 
 use std::collections::HashMap;
 
@@ -37,6 +37,14 @@ pub(crate) fn split(
             }
             _ => (&[], vec![]),
         };
+        if let [experts, rows, _] = view.shape[..]
+            && block.ends_with("_exps")
+            && let Some(views) = cut(&view, &vec![rows; experts])
+        {
+            let named = views.into_iter().enumerate();
+            out.extend(named.map(|(e, v)| (format!("{block}.{e}.{leaf}"), v)));
+            continue;
+        }
         let stem = block.rsplit_once('.').map_or("", |(stem, _)| stem);
         match cut(&view, &rows) {
             Some(views) => {
@@ -53,6 +61,7 @@ pub(crate) fn split(
 fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
     let (count, per_row) = match view.shape[..] {
         [count, _] => (count, view.row_bytes()),
+        [parts, count, _] => (parts.checked_mul(count)?, view.row_bytes()),
         // A bias: its elements are the rows.
         [count] if view.format.block_len() == 1 => (count, view.format.block_bytes()),
         _ => return None,
@@ -65,6 +74,9 @@ fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
     let mut parts = Vec::with_capacity(rows.len());
     for &rows in rows {
         let mut shape = view.shape.clone();
+        if shape.len() == 3 {
+            shape.remove(0);
+        }
         shape[0] = rows;
         parts.push(WeightView {
             bytes: view

@@ -54,6 +54,14 @@ pub mod keys {
     pub const LOGIT_CAP: &str = "final_logit_softcapping";
     /// Queries are scaled by one over the root of this; absent: of the key length.
     pub const QUERY_SCALAR: &str = "attention.query_pre_attn_scalar";
+    /// Experts of a layer; absent: none.
+    pub const EXPERT_COUNT: &str = "expert_count";
+    /// Experts that a token takes.
+    pub const EXPERT_USED_COUNT: &str = "expert_used_count";
+    /// Inner width of an expert.
+    pub const EXPERT_FEED_FORWARD_LENGTH: &str = "expert_feed_forward_length";
+    /// Whether the weights of the experts that a token takes are divided by their sum.
+    pub const EXPERT_WEIGHTS_NORM: &str = "expert_weights_norm";
     /// RoPE base frequency.
     pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
     /// Rotated dimensions of a head (absent: all).

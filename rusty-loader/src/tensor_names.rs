@@ -25,11 +25,43 @@ const BLOCK: &[(&str, &str)] = &[
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
     ("self_attn.qkv_proj", "attn_qkv"),
     ("mlp.gate_up_proj", "ffn_gate_up"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
+
+/// Matrices of an expert, behind `experts.I.`.
+const EXPERT: &[(&str, &str)] = &[
+    ("gate_proj", "ffn_gate_exps"),
+    ("up_proj", "ffn_up_exps"),
+    ("down_proj", "ffn_down_exps"),
+    ("w1", "ffn_gate_exps"),
+    ("w3", "ffn_up_exps"),
+    ("w2", "ffn_down_exps"),
+];
+
+/// The canonical name of an expert's matrix: `mlp.experts.5.up_proj` is `ffn_up_exps.5`.
+fn expert_from_hf(inner: &str) -> Option<String> {
+    let (_, rest) = inner.split_once("experts.")?;
+    let (expert, matrix) = rest.split_once('.')?;
+    let expert: u32 = expert.parse().ok()?;
+    let (_, canonical) = EXPERT.iter().find(|(hf, _)| *hf == matrix)?;
+    Some(format!("{canonical}.{expert}"))
+}
+
+/// The name in checkpoints: Mixtral has one of its own.
+fn expert_to_hf(arch: &str, inner: &str) -> Option<String> {
+    let (matrix, expert) = inner.split_once('.')?;
+    let expert: u32 = expert.parse().ok()?;
+    let short = arch == "mixtral";
+    let own = |hf: &str| hf.starts_with('w') == short;
+    let (hf, _) = EXPERT.iter().find(|(hf, c)| *c == matrix && own(hf))?;
+    let module = if short { "block_sparse_moe" } else { "mlp" };
+    Some(format!("{module}.experts.{expert}.{hf}"))
+}
 
 /// Names inside a block of an architecture, its own first.
 fn block(arch: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
@@ -46,6 +78,9 @@ pub fn module_from_hf(arch: &str, module: &str) -> Option<String> {
     }
     let (layer, inner) = module.strip_prefix("model.layers.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
+    if let Some(canonical) = expert_from_hf(inner) {
+        return Some(format!("blk.{layer}.{canonical}"));
+    }
     let (_, canonical) = block(arch).find(|(hf, _)| *hf == inner)?;
     Some(format!("blk.{layer}.{canonical}"))
 }
@@ -59,6 +94,9 @@ pub fn module_to_hf(arch: &str, module: &str) -> Option<String> {
     }
     let (layer, inner) = module.strip_prefix("blk.")?.split_once('.')?;
     let layer: u32 = layer.parse().ok()?;
+    if let Some(hf) = expert_to_hf(arch, inner) {
+        return Some(format!("model.layers.{layer}.{hf}"));
+    }
     let own = Arch::by_id(arch).map_or(&[][..], |a| a.modules);
     // A name that the architecture uses for something else is not the one that is looked for.
     let free = |hf: &str, canonical: &str| own.iter().all(|(h, c)| *h != hf || *c == canonical);
@@ -87,7 +125,7 @@ mod tests {
         for arch in ["llama", "gemma2"] {
             let shared = BLOCK.iter().filter(|(hf, _)| {
                 let feed_forward = ["pre_feedforward_layernorm", "post_feedforward_layernorm"];
-                arch == "gemma2" || !feed_forward.contains(hf)
+                (arch == "gemma2" || !feed_forward.contains(hf)) && !hf.starts_with("block_sparse")
             });
             let inside = shared.map(|(hf, _)| format!("model.layers.7.{hf}"));
             let outside = MODEL.iter().map(|(hf, _)| (*hf).to_owned());
@@ -95,6 +133,13 @@ mod tests {
                 let canonical = from_hf(arch, &format!("{hf}.weight")).expect("known");
                 assert_eq!(to_hf(arch, &canonical), Some(format!("{hf}.weight")));
             }
+        }
+        for (arch, hf) in [
+            ("mixtral", "model.layers.1.block_sparse_moe.experts.3.w2"),
+            ("qwen3moe", "model.layers.1.mlp.experts.12.up_proj"),
+        ] {
+            let canonical = module_from_hf(arch, hf).expect("known");
+            assert_eq!(module_to_hf(arch, &canonical).as_deref(), Some(hf));
         }
         assert_eq!(module_to_hf("llama", "blk.x.attn_q"), None);
     }

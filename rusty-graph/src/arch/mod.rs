@@ -5,6 +5,7 @@
 
 mod checkpoint;
 pub mod dense;
+mod experts;
 mod gemma;
 mod llama;
 mod mistral;
@@ -36,6 +37,8 @@ pub const REGISTRY: &[Arch] = &[
     phi3::ARCH,
     gemma::GEMMA2,
     gemma::GEMMA3,
+    experts::MIXTRAL,
+    experts::QWEN3_MOE,
 ];
 
 /// Builds the graph of a model file.

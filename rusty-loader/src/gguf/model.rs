@@ -22,9 +22,13 @@ pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel>
     let mut meta = canonical(&prefix, file.meta);
     complete(&mut meta, found, &tensors);
     let tensors = fused::split(&meta, tensors);
-    // Files of the Mistral family carry Llama's name; only they state a window.
-    let windowed = found.id == "llama" && meta.contains_key(keys::SLIDING_WINDOW);
-    let arch = if windowed { "mistral" } else { found.id };
+    // Files of the Mistral family carry Llama's name; only they state a window or experts.
+    let states = |key: &str| found.id == "llama" && meta.contains_key(key);
+    let arch = match (states(keys::EXPERT_COUNT), states(keys::SLIDING_WINDOW)) {
+        (true, _) => "mixtral",
+        (_, true) => "mistral",
+        _ => found.id,
+    };
     let model = LoadedModel::new(path.display().to_string(), arch, meta, tensors);
     structure::check(path, &model)?;
     Ok(model)

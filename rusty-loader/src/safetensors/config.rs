@@ -30,6 +30,11 @@ const RENAMED: &[(&str, &str)] = &[
     ("query_pre_attn_scalar", keys::QUERY_SCALAR),
     ("sliding_window_pattern", keys::SLIDING_PATTERN),
     ("_sliding_window_pattern", keys::SLIDING_PATTERN),
+    ("num_experts", keys::EXPERT_COUNT),
+    ("num_local_experts", keys::EXPERT_COUNT),
+    ("num_experts_per_tok", keys::EXPERT_USED_COUNT),
+    ("moe_intermediate_size", keys::EXPERT_FEED_FORWARD_LENGTH),
+    ("norm_topk_prob", keys::EXPERT_WEIGHTS_NORM),
     ("tie_word_embeddings", keys::TIE_WORD_EMBEDDINGS),
     ("_name_or_path", keys::NAME),
 ];

@@ -3,12 +3,19 @@
 use rusty_loader::ModelFile;
 use rusty_loader::meta::keys;
 
-use super::{Biases, DenseDecoder};
+use super::{Biases, DenseDecoder, Experts};
 use crate::arch::Checkpoint;
 use crate::{AttentionSpec, GraphBuilder, Result, UnaryOp, ValueId};
 
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
+
+/// What a block's router chose.
+struct Chosen<'a> {
+    blk: &'a str,
+    routes: ValueId,
+    experts: u32,
+}
 
 pub(super) struct Assembly<'a> {
     spec: &'a DenseDecoder,
@@ -135,17 +142,67 @@ impl<'a> Assembly<'a> {
     }
 
     fn feed_forward(&mut self, blk: &str, x: ValueId) -> Result<ValueId> {
+        let h = self.norm(&format!("{blk}.ffn_norm"), x)?;
+        let router = format!("{blk}.ffn_gate_inp");
+        let experts = self
+            .spec
+            .experts
+            .filter(|_| self.model.has(&format!("{router}.weight")));
+        let down = match experts {
+            Some(experts) => self.sparse(blk, h, &router, experts)?,
+            None => self.dense(blk, h)?,
+        };
+        let down = self.post_norm(&format!("{blk}.post_ffw_norm"), down)?;
+        self.builder.add(&format!("{blk}.ffn_residual"), x, down)
+    }
+
+    fn dense(&mut self, blk: &str, h: ValueId) -> Result<ValueId> {
         let DenseDecoder {
             width, ffn, act, ..
         } = *self.spec;
-        let h = self.norm(&format!("{blk}.ffn_norm"), x)?;
         let gate = self.product(&format!("{blk}.ffn_gate"), h, ffn, Biases::IfPresent)?;
         let up = self.product(&format!("{blk}.ffn_up"), h, ffn, Biases::IfPresent)?;
         let gate = self.builder.unary(&format!("{blk}.ffn_act"), act, gate)?;
         let inner = self.builder.mul(&format!("{blk}.ffn_gated"), gate, up)?;
-        let down = self.product(&format!("{blk}.ffn_down"), inner, width, Biases::IfPresent)?;
-        let down = self.post_norm(&format!("{blk}.post_ffw_norm"), down)?;
-        self.builder.add(&format!("{blk}.ffn_residual"), x, down)
+        self.product(&format!("{blk}.ffn_down"), inner, width, Biases::IfPresent)
+    }
+
+    /// The experts that the router chooses for each row.
+    fn sparse(&mut self, blk: &str, h: ValueId, router: &str, experts: Experts) -> Result<ValueId> {
+        let DenseDecoder { width, act, .. } = *self.spec;
+        let Experts { ffn, route } = experts;
+        let logits = self.product(router, h, route.experts, Biases::IfPresent)?;
+        let routes = self
+            .builder
+            .route(&format!("{blk}.routes"), logits, route)?;
+        let of = Chosen {
+            blk,
+            routes,
+            experts: route.experts,
+        };
+        let gate = self.products(&of, "gate", h, [ffn, width])?;
+        let up = self.products(&of, "up", h, [ffn, width])?;
+        let gate = self.builder.unary(&format!("{blk}.ffn_act"), act, gate)?;
+        let inner = self.builder.mul(&format!("{blk}.ffn_gated"), gate, up)?;
+        self.products(&of, "down", inner, [width, ffn])
+    }
+
+    /// The products with one of the experts' matrices; those of `down` are summed.
+    fn products(
+        &mut self,
+        of: &Chosen<'_>,
+        role: &str,
+        x: ValueId,
+        shape: [u32; 2],
+    ) -> Result<ValueId> {
+        let name = format!("{}.ffn_{role}_exps", of.blk);
+        let mut weights = Vec::with_capacity(of.experts as usize);
+        for e in 0..of.experts {
+            let weight = format!("{name}.{e}.weight");
+            weights.push(self.model.weight(self.builder, &weight, &shape)?);
+        }
+        self.builder
+            .experts(&name, x, of.routes, &weights, role == "down")
     }
 
     /// Norm of a half's result, where the architecture has it.

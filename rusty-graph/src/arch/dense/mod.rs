@@ -9,7 +9,7 @@ mod read;
 
 use rusty_loader::ModelFile;
 
-use crate::{Graph, GraphBuilder, Result, RopeSpec, UnaryOp};
+use crate::{Graph, GraphBuilder, Result, RopeSpec, RouteSpec, UnaryOp};
 use assembly::Assembly;
 
 /// When a product has a bias.
@@ -30,6 +30,15 @@ pub struct Sliding {
     pub layers: Vec<bool>,
     /// Their rotation.
     pub rope: RopeSpec,
+}
+
+/// Feed-forwards of which each token takes some.
+#[derive(Clone, Copy, Debug)]
+pub struct Experts {
+    /// Inner width of each.
+    pub ffn: u32,
+    /// How they are chosen.
+    pub route: RouteSpec,
 }
 
 /// A dense decoder, see the module head.
@@ -63,6 +72,8 @@ pub struct DenseDecoder {
     pub score_cap: Option<f32>,
     /// The same on logits.
     pub logit_cap: Option<f32>,
+    /// Experts of the layers whose files have a router; the others have one feed-forward.
+    pub experts: Option<Experts>,
     /// Whether the results of attention and of the feed-forward are normed before the residual.
     pub post_norms: bool,
     /// Whether each head's queries and keys are normed before the rotation.

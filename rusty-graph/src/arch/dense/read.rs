@@ -4,9 +4,9 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Meta, ModelFile};
 
 use super::assembly::EMBEDDING;
-use super::{Biases, DenseDecoder, Sliding};
+use super::{Biases, DenseDecoder, Experts, Sliding};
 use crate::arch::Checkpoint;
-use crate::{Result, RopeScaling, RopeSpec, UnaryOp};
+use crate::{Result, RopeScaling, RopeSpec, RouteScore, RouteSpec, UnaryOp};
 
 impl DenseDecoder {
     /// Reads what the canonical metadata states; the result is a plain Llama.
@@ -48,11 +48,42 @@ impl DenseDecoder {
             score_cap: None,
             logit_cap: None,
             post_norms: false,
+            experts: None,
             qk_norm: false,
             qkv_bias: Biases::IfPresent,
             context: model.count(keys::CONTEXT_LENGTH)?,
             vocab: vocabulary(&model)?,
         })
+    }
+
+    /// Takes the experts that the file states; `normalize` holds where it does not say whether weights are normalized.
+    ///
+    /// # Errors
+    /// [`crate::Error::Meta`] where a number of experts is missing or they do not fit each other.
+    pub fn with_experts(mut self, file: &dyn ModelFile, normalize: bool) -> Result<Self> {
+        let model = Checkpoint::new(file);
+        let (experts, used) = (
+            model.count(keys::EXPERT_COUNT)?,
+            model.count(keys::EXPERT_USED_COUNT)?,
+        );
+        if used > experts {
+            let reason = format!("is {used}; there are {experts} experts");
+            return Err(model.meta_error(keys::EXPERT_USED_COUNT, reason));
+        }
+        let stated = model
+            .meta(keys::EXPERT_WEIGHTS_NORM)
+            .and_then(Meta::as_bool);
+        self.experts = Some(Experts {
+            ffn: model.int_or(keys::EXPERT_FEED_FORWARD_LENGTH, self.ffn)?,
+            route: RouteSpec {
+                experts,
+                used,
+                score: RouteScore::Softmax,
+                normalize: stated.unwrap_or(normalize),
+                scale: 1.0,
+            },
+        });
+        Ok(self)
     }
 
     /// Takes the window that the file states, if it does, for the layers for which `slides` holds unless the file lists
