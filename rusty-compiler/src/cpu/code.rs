@@ -2,6 +2,7 @@
 
 use super::attend::Attend;
 use super::contract::Contract;
+use super::experts::{Experts, Route};
 use super::largest::Largest;
 use super::rows::Rows;
 use super::simd::LANES;
@@ -15,6 +16,8 @@ pub(super) enum Code {
     Rows(Rows),
     Largest(Largest),
     Attend(Attend),
+    Route(Route),
+    Experts(Experts),
 }
 
 /// Resolves a kernel; it owns `counter` and the counter behind it.
@@ -31,6 +34,10 @@ pub(super) fn code(
         }
         Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => {
             Code::Rows(Rows::new(plan, kernel, weights)?)
+        }
+        Anchor::Route { .. } => Code::Route(Route::new(plan, kernel)?),
+        Anchor::Experts { .. } => {
+            Code::Experts(Experts::new(plan, kernel, weights, threads, counter)?)
         }
         Anchor::ArgMax { .. } => Code::Largest(Largest::new(plan, kernel)?),
         Anchor::Attention { .. } => Code::Attend(Attend::new(plan, kernel, weights, counter)?),
@@ -83,7 +90,13 @@ impl Needs {
                 }
                 a.register_need()
             }
-            Code::Largest(_) => (0, 0),
+            Code::Experts(e) => {
+                self.k = self.k.max(e.input_width());
+                self.starts = self.starts.max(e.forms.starts());
+                self.parts = self.parts.max(1);
+                (0, 0)
+            }
+            Code::Largest(_) | Code::Route(_) => (0, 0),
         };
         self.ops = self.ops.max(ops);
         self.lanes = self.lanes.max(lanes);

@@ -6,12 +6,12 @@
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::injection::{Group, Sites, Tile};
+use super::product::PartCode;
 use super::quantize::{Forms, InputRows, fill_row};
 use super::simd::LANES;
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::{Error, Result};
-use rusty_graph::WeightId;
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
@@ -21,13 +21,6 @@ pub(super) const BLOCK_ROWS: usize = 64;
 const FLOAT_BLOCK_ROWS: usize = 24;
 /// Widest strip.
 pub(super) const STRIP: usize = 128;
-
-pub(super) struct PartCode {
-    pub(super) weight: WeightId,
-    pub(super) n: usize,
-    /// Position of its start among the inputs'.
-    pub(super) start: usize,
-}
 
 /// Parts and tails that belong together.
 struct Bundle {

@@ -227,6 +227,8 @@ impl CpuExecutable {
                     Code::Rows(r) => r.run(ctx, thread, scratch),
                     Code::Largest(l) => l.run(ctx, thread),
                     Code::Attend(a) => a.run(ctx, scratch),
+                    Code::Route(r) => r.run(ctx, thread),
+                    Code::Experts(e) => e.run(ctx, thread, scratch),
                 }
             }
             barrier.wait();

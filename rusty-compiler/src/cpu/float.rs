@@ -171,8 +171,10 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
 ) {
     // SAFETY: the caller's duty; weights past `k` are not read, inputs there are zero.
     unsafe {
-        let xs: [*const f32; M] =
-            std::array::from_fn(|m| x.float_row(e.first + r + m).cast_const());
+        let mut xs = [std::ptr::null::<f32>(); M];
+        for m in 0..M {
+            xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
+        }
         let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n) * w.k * S::BYTES));
         let mut sums = [[V::splat(0.0); N]; M];
         let whole = w.k / LANES * LANES;

@@ -26,6 +26,7 @@ mod code;
 mod context;
 mod contract;
 mod executable;
+mod experts;
 mod float;
 mod forms;
 mod group_sums;

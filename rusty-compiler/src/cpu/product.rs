@@ -1,4 +1,4 @@
-//! One tile of a contraction: weights times inputs, by how the weights lie.
+//! One tile of a product: weights times inputs, by how the weights lie.
 
 use super::context::{Context, Scratch};
 use super::contract::Contract;
@@ -8,6 +8,7 @@ use super::quantize::InputRows;
 use super::simd::LANES;
 use super::tile::{self, Panel};
 use super::weights::{Matrix, Weights};
+use rusty_graph::WeightId;
 
 impl Contract {
     /// Steps of a product's inner loops, about.
@@ -34,14 +35,43 @@ impl Contract {
         scratch: &mut Scratch,
         part: usize,
         x: InputRows,
-        (first, rows): (usize, usize),
+        rows: (usize, usize),
         (column, columns): (usize, usize),
         out: *mut f32,
     ) {
-        let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
+        let part = &self.parts[part];
+        debug_assert!(column + columns <= part.n);
+        // SAFETY: the caller's duty.
+        unsafe { part.product(ctx, scratch, x, rows, (column, columns), (out, self.strip)) };
+    }
+}
+
+/// A matrix that inputs are multiplied with.
+pub(super) struct PartCode {
+    pub(super) weight: WeightId,
+    pub(super) n: usize,
+    /// Position of its start among the inputs'.
+    pub(super) start: usize,
+}
+
+impl PartCode {
+    /// `out[r * stride + c] = x[first + r] . w[column + c]` for some rows and columns; `out` is where results go and the
+    /// stride.
+    ///
+    /// # Safety
+    /// Rows and columns are inside inputs and matrix, and `out` holds the results.
+    pub(super) unsafe fn product(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        x: InputRows,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+        (out, stride): (*mut f32, usize),
+    ) {
+        let Some(matrix) = ctx.weights.matrix_of(self.weight) else {
             return;
         };
-        debug_assert!(column + columns <= self.parts[part].n);
         let panels = column / LANES..(column + columns).div_ceil(LANES);
         // SAFETY: the caller's duty.
         unsafe {
@@ -60,7 +90,7 @@ impl Contract {
                         rows,
                         columns,
                         out,
-                        stride: self.strip,
+                        stride,
                     };
                     float::multiply(ctx.level, w, x, extent, &mut scratch.ahead);
                 }
@@ -72,9 +102,9 @@ impl Contract {
                             .ptr()
                             .add(offset + panel * layout.panel_bytes());
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at, self.parts[part].start);
+                        let panel = Panel::new(layout, at, self.start);
                         let ahead = &mut scratch.ahead;
-                        forms::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
+                        forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
                     }
                 }
                 Matrix::Stored { bytes, layout } => {
@@ -86,9 +116,9 @@ impl Contract {
                         let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
                         layout.pack(bytes, panel, packed);
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at, self.parts[part].start).alone();
+                        let panel = Panel::new(layout, at, self.start).alone();
                         let ahead = &mut scratch.ahead;
-                        forms::multiply(ctx.level, panel, x, (first, rows), out, self.strip, ahead);
+                        forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
                     }
                 }
             }

@@ -70,6 +70,8 @@ pub(super) struct InputRows {
     pub(super) groups: usize,
     /// Whether codes and scales are filled.
     pub(super) quantized: bool,
+    /// Which row each row of a product takes; null: its own.
+    pub(super) taken: *const u32,
 }
 
 impl Inputs {
@@ -96,6 +98,7 @@ impl Inputs {
             start_count: forms.starts(),
             groups: k / GROUP,
             quantized: forms.quantized(),
+            taken: std::ptr::null(),
         }
     }
 
@@ -115,6 +118,19 @@ fn code_stride(k: usize) -> usize {
 }
 
 impl InputRows {
+    /// The row that row `row` of a product takes.
+    ///
+    /// # Safety
+    /// The list of rows, where there is one, holds it.
+    #[inline(always)]
+    pub(super) unsafe fn taken(&self, row: usize) -> usize {
+        match self.taken.is_null() {
+            true => row,
+            // SAFETY: the caller's duty.
+            false => unsafe { *self.taken.add(row) as usize },
+        }
+    }
+
     /// Single-precision row.
     pub(super) fn float_row(&self, row: usize) -> *mut f32 {
         self.floats.wrapping_add(row * self.float_stride)

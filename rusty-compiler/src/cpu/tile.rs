@@ -134,7 +134,8 @@ unsafe fn tile<V: Vector, F: Form, const M: usize>(
         starts: [std::ptr::null(); M],
     };
     for m in 0..M {
-        let row = first + m;
+        // SAFETY: the input rows are whole.
+        let row = unsafe { x.taken(first + m) };
         rows.codes[m] = x.codes.wrapping_add(row * x.code_stride).cast_const();
         rows.scales[m] = x.scales.wrapping_add(row * x.groups).cast_const();
         rows.starts[m] = x.start_row(row, panel.start).cast_const();

@@ -76,6 +76,11 @@ impl Weights {
                         weights.matrix(plan, file, part.weight)?;
                     }
                 }
+                Anchor::Experts { weights: all, .. } => {
+                    for weight in all {
+                        weights.matrix(plan, file, *weight)?;
+                    }
+                }
                 Anchor::Gather { table, .. } => {
                     let view = find(file, &plan.weights[table.index()])?;
                     weights.tables.insert(*table, view);

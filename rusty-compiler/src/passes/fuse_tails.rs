@@ -44,7 +44,9 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
     let body_fits = match kernel.anchor {
         Anchor::Contract { .. } | Anchor::Attention { .. } => tail.body.is_elementwise(),
         Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => true,
-        Anchor::ArgMax { .. } => false,
+        Anchor::ArgMax { .. } | Anchor::Route { .. } => false,
+        // An expert's products are a part of the row; their sum waits for all of them.
+        Anchor::Experts { .. } => false,
     };
     body_fits
         && kernel.rows == map.rows

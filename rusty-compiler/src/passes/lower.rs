@@ -96,6 +96,32 @@ impl Lowering<'_> {
                     Body::identity(Inst::Load(0));
                 Ok(())
             }
+            Op::Route(spec) => {
+                let x = self.activation(node.inputs[0])?;
+                let anchor = Anchor::Route { x: 0, spec: *spec };
+                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))?;
+                self.kernels.last_mut().expect("just pushed").tails[0].body = Body::default();
+                Ok(())
+            }
+            Op::Experts { combine } => {
+                let (x, routes) = (node.inputs[0], node.inputs[1]);
+                let used = self.graph.width(routes) / 2;
+                let weights = (2..node.inputs.len()).map(|i| self.weight(node, i));
+                let weights = weights.collect::<Result<Vec<_>>>()?;
+                let (inputs, outputs) = (self.graph.width(x), self.graph.width(node.output));
+                let anchor = Anchor::Experts {
+                    x: 0,
+                    routes: 1,
+                    k: if *combine { inputs / used } else { inputs },
+                    n: if *combine { outputs } else { outputs / used },
+                    used,
+                    combine: *combine,
+                    weights,
+                };
+                let operands = [x, routes].map(|v| Ok(Operand::Value(self.activation(v)?)));
+                let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
+                self.push(node, name, anchor, operands, Inst::Result(0))
+            }
             Op::Attention(spec) => {
                 let [q, k, v] = [0, 1, 2].map(|i| self.activation(node.inputs[i]));
                 let (q, k, v) = (q?, k?, v?);

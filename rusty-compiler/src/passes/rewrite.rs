@@ -140,8 +140,15 @@ pub(super) fn compact_operands(kernel: &mut Kernel) {
         *body = moved(body, &old, &mut operands, 0);
     }
     match &mut kernel.anchor {
-        Anchor::SelectRows { x } | Anchor::ArgMax { x } | Anchor::Attention { q: x, .. } => {
+        Anchor::SelectRows { x }
+        | Anchor::ArgMax { x }
+        | Anchor::Route { x, .. }
+        | Anchor::Attention { q: x, .. } => {
             *x = intern(&mut operands, old[*x as usize]);
+        }
+        Anchor::Experts { x, routes, .. } => {
+            *x = intern(&mut operands, old[*x as usize]);
+            *routes = intern(&mut operands, old[*routes as usize]);
         }
         Anchor::Map | Anchor::Gather { .. } | Anchor::Contract { .. } => {}
     }

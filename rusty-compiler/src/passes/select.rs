@@ -38,6 +38,13 @@ const RULES: &[Rule] = &[
         dispatches: 1,
     },
     Rule {
+        anchor: experts,
+        up_to: ANY,
+        needs: cpu,
+        name: "cpu_experts",
+        dispatches: 1,
+    },
+    Rule {
         anchor: rows,
         up_to: ANY,
         needs: cpu,
@@ -96,8 +103,13 @@ fn attention(anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Attention { .. })
 }
 
+/// Routing and the products that it leads to.
+fn experts(anchor: &Anchor) -> bool {
+    matches!(anchor, Anchor::Route { .. } | Anchor::Experts { .. })
+}
+
 fn rows(anchor: &Anchor) -> bool {
-    !contract(anchor) && !attention(anchor)
+    !contract(anchor) && !attention(anchor) && !experts(anchor)
 }
 
 fn cpu(target: &Target) -> bool {
@@ -143,7 +155,10 @@ fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> 
         return Err(Error::Target {
             target: target.name.to_string(),
             kernel: kernel.name.clone(),
-            reason: format!("no rule covers {from} to {max} rows"),
+            reason: match experts(&kernel.anchor) {
+                true => "experts run on the CPU only so far: use --device cpu".into(),
+                false => format!("no rule covers {from} to {max} rows"),
+            },
         });
     }
     Ok(chosen)

@@ -15,7 +15,7 @@ pub use body::{Body, F32, Inst, Reg};
 pub use verify::{Violation, verify};
 
 use crate::slots::SlotShape;
-use rusty_graph::{AttentionSpec, Dim, RopeSpec, SiteId, Symbol, WeightDecl, WeightId};
+use rusty_graph::{AttentionSpec, Dim, RopeSpec, RouteSpec, SiteId, Symbol, WeightDecl, WeightId};
 use rusty_graph::{KvLayer, RopeId, Site};
 
 /// Index into [`Plan::values`].
@@ -99,6 +99,31 @@ pub enum Anchor {
         /// Products that share the input.
         parts: Vec<Part>,
     },
+    /// The experts that each row takes, stored as `F32 [rows, 2 used]` by a tail with an empty body.
+    Route {
+        /// Operand number of the router's logits.
+        x: u16,
+        /// How they are chosen.
+        spec: RouteSpec,
+    },
+    /// Result 0: products with the experts that each row takes, one behind the other, or their sum by their weights.
+    /// Experts that no row takes are not read.
+    Experts {
+        /// Operand number of the inputs: one for all of a row's experts, or with `combine` one for each.
+        x: u16,
+        /// Operand number of the routes.
+        routes: u16,
+        /// Input width.
+        k: u32,
+        /// Output width of an expert.
+        n: u32,
+        /// Experts that a row takes.
+        used: u32,
+        /// Whether products are summed.
+        combine: bool,
+        /// The experts' matrices.
+        weights: Vec<WeightId>,
+    },
     /// Result 0: attention of the query rows over the layer's pages, after the step's own keys and values
     /// were written.
     Attention {
@@ -137,7 +162,7 @@ pub enum Sink {
 pub struct Tail {
     /// Lanes per row.
     pub width: u32,
-    /// The program; its last instruction is stored. Empty for [`Anchor::ArgMax`].
+    /// The program; its last instruction is stored. Empty for [`Anchor::ArgMax`] and [`Anchor::Route`].
     pub body: Body,
     /// Where the result goes.
     pub sink: Sink,

@@ -66,6 +66,28 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
         Anchor::Gather { table, .. } => format!("gather {}", weight(*table)),
         Anchor::SelectRows { x } => format!("select {}", leaf(plan, kernel, Inst::Load(*x))),
         Anchor::ArgMax { x } => format!("argmax {}", leaf(plan, kernel, Inst::Load(*x))),
+        Anchor::Route { x, spec } => format!(
+            "route {} {} of {}",
+            leaf(plan, kernel, Inst::Load(*x)),
+            spec.used,
+            spec.experts
+        ),
+        Anchor::Experts {
+            x,
+            routes,
+            k,
+            n,
+            used,
+            combine,
+            weights,
+        } => format!(
+            "experts {} by {} {k} -> {n}{} {used} of {} ({}..)",
+            leaf(plan, kernel, Inst::Load(*x)),
+            leaf(plan, kernel, Inst::Load(*routes)),
+            if *combine { " summed" } else { "" },
+            weights.len(),
+            weights.first().map_or_else(String::new, |w| weight(*w))
+        ),
         Anchor::Attention { q, spec } => {
             let mut text = format!(
                 "attention layer {} q {}",

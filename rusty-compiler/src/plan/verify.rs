@@ -5,12 +5,13 @@
 //! 2. Registers are defined before use; operand, part and result numbers are in range and of the right kind.
 //! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
 //!    prologue's lanes equal its contraction's `k`.
-//! 4. Behind contractions and attention bodies are elementwise; a prologue has at most one reduction, over
+//! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
 //!    the whole row, and no rotation.
 //! 5. A layer's keys and values are stored before its attention.
 //! 6. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+use rusty_graph::WeightId;
 
 /// Kernel name and the invariant it breaks.
 pub type Violation = (String, String);
@@ -74,7 +75,7 @@ impl State<'_> {
             return Err("stores nothing".into());
         }
         for tail in &kernel.tails {
-            if !matches!(kernel.anchor, Anchor::ArgMax { .. }) {
+            if !matches!(kernel.anchor, Anchor::ArgMax { .. } | Anchor::Route { .. }) {
                 self.body(kernel, &tail.body, tail.width, false)?;
             }
             self.sink(kernel, tail.width, tail.sink)?;
@@ -97,6 +98,29 @@ impl State<'_> {
                     .then_some(())
                     .ok_or(format!("part [{}, {k}] over weight {shape:?}", part.n))
             }),
+            Anchor::Route { x, spec } => {
+                let fits = self.plan.value(value(*x)?).width == spec.experts;
+                let stored = kernel.tails.iter().all(|t| t.width == 2 * spec.used);
+                (fits && stored)
+                    .then_some(())
+                    .ok_or("routes over another number of experts".into())
+            }
+            Anchor::Experts {
+                x,
+                routes,
+                k,
+                n,
+                used,
+                combine,
+                weights,
+            } => {
+                let inputs = if *combine { used * k } else { *k };
+                let widths = [value(*x)?, value(*routes)?].map(|v| self.plan.value(v).width);
+                let shape = |w: &WeightId| self.plan.weights[w.index()].shape[..] == [*n, *k];
+                (widths == [inputs, 2 * used] && weights.iter().all(shape))
+                    .then_some(())
+                    .ok_or(format!("experts [{n}, {k}] over inputs of {widths:?}"))
+            }
             Anchor::Attention { q, spec } => {
                 if self.plan.value(value(*q)?).width != spec.heads * spec.head_dim {
                     return Err("query width is not heads * head_dim".into());
@@ -115,7 +139,7 @@ impl State<'_> {
         }
         let tile = matches!(
             kernel.anchor,
-            Anchor::Contract { .. } | Anchor::Attention { .. }
+            Anchor::Contract { .. } | Anchor::Attention { .. } | Anchor::Experts { .. }
         );
         if tile && !prologue && !body.is_elementwise() {
             return Err("a tail behind a tile must be elementwise".into());
@@ -173,6 +197,10 @@ impl State<'_> {
             Anchor::Gather { width, .. } if i == 0 => Some(*width),
             Anchor::SelectRows { x } if i == 0 => self.operand_width(kernel, *x),
             Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.head_dim),
+            Anchor::Experts {
+                n, combine: true, ..
+            } if i == 0 => Some(*n),
+            Anchor::Experts { n, used, .. } if i == 0 => Some(n * used),
             _ => None,
         };
         (have == Some(width))

@@ -7,6 +7,7 @@ use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
 };
 use rusty_loader::ModelFile;
+use rusty_loader::quantize::{Target, quantize};
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 
@@ -31,6 +32,8 @@ const FLOAT_MODELS: [&str; 14] = [
     "qwen3-untied-bf16",
     "qwen3-yarn",
 ];
+/// Models whose layers have experts.
+const EXPERT_MODELS: [&str; 2] = ["mixtral", "qwen3-moe"];
 
 /// GGUF files in block formats and in mixtures of them: folder and stem.
 fn quantized() -> Vec<(String, String)> {
@@ -191,6 +194,51 @@ fn float_models_match_the_reference() {
             }
         }
     }
+}
+
+#[test]
+fn experts_match_the_reference() {
+    for model in EXPERT_MODELS {
+        let folder = format!("models/{model}");
+        let file = rusty_loader::open(golden(&folder)).expect(model);
+        let expected = Expected::read(&folder);
+        for on in instruction_sets() {
+            let mut exe = bound(&*file, &on, KvFormat::F32, 2);
+            for prompt in 0..3 {
+                let ids = expected.ids(&format!("ids.{prompt}")).expect("ids");
+                let pages: Vec<u32> = (0..24).rev().collect();
+                let want = expected.floats(&format!("logits.{prompt}"));
+                // All together, and row by row, bit for bit the same.
+                let logits = all_logits(&mut *exe, &ids, SELECTED, &pages);
+                assert_close(&format!("{model} {on:?} {prompt}"), &logits, &want, 1e-3);
+                assert!(
+                    logits == all_logits(&mut *exe, &ids, 1, &pages),
+                    "{model} alone"
+                );
+            }
+        }
+    }
+}
+
+/// Experts in blocks: as far from the floats as blocks alone make dense models.
+#[test]
+fn experts_in_blocks_stay_near_the_floats() {
+    let folder = "models/mixtral";
+    let expected = Expected::read(folder);
+    let ids = expected.ids("ids.1").expect("ids");
+    let want = expected.floats("logits.1");
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let file = quantize(file, Target::Int8, &|_, _| {}).expect("quantized");
+    let pages: Vec<u32> = (0..24).collect();
+    let mut exe = bound(&*file, &instruction_sets().remove(0), KvFormat::F32, 2);
+    let have = all_logits(&mut *exe, &ids, SELECTED, &pages);
+    let squares = have
+        .concat()
+        .into_iter()
+        .zip(&want)
+        .map(|(a, b)| (a - b) * (a - b));
+    let rms = (squares.sum::<f32>() / want.len() as f32).sqrt();
+    assert!(rms > 0.0 && rms < 0.2, "{rms}");
 }
 
 #[test]

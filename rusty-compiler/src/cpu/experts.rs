@@ -1,0 +1,294 @@
+//! Products with the experts that each row takes.
+//!
+//! Rows are grouped by expert, so that an expert that several rows take is read once, and one that no row takes not at
+//! all. A thread owns strips of output columns and goes through the experts in order: where products are summed, a row's
+//! sum has one order whatever its neighbours take.
+
+use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
+use super::contract::{BLOCK_ROWS, STRIP};
+use super::product::PartCode;
+use super::quantize::{Forms, fill_row};
+use super::rows::{invalid, operand};
+use super::simd::LANES;
+use super::weights::Weights;
+use crate::Result;
+use crate::plan::{Anchor, Kernel, Plan};
+use rusty_graph::RouteSpec;
+
+/// The choice of experts, ready to run.
+pub(super) struct Route {
+    rows: RowSet,
+    x: ValueAt,
+    out: Vec<ValueAt>,
+    spec: RouteSpec,
+}
+
+impl Route {
+    /// Resolves a kernel.
+    pub(super) fn new(plan: &Plan, kernel: &Kernel) -> Result<Self> {
+        let Anchor::Route { x, spec } = kernel.anchor else {
+            return Err(invalid(kernel, "is no routing"));
+        };
+        Ok(Self {
+            rows: RowSet::of(plan, kernel)?,
+            x: operand(plan, kernel, x)?,
+            out: stored(plan, kernel),
+            spec,
+        })
+    }
+
+    /// Runs this thread's share.
+    ///
+    /// # Safety
+    /// All threads of the pool call it with the same context; the plan is verified and bound.
+    pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize) {
+        let rows = ctx.rows(self.rows);
+        for row in rows * thread / ctx.threads..rows * (thread + 1) / ctx.threads {
+            for out in &self.out {
+                // SAFETY: rows lie in the arena as the plan says; each is written by one thread.
+                let (logits, out) = unsafe {
+                    (
+                        std::slice::from_raw_parts(ctx.value_row(self.x, row), self.x.width),
+                        std::slice::from_raw_parts_mut(ctx.value_row(*out, row), out.width),
+                    )
+                };
+                self.spec.choose(logits, out);
+            }
+        }
+    }
+}
+
+/// Where a kernel stores activations.
+fn stored(plan: &Plan, kernel: &Kernel) -> Vec<ValueAt> {
+    let sinks = kernel.tails.iter().map(|t| SinkAt::new(plan, t.sink));
+    let values = sinks.filter_map(|s| match s {
+        SinkAt::Value(v) => Some(v),
+        _ => None,
+    });
+    values.collect()
+}
+
+/// The products, ready to run.
+pub(super) struct Experts {
+    rows: RowSet,
+    x: ValueAt,
+    routes: ValueAt,
+    out: ValueAt,
+    k: usize,
+    n: usize,
+    used: usize,
+    combine: bool,
+    parts: Vec<PartCode>,
+    pub(super) forms: Forms,
+    strip: usize,
+    counter: usize,
+}
+
+/// The rows that take an expert.
+struct Group {
+    expert: usize,
+    /// Range of the sorted pairs.
+    first: usize,
+    count: usize,
+}
+
+/// What a step's routes say: pairs `row * used + place`, sorted by expert.
+struct Chosen {
+    pairs: Vec<u32>,
+    /// The input row of each pair.
+    taken: Vec<u32>,
+    groups: Vec<Group>,
+}
+
+impl Experts {
+    /// Resolves a kernel; it owns `counter`.
+    pub(super) fn new(
+        plan: &Plan,
+        kernel: &Kernel,
+        weights: &Weights,
+        threads: usize,
+        counter: usize,
+    ) -> Result<Self> {
+        let Anchor::Experts {
+            x,
+            routes,
+            k,
+            n,
+            used,
+            combine,
+            weights: all,
+        } = &kernel.anchor
+        else {
+            return Err(invalid(kernel, "is no product with experts"));
+        };
+        let n = *n as usize;
+        let mut forms = Forms::default();
+        let mut parts = Vec::with_capacity(all.len());
+        for weight in all {
+            let unbound = || invalid(kernel, "is not over bound weights");
+            let matrix = weights.matrix_of(*weight).ok_or_else(unbound)?;
+            let start = match matrix.kind() {
+                Some(kind) => forms.add(kind.start()).ok_or_else(unbound)?,
+                None => {
+                    forms = forms.with_floats(true);
+                    0
+                }
+            };
+            parts.push(PartCode {
+                weight: *weight,
+                n,
+                start,
+            });
+        }
+        let out = stored(plan, kernel);
+        let [out] = out[..] else {
+            return Err(invalid(kernel, "has more than one result"));
+        };
+        let strip = (n / (threads * 8))
+            .next_multiple_of(LANES)
+            .clamp(LANES, STRIP);
+        Ok(Self {
+            rows: RowSet::of(plan, kernel)?,
+            x: operand(plan, kernel, *x)?,
+            routes: operand(plan, kernel, *routes)?,
+            out,
+            k: *k as usize,
+            n,
+            used: *used as usize,
+            combine: *combine,
+            parts,
+            forms,
+            strip,
+            counter,
+        })
+    }
+
+    /// Width of inputs that would take as much room as those of a row.
+    pub(super) fn input_width(&self) -> usize {
+        // Each input row has some padding of its own.
+        const PADDING: usize = 128;
+        match self.combine {
+            true => self.used * (self.k + PADDING),
+            false => self.k,
+        }
+    }
+
+    /// Runs this thread's share.
+    ///
+    /// # Safety
+    /// All threads of the pool call it with the same context; the plan is verified and bound.
+    pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch) {
+        let rows = ctx.rows(self.rows);
+        if rows == 0 {
+            return;
+        }
+        let mut inputs = ctx.inputs.rows(self.k, self.forms);
+        let per_row = if self.combine { self.used } else { 1 };
+        let all = rows * per_row;
+        // SAFETY: each row is filled by one thread, each strip of the output written by the one that draws it.
+        unsafe {
+            for row in all * thread / ctx.threads..all * (thread + 1) / ctx.threads {
+                let x = ctx
+                    .value_row(self.x, row / per_row)
+                    .add(row % per_row * self.k);
+                fill_row(ctx.level, inputs, row, x, self.k, self.forms);
+            }
+            let chosen = self.chosen(ctx, rows);
+            inputs.taken = chosen.taken.as_ptr();
+            ctx.barrier.wait();
+            loop {
+                let column = ctx.next(self.counter) * self.strip;
+                if column >= self.n {
+                    break;
+                }
+                let columns = self.strip.min(self.n - column);
+                if self.combine {
+                    for row in 0..rows {
+                        ctx.value_row(self.out, row)
+                            .add(column)
+                            .write_bytes(0, columns);
+                    }
+                }
+                for group in &chosen.groups {
+                    for block in (0..group.count).step_by(BLOCK_ROWS) {
+                        let count = BLOCK_ROWS.min(group.count - block);
+                        let place = (group.first + block, count);
+                        let tile = (scratch.tile.floats(), self.strip);
+                        let part = &self.parts[group.expert];
+                        part.product(ctx, scratch, inputs, place, (column, columns), tile);
+                        self.store(ctx, &chosen, place, (column, columns), tile.0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Groups the rows by the experts that they take. Every thread does so itself, which costs less than waiting.
+    fn chosen(&self, ctx: &Context<'_>, rows: usize) -> Chosen {
+        let expert = |pair: usize| {
+            let at = ctx.value_row(self.routes, pair / self.used);
+            // SAFETY: routes are rows of `2 used` numbers that an earlier kernel stored.
+            let index = unsafe { *at.add(pair % self.used) } as usize;
+            index.min(self.parts.len() - 1)
+        };
+        let pairs = rows * self.used;
+        let mut starts = vec![0; self.parts.len() + 1];
+        for pair in 0..pairs {
+            starts[expert(pair) + 1] += 1;
+        }
+        let mut groups = vec![];
+        for e in 0..self.parts.len() {
+            let count = starts[e + 1];
+            starts[e + 1] += starts[e];
+            if count > 0 {
+                groups.push(Group {
+                    expert: e,
+                    first: starts[e],
+                    count,
+                });
+            }
+        }
+        let mut sorted = vec![0; pairs];
+        for pair in 0..pairs {
+            let next = &mut starts[expert(pair)];
+            sorted[*next] = pair as u32;
+            *next += 1;
+        }
+        let input = |pair: &u32| match self.combine {
+            true => *pair,
+            false => pair / self.used as u32,
+        };
+        Chosen {
+            taken: sorted.iter().map(input).collect(),
+            pairs: sorted,
+            groups,
+        }
+    }
+
+    /// Stores a tile's products, or adds them to the rows' sums.
+    unsafe fn store(
+        &self,
+        ctx: &Context<'_>,
+        chosen: &Chosen,
+        (first, count): (usize, usize),
+        (column, columns): (usize, usize),
+        tile: *const f32,
+    ) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            for (i, pair) in chosen.pairs[first..first + count].iter().enumerate() {
+                let (row, place) = (*pair as usize / self.used, *pair as usize % self.used);
+                let from = tile.add(i * self.strip);
+                let to = ctx.value_row(self.out, row).add(column);
+                if !self.combine {
+                    std::ptr::copy_nonoverlapping(from, to.add(place * self.n), columns);
+                    continue;
+                }
+                let weight = *ctx.value_row(self.routes, row).add(self.used + place);
+                for c in 0..columns {
+                    *to.add(c) += weight * *from.add(c);
+                }
+            }
+        }
+    }
+}
