@@ -434,6 +434,10 @@ fn groups(grid: Grid, rows: u32, shape: Shape, max: [u32; 3]) -> [u32; 3] {
             let x = tiles.min(max[0].min(1 << 15));
             [x, tiles.div_ceil(x), rows.div_ceil(batch)]
         }
+        Grid::Lanes { lanes, per_row } => {
+            let x = lanes.min(max[0].min(1 << 15));
+            [x, lanes.div_ceil(x), rows * per_row]
+        }
         Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
         Grid::Attention { kv_heads } => [shape.tiles, kv_heads, 1],
     }

@@ -64,6 +64,14 @@ impl Lowering<'_> {
                             .push((variant.rows, When::Decode(decode), launches));
                     }
                 }
+                (Anchor::Route { x, spec }, "experts") => {
+                    let launches = vec![self.route(kernel, *x, spec)?];
+                    stage.plain.push((variant.rows, When::Always, launches));
+                }
+                (Anchor::Experts { .. }, "experts") => {
+                    let launches = self.experts(kernel, store)?;
+                    stage.plain.push((variant.rows, When::Always, launches));
+                }
                 (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
                     let launches = vec![self.choose(kernel, *x)?];
                     stage.plain.push((variant.rows, When::ArgMax, launches));
@@ -127,11 +135,11 @@ impl Lowering<'_> {
     }
 
     /// Arena word of a value.
-    fn word(&self, value: PlanValueId) -> u32 {
+    pub(super) fn word(&self, value: PlanValueId) -> u32 {
         (self.plan.value(value).offset / 4) as u32
     }
 
-    fn activation(&self, kernel: &Kernel, operand: u16) -> Result<(u32, u32)> {
+    pub(super) fn activation(&self, kernel: &Kernel, operand: u16) -> Result<(u32, u32)> {
         match kernel.operands.get(operand as usize) {
             Some(Operand::Value(v)) => Ok((self.word(*v), self.plan.value(*v).width)),
             _ => Err(self.refuse(kernel, format!("operand {operand} is no activation"))),

@@ -12,6 +12,7 @@
 mod adapters;
 mod contraction;
 mod executable;
+mod experts;
 pub mod kernels;
 mod lower;
 mod operands;

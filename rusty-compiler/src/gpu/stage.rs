@@ -13,6 +13,8 @@ pub(super) enum Grid {
     Tiles { tiles: u32, rows: u32 },
     /// One per row, part and share of the ranks.
     Shrink { parts: u32 },
+    /// `lanes` over two dimensions, for each row `per_row` times.
+    Lanes { lanes: u32, per_row: u32 },
     /// One per attention tile and key/value head.
     Attention { kv_heads: u32 },
 }

@@ -9,6 +9,7 @@ use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::BINDINGS;
+use super::kernels::experts::{self, ExpertsConfig, RouteConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::{gemm, gemv};
 use crate::{Error, Result};
@@ -23,6 +24,9 @@ use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+/// Units of a routing cube: one works.
+const ROUTE_UNITS: u32 = 32;
 
 /// What a kernel is specialised for, by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +43,10 @@ pub enum Kind {
     Attention(AttentionConfig),
     /// Argmax.
     Choose(ChooseConfig),
+    /// The choice of experts.
+    Route(RouteConfig),
+    /// Products with chosen experts.
+    Experts(ExpertsConfig),
 }
 
 /// A kernel without the values of a launch: equal specs share one pipeline.
@@ -60,6 +68,8 @@ impl KernelSpec {
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::Choose(c) => c.units,
+            Kind::Route(_) => ROUTE_UNITS,
+            Kind::Experts(c) => c.team.units,
         }
     }
 
@@ -72,6 +82,8 @@ impl KernelSpec {
             Kind::Shrink(_) => "shrink",
             Kind::Attention(_) => "attention",
             Kind::Choose(_) => "choose",
+            Kind::Route(_) => "route",
+            Kind::Experts(_) => "experts",
         }
     }
 
@@ -150,6 +162,8 @@ impl KernelSpec {
             Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
+            Kind::Route(c) => define!(experts::route::Route, c),
+            Kind::Experts(c) => define!(experts::experts::Experts, c),
         }
     }
 }

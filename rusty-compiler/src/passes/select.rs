@@ -80,6 +80,13 @@ const RULES: &[Rule] = &[
         dispatches: 1,
     },
     Rule {
+        anchor: experts,
+        up_to: ANY,
+        needs: gpu,
+        name: "experts",
+        dispatches: 1,
+    },
+    Rule {
         anchor: rows,
         up_to: ANY,
         needs: planes,
@@ -155,10 +162,7 @@ fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> 
         return Err(Error::Target {
             target: target.name.to_string(),
             kernel: kernel.name.clone(),
-            reason: match experts(&kernel.anchor) {
-                true => "experts run on the CPU only so far: use --device cpu".into(),
-                false => format!("no rule covers {from} to {max} rows"),
-            },
+            reason: format!("no rule covers {from} to {max} rows"),
         });
     }
     Ok(chosen)

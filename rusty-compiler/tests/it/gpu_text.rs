@@ -9,12 +9,13 @@ use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
+use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, RouteConfig};
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
-use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
+use rusty_graph::{BinaryOp, RopeLayout, RouteScore, UnaryOp};
 use rusty_loader::Format;
 use rusty_loader::formats::{IQ2_XS, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0};
 
@@ -190,6 +191,36 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         }),
         scalars: 2,
     });
+    for (score, normalize) in [(RouteScore::Softmax, true), (RouteScore::Sigmoid, false)] {
+        out.push(KernelSpec {
+            kind: Kind::Route(RouteConfig {
+                rows: header::ROWS,
+                experts: 64,
+                used: 6,
+                score,
+                normalize,
+                scale: F32::new(1.5),
+                arg: 0,
+            }),
+            scalars: 2,
+        });
+    }
+    for (combine, format) in [(false, Format::Bf16), (true, Format::Blocks(&Q4_K))] {
+        out.push(KernelSpec {
+            kind: Kind::Experts(ExpertsConfig {
+                team: Team { units: 64, plane },
+                rows: header::ROWS,
+                k: 256,
+                n: 128,
+                used: 6,
+                combine,
+                format,
+                row_bytes: format.row_bytes(256) as u32,
+                arg: 0,
+            }),
+            scalars: 7,
+        });
+    }
     out.push(KernelSpec {
         kind: Kind::Choose(ChooseConfig {
             units: 128,
@@ -248,6 +279,12 @@ fn label(spec: &KernelSpec) -> String {
     let of_kind = match &spec.kind {
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
         Kind::Attention(c) => format!(" {:?}", c.kv),
+        Kind::Route(c) => format!(" {:?}", c.score),
+        Kind::Experts(c) => format!(
+            " {}{}",
+            c.format.name(),
+            if c.combine { " summed" } else { "" }
+        ),
         _ => String::new(),
     };
     format!("{}{of_kind}", spec.name())

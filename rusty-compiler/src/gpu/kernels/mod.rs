@@ -12,6 +12,7 @@ pub mod contract;
 pub mod decode;
 pub mod delta;
 pub mod env;
+pub mod experts;
 pub mod gemm;
 pub mod gemv;
 pub mod reduce;
