@@ -3,5 +3,6 @@
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
 //! * `adapters`: preparing, attaching and detaching adapters while an engine runs.
 //! * `experts`: choosing who answers a message.
+//! * `opening`: from the start of a process to first logits.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

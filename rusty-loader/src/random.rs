@@ -3,11 +3,13 @@
 //! Payloads are random bits; only the scales are set, so that weights have a mean near 0 and a standard
 //! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
 
+mod save;
 mod spread;
 
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use save::save;
 pub use spread::Spread;
 
 use rayon::prelude::*;
@@ -118,31 +120,10 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`Error::Unsupported`] for an unknown shape or format; [`Error::Malformed`] where memory is not granted.
 pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
-    let label = format!("random:{shape}:{format}");
-    let unknown = |what: String, known: Vec<&str>| {
-        let hint = format!("known ones are {}", known.join(", "));
-        Error::unsupported(Path::new(&label), what, hint)
-    };
-    let Some(found) = SHAPES.iter().find(|s| s.name == shape) else {
-        return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
-    };
-    let Some(recipe) = Recipe::by_name(format) else {
-        let known = mix::ALL.iter().map(|m| m.name);
-        let known = known.chain(formats::ALL.iter().map(|c| c.name)).collect();
-        return Err(unknown(format!("format '{format}'"), known));
-    };
+    let described = Described::new(shape, format)?;
     let mut tensors = Vec::new();
-    for (name, dims) in found.tensors() {
-        let format = if dims.len() == 1 {
-            Format::F32
-        } else {
-            recipe.format_of(&name, dims[1], found)
-        };
-        if !dims[dims.len() - 1].is_multiple_of(format.block_len()) {
-            let what = format!("format {} for rows of {}", format.name(), dims[1]);
-            return Err(unknown(what, vec!["q4_0", "q8_0", "f16"]));
-        }
-        let mut bytes = PageBuffer::new(format.row_bytes(dims.iter().product()), &label)?;
+    for (name, dims, format) in described.tensors {
+        let mut bytes = PageBuffer::new(format.row_bytes(dims.iter().product()), &described.label)?;
         fill(&name, format, dims.len() == 1, &mut bytes);
         let view = WeightView {
             bytes: bytes.freeze(),
@@ -151,8 +132,52 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
         };
         tensors.push((name, view));
     }
-    let meta = found.meta();
-    Ok(Box::new(LoadedModel::new(label, found.arch, meta, tensors)))
+    let found = described.shape;
+    let model = LoadedModel::new(described.label, found.arch, found.meta(), tensors);
+    Ok(Box::new(model))
+}
+
+/// A model before its weights are made.
+struct Described {
+    label: String,
+    shape: &'static Shape,
+    /// Name, shape and format of each tensor.
+    tensors: Vec<(String, Vec<usize>, Format)>,
+}
+
+impl Described {
+    fn new(shape: &str, format: &str) -> Result<Self> {
+        let label = format!("random:{shape}:{format}");
+        let unknown = |what: String, known: Vec<&str>| {
+            let hint = format!("known ones are {}", known.join(", "));
+            Error::unsupported(Path::new(&label), what, hint)
+        };
+        let Some(found) = SHAPES.iter().find(|s| s.name == shape) else {
+            return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
+        };
+        let Some(recipe) = Recipe::by_name(format) else {
+            let known = mix::ALL.iter().map(|m| m.name);
+            let known = known.chain(formats::ALL.iter().map(|c| c.name)).collect();
+            return Err(unknown(format!("format '{format}'"), known));
+        };
+        let mut tensors = Vec::new();
+        for (name, dims) in found.tensors() {
+            let format = match dims[..] {
+                [_, row] => recipe.format_of(&name, row, found),
+                _ => Format::F32,
+            };
+            if !dims[dims.len() - 1].is_multiple_of(format.block_len()) {
+                let what = format!("format {} for rows of {}", format.name(), dims[1]);
+                return Err(unknown(what, vec!["q4_0", "q8_0", "f16"]));
+            }
+            tensors.push((name, dims, format));
+        }
+        Ok(Self {
+            label,
+            shape: found,
+            tensors,
+        })
+    }
 }
 
 enum Recipe {

@@ -17,6 +17,7 @@
 //! inputs, and blocks that are a multiple of 32.
 
 use super::kind::{Kind, Scaling, Width};
+use super::prefetch::ask_range;
 use super::simd::LANES;
 use half::{bf16, f16};
 use rusty_loader::Codec;
@@ -84,7 +85,14 @@ impl PanelLayout {
             out.fill(0);
         }
         let mut codes = [[0u8; MAX_BLOCK_LEN]; LANES];
-        for block in 0..self.k / c.block_len {
+        let blocks = self.k / c.block_len;
+        for block in 0..blocks {
+            // The rows of the next panel follow these; a core's own guesses do not reach that far.
+            let share = stored.len().div_ceil(blocks);
+            ask_range(
+                stored.as_ptr().wrapping_add(stored.len() + block * share),
+                share,
+            );
             for (r, row) in stored.chunks_exact(row_bytes).enumerate() {
                 let bytes = &row[block * c.block_bytes..][..c.block_bytes];
                 let codes = &mut codes[r][..c.block_len];

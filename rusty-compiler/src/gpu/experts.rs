@@ -52,7 +52,7 @@ impl Lowering<'_> {
             return Err(self.refuse(kernel, "has experts of different formats"));
         }
         let mut launches = Vec::new();
-        for spans in store.cut(&[weights.clone()]) {
+        for spans in store.cut(std::slice::from_ref(weights)) {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
             let chunk = store.chunk(&spans)?;
             let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);

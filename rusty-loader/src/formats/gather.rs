@@ -200,14 +200,29 @@ impl BitField {
         }
     }
 
-    /// Adds the groups of all elements to `codes`, byte loop by byte loop, which the compiler vectorizes.
+    /// Adds the groups of all elements to `codes`, byte loop by byte loop.
     fn gather(&self, block: &[u8], codes: &mut [u8]) {
+        match self.lanes {
+            8 => self.gather_lanes::<8>(block, codes),
+            16 => self.gather_lanes::<16>(block, codes),
+            32 => self.gather_lanes::<32>(block, codes),
+            64 => self.gather_lanes::<64>(block, codes),
+            _ => {
+                for (i, code) in codes.iter_mut().enumerate() {
+                    *code |= self.read(block, i) as u8;
+                }
+            }
+        }
+    }
+
+    /// The same for a number of lanes that the compiler knows, so that it makes vectors of them.
+    fn gather_lanes<const LANES: usize>(&self, block: &[u8], codes: &mut [u8]) {
         let mask = (0xffu32 >> (8 - self.bits)) as u8;
-        let chunks = codes.chunks_mut(self.per);
-        for (bytes, codes) in block[self.first / 8..].chunks(self.lanes).zip(chunks) {
-            for (k, codes) in codes.chunks_mut(self.lanes).enumerate() {
+        let bytes = block[self.first / 8..].as_chunks::<LANES>().0;
+        for (bytes, codes) in bytes.iter().zip(codes.chunks_mut(self.per)) {
+            for (k, codes) in codes.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
                 let shift = self.bits * k as u32;
-                for (c, &b) in codes.iter_mut().zip(bytes) {
+                for (c, b) in codes.iter_mut().zip(bytes) {
                     *c |= (b >> shift & mask) << self.place;
                 }
             }

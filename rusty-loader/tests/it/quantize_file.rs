@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rusty_loader::gguf::Gguf;
 use rusty_loader::gguf::write::GgufWriter;
+use rusty_loader::meta::keys;
 use rusty_loader::quantize::imatrix::Importance;
 use rusty_loader::quantize::{file, mix};
 use rusty_loader::{Error, Format};
@@ -193,4 +194,30 @@ fn what_cannot_be_written_leaves_nothing() {
     let error = file::write(&from, &out, mix, None, &|_, _| {}).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// A random model is the same in memory and in a file.
+#[test]
+fn random_models_are_saved_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("random.gguf");
+    for format in ["q4_k_m", "iq2_xs"] {
+        rusty_loader::random::save("llama-tiny", format, &path).unwrap();
+        let saved = rusty_loader::open(&path).unwrap();
+        let made = rusty_loader::random::model("llama-tiny", format).unwrap();
+        assert_eq!(saved.arch(), made.arch());
+        assert_eq!(saved.tensor_names(), made.tensor_names());
+        for name in made.tensor_names() {
+            let (a, b) = (saved.tensor(&name).unwrap(), made.tensor(&name).unwrap());
+            assert_eq!((a.format, &a.shape), (b.format, &b.shape), "{name}");
+            assert!(*a.bytes == *b.bytes, "{name}");
+        }
+        for key in [
+            keys::HEAD_COUNT,
+            keys::ROPE_LAYOUT,
+            keys::TIE_WORD_EMBEDDINGS,
+        ] {
+            assert_eq!(saved.meta(key), made.meta(key), "{key}");
+        }
+    }
 }

@@ -1,0 +1,56 @@
+//! Random models as files, for measuring what begins with a file.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use super::{Described, fill};
+use crate::gguf::write::GgufWriter;
+use crate::meta::keys;
+use crate::{Error, PageBuffer, Result};
+
+/// Canonical keys that a GGUF states in another way or not at all.
+const IMPLIED: [&str; 5] = [
+    keys::ROPE_LAYOUT,
+    keys::HIDDEN_ACT,
+    keys::EOS_TOKEN_IDS,
+    keys::TIE_WORD_EMBEDDINGS,
+    keys::NAME,
+];
+
+/// Writes the model that [`model`](super::model) makes of the same names as a GGUF, one tensor at a time.
+///
+/// # Errors
+/// As there, or where the file cannot be written.
+pub fn save(shape: &str, format: &str, path: &Path) -> Result<()> {
+    let described = Described::new(shape, format)?;
+    let found = described.shape;
+    let mut writer = GgufWriter::new(found.arch);
+    writer.meta(keys::NAME, found.name);
+    let mut meta: Vec<_> = found.meta().into_iter().collect();
+    meta.sort_by(|a, b| a.0.cmp(&b.0));
+    for (key, value) in meta {
+        if !IMPLIED.contains(&key.as_str()) {
+            writer.meta(&format!("{}.{key}", found.arch), value);
+        }
+    }
+    for (name, dims, format) in &described.tensors {
+        writer.tensor(name, *format, dims);
+    }
+    let io = |reason| Error::Io {
+        path: path.into(),
+        reason,
+    };
+    let mut to = BufWriter::with_capacity(1 << 20, File::create(path).map_err(io)?);
+    let mut next = described.tensors.iter();
+    writer
+        .write(&mut to, |_, out| {
+            let (name, dims, format) = next.next().ok_or(std::io::ErrorKind::UnexpectedEof)?;
+            let len = format.row_bytes(dims.iter().product());
+            let mut bytes = PageBuffer::new(len, name).map_err(std::io::Error::other)?;
+            fill(name, *format, dims.len() == 1, &mut bytes);
+            out.write_all(&bytes)
+        })
+        .map_err(io)?;
+    to.flush().map_err(io)
+}
