@@ -6,7 +6,7 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Format, Meta, ModelFile};
 
 /// Settings that a GGUF states under its architecture's prefix.
-const STATED: [&str; 31] = [
+const STATED: [&str; 29] = [
     keys::BLOCK_COUNT,
     keys::CONTEXT_LENGTH,
     keys::EMBEDDING_LENGTH,
@@ -21,11 +21,9 @@ const STATED: [&str; 31] = [
     keys::EXPERT_FEED_FORWARD_LENGTH,
     keys::EXPERT_WEIGHTS_NORM,
     keys::SLIDING_WINDOW,
-    keys::SLIDING_PATTERN,
     keys::SCORE_CAP,
     keys::LOGIT_CAP,
     keys::QUERY_SCALAR,
-    keys::ROPE_FREQ_BASE_SWA,
     keys::ROPE_FREQ_BASE,
     keys::ROPE_DIMENSION_COUNT,
     keys::ROPE_SCALING_TYPE,

@@ -74,7 +74,7 @@ impl Engine {
         progress: &dyn Fn(usize, usize),
     ) -> Result<Perplexity> {
         let mut sums = Sums::default();
-        let chunks = chunks(tokens, chunk, most)?;
+        let chunks = self.chunks(tokens, chunk, most)?;
         for (i, chunk) in chunks.iter().enumerate() {
             let logits = self.logits(chunk, adapters.clone())?;
             let rows = logits.chunks_exact(self.vocab() as usize);
@@ -86,8 +86,32 @@ impl Engine {
         Ok(sums.finished())
     }
 
-    /// The perplexities of this model and of `other` (of the same vocabulary) over a text, and how far `other` is from
-    /// this one. Arguments and errors as for [`Engine::perplexity`].
+    /// A text in chunks; each begins as a text of its own does where the vocabulary has a token for that.
+    fn chunks(&self, tokens: &[u32], chunk: usize, most: usize) -> Result<Vec<Vec<u32>>> {
+        if chunk < 4 || tokens.len() < chunk {
+            let have = tokens.len();
+            return Err(Error::Request(format!(
+                "{have} tokens, chunks of {chunk}: a text needs at least one chunk, a chunk four tokens"
+            )));
+        }
+        let begin = match self.tokenizer() {
+            Some(tokenizer) => tokenizer.encode("", true)?.first().copied(),
+            None => None,
+        };
+        let started = |chunk: &[u32]| {
+            let mut chunk = chunk.to_vec();
+            chunk[0] = begin.unwrap_or(chunk[0]);
+            chunk
+        };
+        Ok(tokens
+            .chunks_exact(chunk)
+            .take(most.max(1))
+            .map(started)
+            .collect())
+    }
+
+    /// The perplexities of this model, with its adapters, and of `other` (of the same vocabulary) over a text, and how far
+    /// `other` is from this one. Arguments and errors as for [`Engine::perplexity`].
     ///
     /// # Errors
     /// As there; or the vocabularies differ.
@@ -97,6 +121,7 @@ impl Engine {
         tokens: &[u32],
         chunk: usize,
         most: usize,
+        adapters: &AdapterSet,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Comparison> {
         let vocab = self.vocab() as usize;
@@ -108,10 +133,10 @@ impl Engine {
         }
         let (mut own, mut others, mut divergence) =
             (Sums::default(), Sums::default(), Divergence::default());
-        let chunks = chunks(tokens, chunk, most)?;
+        let chunks = self.chunks(tokens, chunk, most)?;
         for (i, chunk) in chunks.iter().enumerate() {
             let (p, q) = (
-                self.logits(chunk, AdapterSet::default())?,
+                self.logits(chunk, adapters.clone())?,
                 other.logits(chunk, AdapterSet::default())?,
             );
             let rows = p.chunks_exact(vocab).zip(q.chunks_exact(vocab));
@@ -128,16 +153,6 @@ impl Engine {
             divergence: divergence.finished(),
         })
     }
-}
-
-fn chunks(tokens: &[u32], chunk: usize, most: usize) -> Result<Vec<&[u32]>> {
-    if chunk < 4 || tokens.len() < chunk {
-        let have = tokens.len();
-        return Err(Error::Request(format!(
-            "{have} tokens, chunks of {chunk}: a text needs at least one chunk, a chunk four tokens"
-        )));
-    }
-    Ok(tokens.chunks_exact(chunk).take(most.max(1)).collect())
 }
 
 /// `-ln p` of a token.

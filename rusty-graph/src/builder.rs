@@ -225,11 +225,6 @@ impl GraphBuilder {
         self.node(name, Op::Binary(op), &[a, b])
     }
 
-    /// `x / (1 + exp(-x))`.
-    pub fn silu(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        self.unary(name, UnaryOp::Silu, x)
-    }
-
     /// Product.
     pub fn mul(&mut self, name: &str, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.binary(name, BinaryOp::Mul, a, b)

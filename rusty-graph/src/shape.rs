@@ -62,6 +62,9 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
     }
 }
 
+/// Most experts that a row may take: more would be a file's mistake, and routing costs their square.
+const MOST_USED: u32 = 64;
+
 fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
     let wanted = match op {
         // As many weights as there are experts.
@@ -164,7 +167,7 @@ impl Operands<'_> {
             scale,
             ..
         } = *spec;
-        if width != experts || used == 0 || used > experts || experts > 1 << 16 {
+        if width != experts || used == 0 || used > experts.min(MOST_USED) || experts > 1 << 16 {
             return Err(format!(
                 "chooses {used} of {experts} experts by {width} logits"
             ));
@@ -183,6 +186,13 @@ impl Operands<'_> {
             ));
         }
         let used = pairs / 2;
+        let known = match self.graph.def(self.inputs[1]).op {
+            Op::Route(spec) => spec.experts as usize == self.inputs.len() - 2,
+            _ => false,
+        };
+        if !known {
+            return Err("operand 1 is no choice among these experts".into());
+        }
         let (n, k) = self.matrix(2)?;
         for i in 3..self.inputs.len() {
             if self.matrix(i)? != (n, k) {

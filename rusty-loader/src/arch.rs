@@ -31,6 +31,8 @@ pub(crate) struct Arch {
     pub(crate) modules: &'static [(&'static str, &'static str)],
     /// What `config.json` may leave out.
     pub(crate) defaults: &'static [(&'static str, Default)],
+    /// What a GGUF may leave out: what llama.cpp takes then.
+    pub(crate) gguf_defaults: &'static [(&'static str, Default)],
     /// Whether Hugging Face's checkpoints store the norms' weights less one.
     pub(crate) norms_less_one: bool,
 }
@@ -65,6 +67,7 @@ const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
         gguf_act: "silu",
         modules: &[],
         defaults: &[],
+        gguf_defaults: &[],
         norms_less_one: false,
     }
 }
@@ -73,6 +76,11 @@ const GEMMA: Arch = Arch {
     gguf_act: "gelu_tanh",
     modules: &[("post_attention_layernorm", "post_attention_norm")],
     defaults: &[(keys::TIE_WORD_EMBEDDINGS, Default::Flag(true))],
+    gguf_defaults: &[
+        (keys::SCORE_CAP, Default::Number(50.0)),
+        (keys::LOGIT_CAP, Default::Number(30.0)),
+        (keys::SLIDING_WINDOW, Default::Size(4096)),
+    ],
     norms_less_one: true,
     ..arch("gemma2", RopeLayout::Half)
 };
@@ -91,6 +99,7 @@ const GEMMA3_DEFAULTS: &[(&str, Default)] = &[
     (keys::ROPE_FREQ_BASE, Default::Number(1e6)),
     (keys::ROPE_FREQ_BASE_SWA, Default::Number(1e4)),
     (keys::SLIDING_PATTERN, Default::Size(6)),
+    (keys::SLIDING_WINDOW, Default::Size(4096)),
 ];
 
 static ARCHS: &[Arch] = &[
@@ -114,6 +123,7 @@ static ARCHS: &[Arch] = &[
         gguf: "gemma3",
         hf: "gemma3_text",
         defaults: GEMMA3_DEFAULTS,
+        gguf_defaults: &[(keys::ROPE_FREQ_BASE_SWA, Default::Number(1e4))],
         ..GEMMA
     },
 ];

@@ -37,8 +37,14 @@ pub(crate) fn split(
             }
             _ => (&[], vec![]),
         };
+        if let Some(name) = lone_expert(block) {
+            out.push((format!("{name}.{leaf}"), view));
+            continue;
+        }
         if let [experts, rows, _] = view.shape[..]
             && block.ends_with("_exps")
+            && size(keys::EXPERT_COUNT) == Some(experts)
+            && view.bytes.len() >= experts
             && let Some(views) = cut(&view, &vec![rows; experts])
         {
             let named = views.into_iter().enumerate();
@@ -55,6 +61,17 @@ pub(crate) fn split(
         }
     }
     out
+}
+
+/// The name of an expert's matrix in files from before experts were stored together: `blk.0.ffn_up.3` is
+/// `blk.0.ffn_up_exps.3`.
+fn lone_expert(block: &str) -> Option<String> {
+    let (stem, expert) = block.rsplit_once('.')?;
+    let known = ["ffn_gate", "ffn_up", "ffn_down"]
+        .iter()
+        .any(|role| stem.ends_with(role));
+    let number = expert.parse::<u32>().is_ok();
+    (known && number).then(|| format!("{stem}_exps.{expert}"))
 }
 
 /// Parts of these rows, where they make up the whole.
@@ -88,4 +105,47 @@ fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
         first += rows;
     }
     Some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+    use crate::meta::keys;
+    use crate::{Format, Meta, SharedBytes, WeightView};
+
+    fn names(experts: u64, name: &str, shape: &[usize]) -> Vec<(String, Vec<usize>)> {
+        let elements = shape.iter().fold(1usize, |n, d| n.saturating_mul(*d));
+        let view = WeightView {
+            bytes: SharedBytes::from_vec(vec![0; elements * 4]),
+            format: Format::F32,
+            shape: shape.to_vec(),
+        };
+        let meta = [(keys::EXPERT_COUNT.to_owned(), Meta::U64(experts))].into();
+        let parts = split(&meta, vec![(name.to_owned(), view)]);
+        parts
+            .into_iter()
+            .map(|(name, view)| (name, view.shape))
+            .collect()
+    }
+
+    #[test]
+    fn experts_are_taken_apart() {
+        let parts = names(2, "blk.1.ffn_up_exps.weight", &[2, 3, 4]);
+        let want = |e: usize| (format!("blk.1.ffn_up_exps.{e}.weight"), vec![3, 4]);
+        assert_eq!(parts, [want(0), want(1)]);
+        // As files had them before.
+        assert_eq!(names(8, "blk.1.ffn_up.7.weight", &[3, 4]), [want(7)]);
+    }
+
+    /// A stack that is not one of the stated number of experts stays whole, whatever its first extent claims.
+    #[test]
+    fn absurd_stacks_stay_whole() {
+        for (experts, shape) in [(4, [2, 3, 4]), (1 << 40, [1 << 40, 0, 32]), (5, [5, 0, 4])] {
+            let name = "blk.0.ffn_down_exps.weight";
+            assert_eq!(
+                names(experts, name, &shape),
+                [(name.to_owned(), shape.to_vec())]
+            );
+        }
+    }
 }

@@ -195,6 +195,7 @@ impl Recipe {
         let model = mix::Model {
             layers: shape.layers,
             tied: shape.tied,
+            weighted: false,
             queries_per_key: shape.heads / shape.kv_heads,
         };
         match self {

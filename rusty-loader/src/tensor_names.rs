@@ -105,9 +105,19 @@ pub fn module_to_hf(arch: &str, module: &str) -> Option<String> {
 }
 
 /// The canonical name of a tensor: `model.layers.3.self_attn.q_proj.weight` is `blk.3.attn_q.weight`.
+/// In models of several kinds of input the text model's names have a prefix, before or behind `model.`.
 pub fn from_hf(arch: &str, name: &str) -> Option<String> {
+    if let Some(inner) = name.strip_prefix("model.language_model.") {
+        return from_hf(arch, &format!("model.{inner}"));
+    }
+    let name = name.strip_prefix("language_model.").unwrap_or(name);
     let (module, leaf) = name.rsplit_once('.')?;
     Some(format!("{}.{leaf}", module_from_hf(arch, module)?))
+}
+
+/// Whether checkpoints of an architecture store the norms' weights less one.
+pub fn norms_less_one(arch: &str) -> bool {
+    Arch::by_id(arch).is_some_and(|a| a.norms_less_one)
 }
 
 /// The name in checkpoints of a tensor with a canonical name.

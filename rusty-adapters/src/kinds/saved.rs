@@ -7,6 +7,7 @@ use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::DeltaTable;
 use rusty_loader::Format;
+use rusty_loader::tensor_names::norms_less_one;
 
 impl Assembly<'_> {
     pub(super) fn saved(
@@ -44,11 +45,15 @@ impl Assembly<'_> {
             Place::Norm(base) => {
                 let old = self.base.weight(self.path, base)?;
                 let new = weight.shaped(self.path, &[old.len()], &format!("norm '{base}'"))?;
-                let ratio = old.iter().zip(&new).map(|(old, new)| match (*old, *new) {
-                    (0.0, 0.0) => Some(1.0),
-                    (0.0, _) => None,
-                    (old, new) => Some(new / old),
-                });
+                let less = f32::from(u8::from(norms_less_one(&self.base.graph.arch)));
+                let ratio = old
+                    .iter()
+                    .zip(&new)
+                    .map(|(old, new)| match (*old, *new + less) {
+                        (0.0, 0.0) => Some(1.0),
+                        (0.0, _) => None,
+                        (old, new) => Some(new / old),
+                    });
                 let ratio = ratio.collect::<Option<Vec<f32>>>().ok_or_else(|| {
                     let what = format!("'{name}' where the model's norm is zero");
                     Error::unsupported(self.path, what)

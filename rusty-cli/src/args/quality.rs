@@ -13,7 +13,7 @@ pub struct QuantizeFile {
     /// GGUF file to write.
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Format or mixture: q4_k_m, q8_0, iq4_xs, ...; `--format list` lists them.
+    /// Format or mixture: q4_k_m, q8_0, iq4_xs, ...; a wrong name lists them.
     #[arg(short, long, value_name = "F")]
     pub format: String,
     /// Importance matrix as llama-imatrix writes it.

@@ -12,6 +12,8 @@ pub fn run(options: &Perplexity) -> Result<()> {
         .with_context(|| format!("{}", options.text.display()))?;
     let load = Load {
         ctx: options.load.ctx.or(Some(options.chunk)),
+        // Where models are compared, the other one is quantized.
+        quantize: options.load.quantize.filter(|_| !compares(options)),
         ..options.load.clone()
     };
     let (reference, adapters) = engine::load(Some(&options.model), &load)?;
@@ -34,7 +36,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
         }
         return Ok(());
     };
-    let found = reference.compare(&other, &tokens, options.chunk, most, &report)?;
+    let found = reference.compare(&other, &tokens, options.chunk, most, &adapters, &report)?;
     bar.finish_and_clear();
     if options.json {
         writeln!(out, "{}", serde_json::to_string(&found)?)?;
@@ -62,9 +64,13 @@ pub fn run(options: &Perplexity) -> Result<()> {
     Ok(())
 }
 
+fn compares(options: &Perplexity) -> bool {
+    options.kl_divergence.is_some() || options.kl_device.is_some()
+}
+
 /// The model that is compared, where one is.
 fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
-    if options.kl_divergence.is_none() && options.kl_device.is_none() {
+    if !compares(options) {
         return Ok(None);
     }
     let load = Load {
@@ -73,7 +79,7 @@ fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
             .clone()
             .unwrap_or_else(|| load.device.clone()),
         adapters: vec![],
-        quantize: None,
+        quantize: options.load.quantize,
         ..load.clone()
     };
     let model = options.kl_divergence.as_deref().unwrap_or(&options.model);

@@ -144,6 +144,12 @@ impl<'a> Checkpoint<'a> {
             let reason = format!("is missing; needed with shape {shape:?}");
             return Err(self.tensor_error(name, reason));
         };
+        // A scale of the whole tensor, as converters write beside NVFP4: to ignore it would give noise.
+        let scale = format!("{}.scale", name.trim_end_matches(".weight"));
+        if self.has(&scale) {
+            let reason = format!("has a scale of its own ('{scale}'), which is not supported");
+            return Err(self.tensor_error(name, reason));
+        }
         if !view
             .shape
             .iter()

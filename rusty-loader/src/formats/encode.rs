@@ -20,11 +20,16 @@ pub struct Encoder(Method);
 enum Method {
     /// Whole rows by one function.
     Rows(fn(values: &[f32], out: &mut [u8])),
-    /// Block by block.
-    Blocks(&'static Codec, EncodeBlock),
+    /// Block by block; whether importance counts.
+    Blocks(&'static Codec, EncodeBlock, bool),
 }
 
 impl Encoder {
+    /// Whether it looks at the importance of columns.
+    pub fn uses_importance(&self) -> bool {
+        matches!(self.0, Method::Blocks(_, _, true))
+    }
+
     /// Encodes a whole number of blocks into [`Format::row_bytes`] of output; surplus values or bytes are left alone.
     pub fn rows(&self, values: &[f32], out: &mut [u8]) {
         self.row(values, None, out);
@@ -35,7 +40,7 @@ impl Encoder {
     pub fn row(&self, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
         match self.0 {
             Method::Rows(encode) => encode(values, out),
-            Method::Blocks(codec, encode) => {
+            Method::Blocks(codec, encode, _) => {
                 let blocks = values.chunks_exact(codec.block_len);
                 let outs = out.chunks_exact_mut(codec.block_bytes);
                 for (i, (values, out)) in blocks.zip(outs).enumerate() {
@@ -56,16 +61,20 @@ impl Format {
             Format::Bf16 => Method::Rows(encode_bf16),
             Format::Blocks(c) if *c == Q8_0 => Method::Rows(encode_q8_0),
             Format::Blocks(c) if *c == Q4_0 => Method::Rows(encode_q4_0),
-            Format::Blocks(c) => Method::Blocks(c, c.block_encoder()?),
+            Format::Blocks(c) => {
+                let (encode, weighted) = c.block_encoder()?;
+                Method::Blocks(c, encode, weighted)
+            }
         }))
     }
 }
 
 impl Codec {
-    fn block_encoder(&self) -> Option<EncodeBlock> {
+    /// The encoder of a block, and whether importance counts.
+    fn block_encoder(&self) -> Option<(EncodeBlock, bool)> {
         let plain = self.codes.iter().all(|p| matches!(p, Part::Bits(_)));
         let ternary = matches!(self.codes, [Part::Trits(_)]) || self.group == 256;
-        Some(match (self.levels, self.scale.unit, &self.min) {
+        let encode: EncodeBlock = match (self.levels, self.scale.unit, &self.min) {
             (Levels::Offset(1), Unit::F16(_), None) if ternary => encode_ternary,
             (Levels::Table(_), Unit::HalfE8M0(_), None) if plain => encode_power_of_two,
             (Levels::Offset(_), Unit::F16(_), None) if plain && self.scale.steps.is_none() => {
@@ -74,9 +83,12 @@ impl Codec {
             (Levels::Offset(0), Unit::F16(_), Some(min)) if plain && min.steps.is_none() => {
                 affine_block
             }
-            (Levels::Offset(_) | Levels::Table(_), Unit::F16(_), _) if plain => searched_block,
+            (Levels::Offset(_) | Levels::Table(_), Unit::F16(_), _) if plain => {
+                return Some((searched_block, true));
+            }
             _ => return None,
-        })
+        };
+        Some((encode, false))
     }
 
     /// The highest code.
@@ -116,7 +128,7 @@ fn encode_ternary(c: &Codec, values: &[f32], _: Option<&[f32]>, out: &mut [u8]) 
 fn encode_power_of_two(c: &Codec, values: &[f32], _: Option<&[f32]>, out: &mut [u8]) {
     let peak = values.iter().fold(0f32, |m, v| m.max(v.abs()));
     let exponent = match peak > 0.0 {
-        true => (peak.log2().floor() as i32 - 2 + 127).clamp(0, 255),
+        true => (peak.log2().floor().min(300.0) as i32 - 2 + 127).clamp(0, 255),
         false => 0,
     };
     if let Unit::HalfE8M0(field) = &c.scale.unit {
@@ -178,6 +190,8 @@ fn encode_q8_0(values: &[f32], out: &mut [u8]) {
 
 /// `roundf` (halves away from zero) for small numbers, in operations that every vector unit has.
 fn round(x: f32) -> i32 {
+    // Far from overflow, whatever the value.
+    let x = x.clamp(-1e6, 1e6);
     let whole = x as i32;
     let rest = x - whole as f32;
     whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)

@@ -203,6 +203,7 @@ impl BitField {
     /// Adds the groups of all elements to `codes`, byte loop by byte loop.
     fn gather(&self, block: &[u8], codes: &mut [u8]) {
         match self.lanes {
+            1 => self.gather_lanes::<1>(block, codes),
             8 => self.gather_lanes::<8>(block, codes),
             16 => self.gather_lanes::<16>(block, codes),
             32 => self.gather_lanes::<32>(block, codes),

@@ -202,7 +202,9 @@ impl Codec {
                 (1..levels.len()).fold(0, |best, i| if apart(i) < apart(best) { i } else { best })
                     as u8
             }
-            Levels::Offset(zero) => (round(level) as i32 + zero).clamp(0, self.top_code()) as u8,
+            Levels::Offset(zero) => {
+                (round(level).clamp(-1e6, 1e6) as i32 + zero).clamp(0, self.top_code()) as u8
+            }
             Levels::Signed => {
                 let half = 1 << (self.code_bits() - 1);
                 (round(level) as i32).clamp(-half, half - 1) as u8 & self.top_code() as u8

@@ -39,7 +39,7 @@ pub static Q5_0: Codec = Codec {
     block_bytes: 22,
     codes: &[
         Part::Bits(BitField::lanes(6, 4, 16, 0)),
-        Part::Bits(BitField::packed(16, 1, 4)),
+        Part::Bits(BitField::lanes(2, 1, 1, 4)),
     ],
     levels: Levels::Offset(16),
     group: 32,
@@ -55,7 +55,7 @@ pub static Q5_1: Codec = Codec {
     block_bytes: 24,
     codes: &[
         Part::Bits(BitField::lanes(8, 4, 16, 0)),
-        Part::Bits(BitField::packed(32, 1, 4)),
+        Part::Bits(BitField::lanes(4, 1, 1, 4)),
     ],
     levels: Levels::Offset(0),
     group: 32,

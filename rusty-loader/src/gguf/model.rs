@@ -23,7 +23,8 @@ pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel>
     complete(&mut meta, found, &tensors);
     let tensors = fused::split(&meta, tensors);
     // Files of the Mistral family carry Llama's name; only they state a window or experts.
-    let states = |key: &str| found.id == "llama" && meta.contains_key(key);
+    let stated = |key: &str| meta.get(key).and_then(Meta::as_u64).is_some_and(|n| n > 0);
+    let states = |key: &str| found.id == "llama" && stated(key);
     let arch = match (states(keys::EXPERT_COUNT), states(keys::SLIDING_WINDOW)) {
         (true, _) => "mixtral",
         (_, true) => "mistral",
@@ -109,6 +110,9 @@ fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, W
         if let Some(value) = value {
             meta.entry(key.to_owned()).or_insert(value);
         }
+    }
+    for (key, value) in arch.gguf_defaults {
+        meta.entry((*key).to_owned()).or_insert(value.into());
     }
     complete_rope(meta);
 }

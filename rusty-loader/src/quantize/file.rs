@@ -53,7 +53,7 @@ pub fn write(
     progress: &dyn Fn(u64, u64),
 ) -> Result<Report> {
     let file = Gguf::open(source)?;
-    let model = model(source, &file)?;
+    let model = model(source, &file, importance.is_some())?;
     let arch = file.meta.get("general.architecture").and_then(Meta::as_str);
     let mut writer = GgufWriter::new(arch.unwrap_or_default());
     let mut keys: Vec<_> = file.meta.iter().collect();
@@ -100,7 +100,7 @@ pub fn write(
     Ok(report)
 }
 
-fn model(path: &Path, file: &Gguf) -> Result<Model> {
+fn model(path: &Path, file: &Gguf, weighted: bool) -> Result<Model> {
     let ends_with = |end: &str| {
         let found = file.meta.iter().find(|(key, _)| key.ends_with(end));
         found.and_then(|(_, value)| value.as_u64())
@@ -112,6 +112,7 @@ fn model(path: &Path, file: &Gguf) -> Result<Model> {
     Ok(Model {
         layers: layers as usize,
         tied: file.tensors.iter().all(|t| t.name != "output.weight"),
+        weighted,
         queries_per_key: heads.checked_div(shared).unwrap_or(1) as usize,
     })
 }
@@ -203,7 +204,9 @@ impl Report {
     fn add(&mut self, job: &Job<'_>) {
         self.before += job.bytes.len() as u64;
         self.after += job.to.row_bytes(job.elements() as usize) as u64;
-        self.weighted += usize::from(job.importance.is_some() && job.encoder.is_some());
+        self.weighted += usize::from(
+            job.importance.is_some() && job.encoder.is_some_and(|e| e.uses_importance()),
+        );
         let name = job.to.name();
         match self.formats.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += 1,

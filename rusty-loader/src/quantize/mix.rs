@@ -30,6 +30,7 @@ enum Rule {
     ThreeLarge,
     FourSmall,
     FourMedium,
+    FourUneven,
     FiveMedium,
     Ternary,
 }
@@ -62,8 +63,8 @@ pub static ALL: &[Mix] = &[
     mix("q5_k_s", 16, Format::Blocks(&Q5_K), Rule::Head),
     mix("q5_k_m", 17, Format::Blocks(&Q5_K), Rule::FiveMedium),
     mix("q6_k", 18, Format::Blocks(&Q6_K), Rule::Head),
-    mix("iq4_nl", 25, Format::Blocks(&IQ4_NL), Rule::Head),
-    mix("iq4_xs", 30, Format::Blocks(&IQ4_XS), Rule::Head),
+    mix("iq4_nl", 25, Format::Blocks(&IQ4_NL), Rule::FourUneven),
+    mix("iq4_xs", 30, Format::Blocks(&IQ4_XS), Rule::FourUneven),
     mix("tq1_0", 36, Format::Blocks(&TQ1_0), Rule::Ternary),
     mix("tq2_0", 37, Format::Blocks(&TQ2_0), Rule::Ternary),
     mix("mxfp4", 38, Format::Blocks(&MXFP4), Rule::Head),
@@ -76,6 +77,8 @@ pub struct Model {
     pub layers: usize,
     /// Whether the embedding is the head, too.
     pub tied: bool,
+    /// Whether errors are weighted by importance.
+    pub weighted: bool,
     /// Query heads per key/value head.
     pub queries_per_key: usize,
 }
@@ -112,13 +115,16 @@ impl Mix {
         let middle = (n / 8..7 * n / 8).contains(&layer);
         let more_bits = !middle || (layer - n / 8) % 3 == 2;
         let role = name.split('.').nth(2).unwrap_or_default();
+        let role = role.strip_suffix("_exps").unwrap_or(role);
         match (role, self.rule) {
             ("attn_v", R::TwoBits) if model.queries_per_key >= 4 => Q4,
             ("attn_v" | "ffn_down" | "attn_output", R::TwoBits) => Format::Blocks(&Q3_K),
             ("attn_v", R::ThreeMedium) if layer < 2 => Q5,
             ("attn_v" | "attn_output", R::ThreeMedium) => Q4,
             ("ffn_down", R::ThreeMedium) if layer < n / 16 => Q5,
-            ("ffn_down", R::ThreeMedium) if more_bits => Q4,
+            ("ffn_down", R::ThreeMedium) => Q4,
+            ("attn_v", R::FourUneven) if model.queries_per_key >= 4 => Q5,
+            ("ffn_down", R::FourUneven) if layer < n / 8 && !model.weighted => Q5,
             ("attn_v" | "ffn_down" | "attn_output", R::ThreeLarge) => Q5,
             ("attn_v", R::FourSmall) if layer < 4 => Q5,
             ("ffn_down", R::FourSmall) if layer < n / 8 => Q5,

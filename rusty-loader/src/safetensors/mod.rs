@@ -19,7 +19,7 @@ pub use file::SafetensorsFile;
 
 use crate::arch::Arch;
 use crate::{
-    Error, Format, LoadedModel, PageBuffer, Result, WeightView, fused, structure, tensor_names,
+    Error, Format, LoadedModel, Result, SharedBytes, WeightView, fused, structure, tensor_names,
 };
 
 /// Opens a checkpoint folder, or one safetensors file with the `config.json` beside it.
@@ -39,9 +39,9 @@ fn read(
     let config_path = &folder.join("config.json");
     let mut config = json::read_json(config_path)?;
     // A model of several kinds of input: its text part is a model of its own.
-    if let Some(text) = config.get_mut("text_config").map(serde_json::Value::take) {
-        config = text;
-    }
+    let text = config.get_mut("text_config").map(serde_json::Value::take);
+    let of_several = text.is_some();
+    config = text.unwrap_or(config);
     let Some(model_type) = config.get("model_type").and_then(|t| t.as_str()) else {
         let reason = "model_type is missing or not text";
         return Err(Error::malformed(config_path, reason));
@@ -52,17 +52,16 @@ fn read(
     generation::canonical(folder, &mut meta)?;
     let mut tensors = weights(folder)?;
     let mut seen = HashSet::new();
+    if of_several {
+        // Of a model of several kinds of input only the text model is read.
+        tensors.retain(|(name, _)| tensor_names::from_hf(arch.id, name).is_some());
+    }
     for (name, view) in &mut tensors {
-        let inner = name.strip_prefix("model.language_model.");
-        let inner = inner.map(|n| format!("model.{n}"));
-        let inner = inner
-            .as_deref()
-            .or_else(|| name.strip_prefix("language_model."));
-        if let Some(canonical) = tensor_names::from_hf(arch.id, inner.unwrap_or(name)) {
+        if let Some(canonical) = tensor_names::from_hf(arch.id, name) {
             *name = canonical;
-        }
-        if arch.norms_less_one && name.ends_with("norm.weight") {
-            *view = plus_one(view, path)?;
+            if arch.norms_less_one && name.ends_with("norm.weight") {
+                *view = plus_one(view, path)?;
+            }
         }
         if !seen.insert(name.clone()) {
             return Err(Error::malformed(path, format!("two tensors are '{name}'")));
@@ -82,12 +81,12 @@ fn plus_one(view: &WeightView, path: &Path) -> Result<WeightView> {
     }
     let mut values = vec![0.0; view.elements()];
     view.format.decode_row(&view.bytes, &mut values);
-    let mut bytes = PageBuffer::new(values.len() * 4, &path.display().to_string())?;
-    for (out, v) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
-        *out = (v + 1.0).to_le_bytes();
-    }
+    let bytes = values
+        .iter()
+        .flat_map(|v| (v + 1.0).to_le_bytes())
+        .collect();
     Ok(WeightView {
-        bytes: bytes.freeze(),
+        bytes: SharedBytes::from_vec(bytes),
         format: Format::F32,
         shape: view.shape.clone(),
     })

@@ -104,6 +104,7 @@ fn mixtures_choose_as_llama_quantize_does() {
         let model = mix::Model {
             layers: 2,
             tied: false,
+            weighted: false,
             queries_per_key: 4,
         };
         let mut seen = 0;
@@ -121,6 +122,7 @@ fn rows_that_no_block_divides_get_shorter_blocks() {
     let model = mix::Model {
         layers: 1,
         tied: true,
+        weighted: false,
         queries_per_key: 1,
     };
     for (mix, row, want) in [

@@ -221,9 +221,7 @@ fn gather_groups(
 ) {
     let span = comptime!(field.span.min(RUN));
     // Sixteen single bits in a row are read at once.
-    if comptime!(
-        span == 1 && field.bits == 1 && field.lanes == 1 && field.per == 1 && field.chunk == 1
-    ) {
+    if comptime!(span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk) {
         let all = bits_at(words, block, first + comptime!(field.first as u32), 16u32);
         #[unroll]
         for i in 0..RUN {

@@ -93,7 +93,8 @@ impl DenseDecoder {
     /// [`crate::Error::Meta`] where the window or the list of layers is unusable.
     pub fn with_window(mut self, file: &dyn ModelFile, slides: fn(u32) -> bool) -> Result<Self> {
         let model = Checkpoint::new(file);
-        if model.meta(keys::SLIDING_WINDOW).is_none() {
+        // Files that must state a window state 0 where there is none.
+        if model.int_or(keys::SLIDING_WINDOW, 0)? == 0 {
             return Ok(self);
         }
         let layers = match model.meta(keys::SLIDING_PATTERN) {
@@ -143,7 +144,7 @@ impl DenseDecoder {
     pub fn refuse_window(self, file: &dyn ModelFile) -> Result<Self> {
         let model = Checkpoint::new(file);
         let window = model.int_or(keys::SLIDING_WINDOW, self.context)?;
-        if window < self.context {
+        if (1..self.context).contains(&window) {
             let reason = format!(
                 "is {window}; {} is supported without a window only",
                 file.arch()
