@@ -76,6 +76,10 @@ fn lone_expert(block: &str) -> Option<String> {
 
 /// Parts of these rows, where they make up the whole.
 fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
+    // Only of a tensor that has bytes is it known that its sizes do not overflow.
+    if rows.is_empty() || view.bytes.is_empty() {
+        return None;
+    }
     let (count, per_row) = match view.shape[..] {
         [count, _] => (count, view.row_bytes()),
         [parts, count, _] => (parts.checked_mul(count)?, view.row_bytes()),
@@ -84,7 +88,7 @@ fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
         _ => return None,
     };
     let total = rows.iter().try_fold(0usize, |sum, r| sum.checked_add(*r))?;
-    if rows.is_empty() || total != count || view.bytes.len() != count * per_row {
+    if total != count || view.bytes.len() != count * per_row {
         return None;
     }
     let mut first = 0;
@@ -114,7 +118,10 @@ mod tests {
     use crate::{Format, Meta, SharedBytes, WeightView};
 
     fn names(experts: u64, name: &str, shape: &[usize]) -> Vec<(String, Vec<usize>)> {
-        let elements = shape.iter().fold(1usize, |n, d| n.saturating_mul(*d));
+        let elements: usize = match shape.contains(&0) {
+            true => 0,
+            false => shape.iter().product(),
+        };
         let view = WeightView {
             bytes: SharedBytes::from_vec(vec![0; elements * 4]),
             format: Format::F32,
@@ -140,7 +147,12 @@ mod tests {
     /// A stack that is not one of the stated number of experts stays whole, whatever its first extent claims.
     #[test]
     fn absurd_stacks_stay_whole() {
-        for (experts, shape) in [(4, [2, 3, 4]), (1 << 40, [1 << 40, 0, 32]), (5, [5, 0, 4])] {
+        let absurd = [
+            (5, [5, 0, 4]),
+            (5, [5, 0, usize::MAX]),
+            (1 << 40, [1 << 40, 0, 32]),
+        ];
+        for (experts, shape) in [(4, [2, 3, 4])].into_iter().chain(absurd) {
             let name = "blk.0.ffn_down_exps.weight";
             assert_eq!(
                 names(experts, name, &shape),
