@@ -2,8 +2,10 @@
 
 mod adapter;
 mod quality;
+mod rope;
 
 pub use quality::{Perplexity, QuantizeFile};
+pub use rope::{Rope, RopeScaling};
 
 pub use adapter::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
@@ -56,37 +58,6 @@ pub enum Command {
     Bench(Bench),
     /// List devices, and why absent ones are absent.
     Devices(Devices),
-}
-
-/// Rotary scaling instead of the file's.
-#[derive(Args, Debug, Clone)]
-pub struct Rope {
-    /// Stretch the context by this kind of rotary scaling instead of the file's.
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub rope_scaling: Option<RopeScaling>,
-    /// How many times the context is stretched [default: the file's].
-    #[arg(long, value_name = "FACTOR", requires = "rope_scaling")]
-    pub rope_factor: Option<f64>,
-}
-
-/// Kinds of rotary scaling.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeScaling {
-    /// As the model was trained.
-    None,
-    /// All frequencies divided by the factor.
-    Linear,
-    /// A base that grows with the text.
-    Ntk,
-    /// YaRN.
-    Yarn,
-    /// As Llama 3.1 scales.
-    Llama3,
-    /// LongRoPE, by the file's divisors.
-    Longrope,
-    /// YaRN from 32k to 128k tokens, for Qwen3.
-    #[value(name = "yarn-128k")]
-    Yarn128k,
 }
 
 /// How a model is loaded and where it runs.

@@ -109,10 +109,7 @@ static ARCHS: &[Arch] = &[
     arch("qwen3", RopeLayout::Half),
     arch("phi3", RopeLayout::Half),
     // Its GGUFs carry Llama's name.
-    Arch {
-        gguf: "mixtral",
-        ..arch("mixtral", RopeLayout::Interleaved)
-    },
+    arch("mixtral", RopeLayout::Interleaved),
     Arch {
         hf: "qwen3_moe",
         ..arch("qwen3moe", RopeLayout::Half)

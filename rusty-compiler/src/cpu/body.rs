@@ -3,6 +3,7 @@
 //! At bind time operands become addresses. A register is a pointer: sources point at the arena, the weight
 //! or the tile itself, computed registers at scratch that stays in the first-level cache.
 
+use super::registers::Registers;
 use super::simd::{LANES, Vector, math, per_isa};
 use super::weights::Weights;
 use crate::plan::{Body, Inst, Kernel, Operand, Plan};
@@ -59,30 +60,6 @@ pub(super) struct Lanes<'a> {
     pub(super) results: &'a [*const f32],
     pub(super) arena: *const u8,
     pub(super) ropes: &'a [RopeRows],
-}
-
-/// Registers and the scratch behind them.
-pub(super) struct Registers {
-    regs: Vec<*const f32>,
-    scratch: super::memory::Buffer,
-    stride: usize,
-}
-
-impl Registers {
-    /// Room for bodies of `ops` instructions over `lanes` lanes.
-    pub(super) fn new(ops: usize, lanes: usize) -> Self {
-        let stride = lanes.next_multiple_of(LANES) + LANES;
-        Self {
-            regs: vec![std::ptr::null(); ops],
-            scratch: super::memory::Buffer::words(ops * stride),
-            stride,
-        }
-    }
-
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        self.scratch.bytes()
-    }
 }
 
 impl Program {

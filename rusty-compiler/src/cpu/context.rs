@@ -1,12 +1,13 @@
 //! What a thread knows while it runs a step, and storing a tail's lanes.
 
 use super::adapters::SlotTable;
-use super::body::{self, Lanes, Program, Registers, RopeRows};
+use super::body::{self, Lanes, Program, RopeRows};
 use super::kv::{self, KvPool};
 use super::memory::Buffer;
 use super::pool::Barrier;
 use super::prefetch::Ahead;
 use super::quantize::Inputs;
+use super::registers::Registers;
 use super::simd::Level;
 use super::weights::Weights;
 use crate::plan::{Kernel, Plan, Sink, Tail};

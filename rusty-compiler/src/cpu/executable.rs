@@ -2,7 +2,7 @@
 
 use super::adapters::SlotTable;
 use super::attend::{Attend, most_spans};
-use super::body::{Registers, RopeRows};
+use super::body::RopeRows;
 use super::code::{Code, Needs, code, link};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
 use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
@@ -11,6 +11,7 @@ use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
 use super::prefetch::Ahead;
 use super::quantize::Inputs;
+use super::registers::Registers;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
 use crate::plan::Plan;

@@ -44,6 +44,7 @@ mod prefetch;
 mod product;
 mod quads;
 mod quantize;
+mod registers;
 mod rows;
 mod simd;
 mod site_tables;

@@ -1,15 +1,15 @@
 //! A plan bound to a GPU.
 
+mod recording;
+
 use super::adapters::Pool;
-use super::kernels::delta::SHRINK_CUBES;
-use super::kernels::env::BINDINGS;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
 use super::prepare::{
     arena_bytes, caches, compile, page_bytes, page_words, tile_rows, vector_weights,
 };
-use super::stage::{Grid, Stage, Template, When};
-use super::text::{KernelSpec, info};
+use super::stage::Stage;
+use super::text::KernelSpec;
 use super::weights::WeightStore;
 use crate::plan::{Plan, PlanValueId};
 use crate::slots::{KvPrefix, PrefixLayer, SlotData};
@@ -18,13 +18,11 @@ use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
     StepOutput, Want,
 };
-use rusty_backend::{DeviceBuffer, GpuDevice, Launch, Owner, Pipeline, Recording};
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Recording};
 use rusty_loader::ModelFile;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Recordings kept; beyond, all are made anew as they are needed.
-const RECORDINGS: usize = 64;
 /// Ranks for which room is made at first.
 const FIRST_RANKS: u32 = 64;
 /// Words of the step buffer at first.
@@ -136,97 +134,6 @@ impl GpuExecutable {
         Ok(self
             .device
             .write(&self.step, 0, bytemuck::cast_slice(words))?)
-    }
-
-    fn recording(&mut self, shape: Shape) -> Result<Recording> {
-        if let Some(recording) = self.recordings.get(&shape) {
-            return Ok(recording.clone());
-        }
-        let mut launches = Vec::new();
-        for at in 0..self.stages.len() {
-            self.stage_launches(at, shape, &mut launches)?;
-        }
-        let recording = self.device.record(&launches)?;
-        if self.recordings.len() >= RECORDINGS {
-            self.recordings.clear();
-        }
-        self.recordings.insert(shape, recording.clone());
-        Ok(recording)
-    }
-
-    fn stage_launches(&self, at: usize, shape: Shape, launches: &mut Vec<Launch>) -> Result<()> {
-        let stage = &self.stages[at];
-        let rows = if stage.selected {
-            shape.selected
-        } else {
-            shape.rows
-        };
-        if rows == 0 {
-            return Ok(());
-        }
-        let adapted = shape.adapted && !stage.adapted.is_empty();
-        let variants = if adapted {
-            &stage.adapted
-        } else {
-            &stage.plain
-        };
-        // The last variant reaches to the symbol's maximum, beyond which only rounded counts can lie.
-        let last = variants.last().map_or(0, |(range, _, _)| range.1);
-        for (range, when, templates) in variants {
-            let now = match when {
-                When::Always => true,
-                When::Decode(decode) => *decode == shape.decode,
-                When::ArgMax => shape.argmax,
-            };
-            if now && (range.0..=range.1).contains(&rows.min(last)) {
-                for template in templates {
-                    launches.push(self.launch(template, at, rows, shape)?);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn launch(&self, template: &Template, at: usize, rows: u32, shape: Shape) -> Result<Launch> {
-        let stage = &self.stages[at];
-        let mut scalars = template.scalars.clone();
-        if let Some(first) = template.shrunk {
-            scalars[first] = (self.plan.arena_bytes.next_multiple_of(256) / 4) as u32;
-            scalars[first + 1] = self.ranks;
-        }
-        let words = match (stage.layer, &template.spec.kind) {
-            (_, super::text::Kind::Choose(_)) => &self.picks,
-            (Some(layer), _) => &self.kv[layer as usize],
-            (None, _) => &self.dummies[1],
-        };
-        let pool = match (&self.pools[at], template.shrunk) {
-            (Some(pool), Some(_)) => pool.buffer(),
-            _ => &self.dummies[2],
-        };
-        let buffers = [
-            template.weights.as_ref().unwrap_or(&self.dummies[0]),
-            &self.arena,
-            &self.vectors,
-            &self.step,
-            words,
-            pool,
-        ];
-        let lengths: [u64; BINDINGS] = buffers.map(|b| b.bytes() / 4);
-        let pipeline = self
-            .pipelines
-            .get(&template.spec)
-            .ok_or_else(|| Error::Invalid {
-                pass: "bind",
-                kernel: template.label.clone(),
-                reason: "was not compiled".into(),
-            })?;
-        Ok(Launch {
-            pipeline: pipeline.clone(),
-            buffers: buffers.iter().map(|b| b.whole()).collect(),
-            info: info(&scalars, lengths),
-            groups: groups(template.grid, rows, shape, self.device.target().max_groups),
-            label: template.label.clone(),
-        })
     }
 
     /// Reads back what the rows want.
@@ -423,22 +330,5 @@ impl Executable for GpuExecutable {
                 .sum(),
             arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),
         }
-    }
-}
-
-/// Groups of a launch.
-fn groups(grid: Grid, rows: u32, shape: Shape, max: [u32; 3]) -> [u32; 3] {
-    match grid {
-        Grid::Rows { y } => [rows, y, 1],
-        Grid::Tiles { tiles, rows: batch } => {
-            let x = tiles.min(max[0].min(1 << 15));
-            [x, tiles.div_ceil(x), rows.div_ceil(batch)]
-        }
-        Grid::Lanes { lanes, per_row } => {
-            let x = lanes.min(max[0].min(1 << 15));
-            [x, lanes.div_ceil(x), rows * per_row]
-        }
-        Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
-        Grid::Attention { kv_heads } => [shape.tiles, kv_heads, 1],
     }
 }

@@ -32,6 +32,7 @@ impl Lowering<'_> {
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
+        plane: u32,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let Anchor::Experts {
@@ -66,7 +67,7 @@ impl Lowering<'_> {
             // Experts of equal size lie at equal distances.
             scalars.push(starts.get(1).map_or(0, |second| second - starts[0]));
             let config = ExpertsConfig {
-                team: team(*k / 16, self.plane(), self.target),
+                team: team(*k / 16, plane, self.target),
                 rows: self.rows_word(kernel),
                 k: *k,
                 n: *n,
@@ -84,14 +85,6 @@ impl Lowering<'_> {
             launches.push(template(kernel, kind, grid, scalars, Some(chunk.buffer)));
         }
         Ok(launches)
-    }
-
-    /// Units of a plane, where the target has planes.
-    fn plane(&self) -> u32 {
-        match self.target.plane_ops {
-            true => self.target.plane_size,
-            false => 0,
-        }
     }
 
     /// Arena word of a kernel's only result.

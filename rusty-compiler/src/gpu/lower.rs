@@ -1,6 +1,5 @@
 //! From plan kernels to launches: which kernel runs, what it is specialised for, and the scalars of each launch.
 
-use super::kernels::attention::AttentionConfig;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::choose::ChooseConfig;
 use super::kernels::delta::{Adapters, ShrinkConfig};
@@ -11,10 +10,10 @@ use super::kernels::sink::{Store, Target as StoreTarget};
 use super::stage::{Grid, Scalars, Stage, Template, When, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
-use crate::plan::{Anchor, Body, F32, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
+use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, KvFormat, Result};
 use rusty_backend::{DeviceBuffer, Target};
-use rusty_graph::{AttentionSpec, WeightId};
+use rusty_graph::WeightId;
 use std::collections::HashMap;
 
 /// What lowering needs to know.
@@ -37,7 +36,7 @@ impl Lowering<'_> {
         };
         for variant in &kernel.variants {
             let plane = match variant.name {
-                "gemv_plane" | "rows_plane" => self.target.plane_size,
+                "gemv_plane" | "rows_plane" | "experts_plane" => self.target.plane_size,
                 _ => 0,
             };
             match (&kernel.anchor, variant.name) {
@@ -64,12 +63,12 @@ impl Lowering<'_> {
                             .push((variant.rows, When::Decode(decode), launches));
                     }
                 }
-                (Anchor::Route { x, spec }, "experts") => {
+                (Anchor::Route { x, spec }, "experts_plane" | "experts_shared") => {
                     let launches = vec![self.route(kernel, *x, spec)?];
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
-                (Anchor::Experts { .. }, "experts") => {
-                    let launches = self.experts(kernel, store)?;
+                (Anchor::Experts { .. }, "experts_plane" | "experts_shared") => {
+                    let launches = self.experts(kernel, plane, store)?;
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
                 (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
@@ -274,69 +273,6 @@ impl Lowering<'_> {
         )
     }
 
-    fn attention(
-        &self,
-        kernel: &Kernel,
-        q: u16,
-        spec: &AttentionSpec,
-        decode: bool,
-    ) -> Result<Template> {
-        if spec.head_dim % 2 == 1 || !spec.heads.is_multiple_of(spec.kv_heads) {
-            return Err(self.refuse(
-                kernel,
-                "head width must be even, heads a multiple of key/value heads",
-            ));
-        }
-        let mut scalars = Scalars::default();
-        let (word, _) = self.activation(kernel, q)?;
-        let arg = scalars.push(word);
-        let places = self.places(kernel, &mut scalars);
-        let tails: Vec<Store> = kernel
-            .tails
-            .iter()
-            .map(|t| self.store(t, &places, Source::Given, &mut scalars))
-            .collect();
-        let mut config = AttentionConfig {
-            units: 128.min(self.target.max_units),
-            rows: if decode { 1 } else { ATTENTION_ROWS },
-            heads: spec.heads,
-            kv_heads: spec.kv_heads,
-            head_dim: spec.head_dim,
-            scale: F32::new(spec.scale),
-            window: spec.window,
-            softcap: spec.softcap.map(F32::new),
-            kv: self.kv,
-            arg,
-            unit: super::kernels::contract::UnitConfig {
-                parts: vec![0],
-                tails,
-                arg: 0,
-            },
-        };
-        while config.rows > 1
-            && (config.shared_bytes() > self.target.shared_bytes || config.queries() > 32)
-        {
-            config.rows /= 2;
-        }
-        if config.shared_bytes() > self.target.shared_bytes {
-            let (needs, has) = (config.shared_bytes(), self.target.shared_bytes);
-            return Err(self.refuse(
-                kernel,
-                format!("needs {needs} bytes of shared memory; there are {has}"),
-            ));
-        }
-        let grid = Grid::Attention {
-            kv_heads: spec.kv_heads,
-        };
-        Ok(template(
-            kernel,
-            Kind::Attention(config),
-            grid,
-            scalars,
-            None,
-        ))
-    }
-
     fn choose(&self, kernel: &Kernel, x: u16) -> Result<Template> {
         let mut scalars = Scalars::default();
         let (word, width) = self.activation(kernel, x)?;
@@ -383,9 +319,6 @@ impl Lowering<'_> {
         made
     }
 }
-
-/// Query rows of an attention tile, where shared memory allows.
-pub(super) const ATTENTION_ROWS: u32 = 8;
 
 /// A team with about `wanted` units: a power of two, whole planes, at most 256.
 pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {

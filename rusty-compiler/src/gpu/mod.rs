@@ -10,6 +10,7 @@
 //! buffers in the same order, at most seven with the info block, so it fits every device's limit.
 
 mod adapters;
+mod attention;
 mod contraction;
 mod executable;
 mod experts;

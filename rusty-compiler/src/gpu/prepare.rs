@@ -1,7 +1,7 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
+use super::attention::ATTENTION_ROWS;
 use super::kernels::sink::token_words;
-use super::lower::ATTENTION_ROWS;
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};

@@ -1,5 +1,6 @@
 //! A plan kernel ready to be launched: templates from which each step's launches are made.
 
+use super::kernels::delta::SHRINK_CUBES;
 use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;
 use rusty_backend::DeviceBuffer;
@@ -17,6 +18,29 @@ pub(super) enum Grid {
     Lanes { lanes: u32, per_row: u32 },
     /// One per attention tile and key/value head.
     Attention { kv_heads: u32 },
+}
+
+impl Grid {
+    /// Groups of a launch over `rows` rows and `tiles` attention tiles, at most `max` in each dimension.
+    pub fn groups(self, rows: u32, tiles: u32, max: [u32; 3]) -> [u32; 3] {
+        let spread = |count: u32| {
+            let x = count.min(max[0].min(1 << 15));
+            [x, count.div_ceil(x)]
+        };
+        match self {
+            Grid::Rows { y } => [rows, y, 1],
+            Grid::Tiles { tiles, rows: batch } => {
+                let [x, y] = spread(tiles);
+                [x, y, rows.div_ceil(batch)]
+            }
+            Grid::Lanes { lanes, per_row } => {
+                let [x, y] = spread(lanes);
+                [x, y, rows * per_row]
+            }
+            Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
+            Grid::Attention { kv_heads } => [tiles, kv_heads, 1],
+        }
+    }
 }
 
 /// A launch for any number of rows.

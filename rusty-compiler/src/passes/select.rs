@@ -82,8 +82,15 @@ const RULES: &[Rule] = &[
     Rule {
         anchor: experts,
         up_to: ANY,
+        needs: planes,
+        name: "experts_plane",
+        dispatches: 1,
+    },
+    Rule {
+        anchor: experts,
+        up_to: ANY,
         needs: gpu,
-        name: "experts",
+        name: "experts_shared",
         dispatches: 1,
     },
     Rule {

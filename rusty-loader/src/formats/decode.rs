@@ -232,14 +232,15 @@ impl Unit {
 }
 
 impl Steps {
+    /// Bits of a code.
+    pub fn width(&self) -> u32 {
+        let ends = self.fields.iter().map(|f| f.place + f.bits);
+        ends.max().unwrap_or(0)
+    }
+
     /// The least and the largest number.
     pub fn range(&self) -> (i32, i32) {
-        let width = self
-            .fields
-            .iter()
-            .map(|f| f.place + f.bits)
-            .max()
-            .unwrap_or(0);
+        let width = self.width();
         let ends = match self.signed {
             true => [1u32 << (width - 1), (1 << (width - 1)) - 1],
             false => [0, (1 << width) - 1],

@@ -2,8 +2,8 @@
 //! then whole-number steps of the block's unit, then the codes that fit those best.
 //!
 //! The searches are those of ggml's `make_qx_quants` and `make_qkx2_quants` (`ggml-quants.c`): a range of candidate scales,
-//! for each the codes it gives, for those codes the scale by weighted least squares. Bytes may differ from ggml's, errors
-//! do not exceed them.
+//! for each the codes it gives, for those codes the scale by weighted least squares. Bytes may differ from ggml's; on the
+//! golden blocks the error is at most three hundredths above theirs.
 
 use half::f16;
 

@@ -28,13 +28,7 @@ impl Moments {
         let Some(steps) = steps else {
             return Self::of([1.0].into_iter());
         };
-        let width = steps
-            .fields
-            .iter()
-            .map(|f| f.place + f.bits)
-            .max()
-            .unwrap_or(0);
-        Self::of((0..1u32 << width).map(|code| steps.number(code) as f32))
+        Self::of((0..1u32 << steps.width()).map(|code| steps.number(code) as f32))
     }
 }
 
@@ -44,12 +38,11 @@ impl Spread {
         let bits = codec.code_bits();
         let levels = Moments::of((0..=(0xffu8 >> (8 - bits))).map(|c| codec.level(c) as f32));
         let steps = Moments::of_steps(codec.scale.steps);
-        let Some(min) = &codec.min else {
-            let unit = deviation / (levels.rms * steps.rms * codec.scale.factor);
-            return Self { unit, min: 0.0 };
-        };
         // Scales and minima vary apart, so a product's deviation has the mean of the levels in it.
         let unit = deviation / (levels.rms * steps.rms * codec.scale.factor);
+        let Some(min) = &codec.min else {
+            return Self { unit, min: 0.0 };
+        };
         let mean = unit * codec.scale.factor * steps.mean * levels.mean;
         let min = mean / (Moments::of_steps(min.steps).mean * min.factor);
         Self { unit, min }

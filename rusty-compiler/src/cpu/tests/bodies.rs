@@ -1,7 +1,8 @@
 //! Elementwise functions and the registers of bodies.
 
 use super::levels;
-use crate::cpu::body::{self, Lanes, Registers};
+use crate::cpu::body::{self, Lanes};
+use crate::cpu::registers::Registers;
 use crate::cpu::simd::{LANES, Vector, math, per_isa};
 use rusty_graph::UnaryOp;
 

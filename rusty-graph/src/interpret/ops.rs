@@ -1,0 +1,226 @@
+//! What each op computes, in the plainest way: sums in double precision, nothing shared between rows.
+
+use super::{Matrix, SiteLora};
+use crate::{AttentionSpec, BinaryOp, RopeLayout, RopeSpec, RouteSpec, UnaryOp};
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| f64::from(*a) * f64::from(*b))
+        .sum()
+}
+
+pub(super) fn product(x: &Matrix, w: &Matrix) -> Matrix {
+    let mut out = Matrix::zeros(x.rows, w.rows);
+    for row in 0..x.rows {
+        for n in 0..w.rows {
+            out.row_mut(row)[n] = dot(x.row(row), w.row(n)) as f32;
+        }
+    }
+    out
+}
+
+pub(super) fn add_delta(out: &mut Matrix, x: &Matrix, delta: &SiteLora) {
+    let rank = delta.a.len() / x.width;
+    for row in 0..x.rows {
+        let low: Vec<f64> = delta
+            .a
+            .chunks(x.width)
+            .map(|a| dot(a, x.row(row)))
+            .collect();
+        for (y, b) in out.row_mut(row).iter_mut().zip(delta.b.chunks(rank.max(1))) {
+            let sum: f64 = b.iter().zip(&low).map(|(b, u)| f64::from(*b) * u).sum();
+            *y += (f64::from(delta.scale) * sum) as f32;
+        }
+    }
+}
+
+pub(super) fn unary(op: UnaryOp, x: f32) -> f32 {
+    let x = f64::from(x);
+    let y = match op {
+        UnaryOp::Silu => x / (1.0 + (-x).exp()),
+        UnaryOp::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
+        UnaryOp::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        UnaryOp::Tanh => x.tanh(),
+        UnaryOp::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        UnaryOp::Relu => x.max(0.0),
+        UnaryOp::Neg => -x,
+    };
+    y as f32
+}
+
+/// The error function by its Taylor series near 0 and its continued fraction beyond (Abramowitz and Stegun,
+/// 7.1.6 and 7.1.14), to double precision.
+fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    if a > 6.0 {
+        return x.signum();
+    }
+    if a < 3.0 {
+        let (mut term, mut sum) = (a, a);
+        for n in 1..200 {
+            term *= 2.0 * a * a / (2.0 * f64::from(n) + 1.0);
+            sum += term;
+        }
+        return x.signum() * 2.0 / std::f64::consts::PI.sqrt() * (-a * a).exp() * sum;
+    }
+    let fraction = (1..=120).rev().fold(a, |f, n| a + f64::from(n) / 2.0 / f);
+    x.signum() * (1.0 - (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt()))
+}
+
+/// Lane by lane; one row (a weight vector) or one lane per row is broadcast.
+pub(super) fn binary(op: BinaryOp, a: &Matrix, b: &Matrix) -> Matrix {
+    let (rows, width) = (a.rows.max(b.rows), a.width.max(b.width));
+    let at = |m: &Matrix, row: usize, lane: usize| {
+        m.row(if m.rows == 1 { 0 } else { row })[if m.width == 1 { 0 } else { lane }]
+    };
+    let mut out = Matrix::zeros(rows, width);
+    for row in 0..rows {
+        for lane in 0..width {
+            let (a, b) = (at(a, row, lane), at(b, row, lane));
+            out.row_mut(row)[lane] = match op {
+                BinaryOp::Add => a + b,
+                BinaryOp::Sub => a - b,
+                BinaryOp::Mul => a * b,
+                BinaryOp::Div => a / b,
+            };
+        }
+    }
+    out
+}
+
+pub(super) fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Matrix {
+    let mut out = x.clone();
+    for lanes in out.data.chunks_mut(group) {
+        let factor = 1.0 / (dot(lanes, lanes) / group as f64 + f64::from(eps)).sqrt();
+        for (lane, w) in lanes.iter_mut().zip(weight) {
+            *lane = (f64::from(*lane) * factor * f64::from(*w)) as f32;
+        }
+    }
+    out
+}
+
+pub(super) fn routes(logits: &Matrix, spec: &RouteSpec) -> Matrix {
+    let mut out = Matrix::zeros(logits.rows, 2 * spec.used as usize);
+    for row in 0..logits.rows {
+        spec.choose(logits.row(row), out.row_mut(row));
+    }
+    out
+}
+
+pub(super) fn experts<'a>(
+    x: &Matrix,
+    routes: &Matrix,
+    weight: impl Fn(usize) -> &'a Matrix,
+    combine: bool,
+) -> Matrix {
+    let (n, k) = (weight(0).rows, weight(0).width);
+    let used = routes.width / 2;
+    let mut out = Matrix::zeros(x.rows, if combine { n } else { used * n });
+    for row in 0..x.rows {
+        let (chosen, weights) = routes.row(row).split_at(used);
+        let mut sums = vec![0.0; out.width];
+        for (j, (e, by)) in chosen.iter().zip(weights).enumerate() {
+            let w = weight(*e as usize);
+            let input = if combine {
+                &x.row(row)[j * k..][..k]
+            } else {
+                x.row(row)
+            };
+            let (first, by) = if combine {
+                (0, f64::from(*by))
+            } else {
+                (j * n, 1.0)
+            };
+            for (i, sum) in sums[first..][..n].iter_mut().enumerate() {
+                *sum += by * dot(input, w.row(i));
+            }
+        }
+        for (out, sum) in out.row_mut(row).iter_mut().zip(sums) {
+            *out = sum as f32;
+        }
+    }
+    out
+}
+
+pub(super) fn rotate(x: &Matrix, spec: &RopeSpec, head_dim: usize) -> Matrix {
+    let positions: Vec<u32> = (0..x.rows as u32).collect();
+    let table = spec.table(&positions, x.rows as u32);
+    let dims = spec.dims as usize;
+    let mut out = x.clone();
+    for (row, turns) in (0..x.rows).zip(table.chunks(dims)) {
+        for head in out.row_mut(row).chunks_mut(head_dim) {
+            for (pair, turn) in turns.chunks(2).enumerate() {
+                let (i, j) = match spec.layout {
+                    RopeLayout::Half => (pair, pair + dims / 2),
+                    RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
+                };
+                let (a, b) = (head[i], head[j]);
+                head[i] = a * turn[0] - b * turn[1];
+                head[j] = b * turn[0] + a * turn[1];
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix) -> Matrix {
+    let d = spec.head_dim as usize;
+    let shared = (spec.heads / spec.kv_heads) as usize;
+    let mut out = Matrix::zeros(q.rows, q.width);
+    for row in 0..q.rows {
+        let first = spec
+            .window
+            .map_or(0, |w| (row + 1).saturating_sub(w as usize));
+        for head in 0..spec.heads as usize {
+            let lanes = |m: &'_ Matrix, row: usize| m.row(row)[head / shared * d..][..d].to_vec();
+            let query = &q.row(row)[head * d..][..d];
+            let scores: Vec<f64> = (first..=row)
+                .map(|at| {
+                    let score = f64::from(spec.scale) * dot(query, &lanes(k, at));
+                    let cap = |c: f32| f64::from(c) * (score / f64::from(c)).tanh();
+                    spec.softcap.map_or(score, cap)
+                })
+                .collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let mut sums = vec![0.0; d];
+            for (at, weight) in (first..=row).zip(&weights) {
+                for (sum, value) in sums.iter_mut().zip(lanes(v, at)) {
+                    *sum += weight / total * f64::from(value);
+                }
+            }
+            for (lane, sum) in out.row_mut(row)[head * d..][..d].iter_mut().zip(sums) {
+                *lane = sum as f32;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::erf;
+
+    /// Values of Abramowitz and Stegun, table 7.1, and the two branches' meeting point.
+    #[test]
+    fn erf_is_the_tabulated_function() {
+        for (x, want) in [
+            (0.0, 0.0),
+            (0.5, 0.5204998778),
+            (1.0, 0.8427007929),
+            (2.0, 0.9953222650),
+            (3.0, 0.9999779095),
+        ] {
+            assert!(
+                (erf(x) - want).abs() < 1e-10 && (erf(-x) + want).abs() < 1e-10,
+                "{x}"
+            );
+        }
+        assert!((erf(3.0 - 1e-13) - erf(3.0)).abs() < 1e-12);
+    }
+}
