@@ -3,7 +3,7 @@
 
 use rusty_loader::gguf::write::GgufWriter;
 use rusty_loader::meta::keys;
-use rusty_loader::{Format, Meta, ModelFile};
+use rusty_loader::{Format, Meta, ModelFile, WeightView};
 
 /// Settings that a GGUF states under its architecture's prefix.
 const STATED: [&str; 29] = [
@@ -65,6 +65,18 @@ fn relative(file: &dyn ModelFile, attn_factor: &Meta) -> Meta {
     Meta::F64(attn_factor.as_f64().expect("a number") / usual)
 }
 
+/// What Phi-3's files store as one, and the parts.
+const FUSED: [(&str, &[&str]); 2] = [
+    (".attn_qkv.", &[".attn_q.", ".attn_k.", ".attn_v."]),
+    (".ffn_up.", &[".ffn_gate.", ".ffn_up."]),
+];
+
+fn decoded(view: &WeightView) -> Vec<f32> {
+    let mut values = vec![0.0; view.elements()];
+    view.format.decode_row(&view.bytes, &mut values);
+    values
+}
+
 /// A matrix of all experts of a block.
 struct Stack {
     stem: String,
@@ -92,9 +104,23 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
     let mut data = vec![];
     let mut stacks: Vec<Stack> = vec![];
     for name in file.tensor_names() {
-        let view = file.tensor(&name).expect("tensor");
-        let mut values = vec![0.0; view.elements()];
-        view.format.decode_row(&view.bytes, &mut values);
+        let mut view = file.tensor(&name).expect("tensor");
+        let mut values = decoded(&view);
+        let mut parts = FUSED.iter().filter(|_| arch == "phi3");
+        let fused = parts.find(|(_, parts)| parts.iter().any(|p| name.contains(p)));
+        if let Some((fused, [first, others @ ..])) = fused {
+            if !name.contains(*first) {
+                continue;
+            }
+            for other in others {
+                let other = file.tensor(&name.replace(*first, other)).expect("a part");
+                values.extend(decoded(&other));
+                view.shape[0] += other.shape[0];
+            }
+            writer.tensor(&name.replace(*first, fused), Format::F32, &view.shape);
+            data.push(values);
+            continue;
+        }
         let heads = match name.split('.').nth(2) {
             Some("attn_q") => count(file, keys::HEAD_COUNT),
             Some("attn_k") => count(file, keys::HEAD_COUNT_KV),

@@ -1,9 +1,9 @@
 //! The model that an adapter is prepared for: its graph, and its weights where a kind of adapter needs them.
 
 use crate::{Error, Result};
-use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, SiteId, ValueId};
-use rusty_loader::ModelFile;
+use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, Site, SiteId, ValueId};
 use rusty_loader::tensor_names::module_from_hf;
+use rusty_loader::{ModelFile, fused};
 use std::path::Path;
 
 /// A base model.
@@ -19,7 +19,8 @@ pub struct Base<'a> {
 /// Where an adapter's module is in the model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
-    Site(SiteId),
+    /// A product, or several that files store as one: the module's outputs are theirs in this order.
+    Sites(Vec<SiteId>),
     Embedding,
     /// A norm, by its weight.
     Norm(String),
@@ -57,7 +58,12 @@ impl<'a> Base<'a> {
     /// The place with a canonical name.
     pub(crate) fn canonical(&self, name: &str) -> Option<Place> {
         if let Some(site) = self.graph.site_named(name) {
-            return Some(Place::Site(site));
+            return Some(Place::Sites(vec![site]));
+        }
+        let parts = fused::modules(name);
+        if !parts.is_empty() {
+            let sites = parts.iter().map(|part| self.graph.site_named(part));
+            return sites.collect::<Option<_>>().map(Place::Sites);
         }
         if name == "token_embd" {
             return Some(Place::Embedding);
@@ -68,6 +74,17 @@ impl<'a> Base<'a> {
                 && self.weight_name(n.inputs[1]) == Some(weight.as_str())
         });
         norms.then_some(Place::Norm(weight))
+    }
+
+    /// Sites of one input as a site of all their outputs.
+    pub(crate) fn joined(&self, sites: &[SiteId]) -> Site {
+        let parts: Vec<&Site> = sites.iter().map(|id| self.graph.site(*id)).collect();
+        let names: Vec<&str> = parts.iter().map(|site| site.name.as_str()).collect();
+        Site {
+            name: names.join("+"),
+            k: parts.first().map_or(0, |site| site.k),
+            n: parts.iter().map(|site| site.n).sum(),
+        }
     }
 
     fn weight_name(&self, value: ValueId) -> Option<&'a str> {

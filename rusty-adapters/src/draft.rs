@@ -91,6 +91,33 @@ impl Draft {
         Some(self)
     }
 
+    /// What it does to its site's outputs, cut into parts of these sizes.
+    pub fn cut(self, sizes: &[usize]) -> Vec<Self> {
+        if sizes.len() == 1 {
+            return vec![self];
+        }
+        let mut first = 0;
+        let parts = sizes.iter().map(|size| {
+            let rows = first..first + size;
+            first = rows.end;
+            let part = |v: &Option<Vec<f32>>| v.as_ref().map(|v| v[rows.clone()].to_vec());
+            Self {
+                rank: self.rank,
+                a: self.a.clone(),
+                b: self.b[rows.start * self.rank..rows.end * self.rank].to_vec(),
+                scale: self.scale.clone(),
+                gain_in: self.gain_in.clone(),
+                gain_out: part(&self.gain_out),
+                bias: part(&self.bias),
+                new_bias: part(&self.new_bias),
+                magnitude: part(&self.magnitude),
+                input_ratio: self.input_ratio.clone(),
+                format: self.format,
+            }
+        });
+        parts.collect()
+    }
+
     /// The tables of a slot.
     pub fn delta(
         mut self,

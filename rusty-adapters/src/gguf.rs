@@ -82,10 +82,30 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
         let parts: &mut Parts = modules.by_name.entry(module).or_default();
         parts.insert(part, tensor);
     }
+    rename_fused(&mut modules, base);
     let config = Config::plain(alpha);
     let mut assembly = Assembly::new(*base, path, &config);
     assembly.read(modules)?;
     assembly.finish(&name, precision)
+}
+
+/// GGUF calls the fused product of gate and up `ffn_up`: what has the rows of both is that product.
+fn rename_fused(modules: &mut Modules, base: &Base<'_>) {
+    let rows = |module: &str| Some(base.graph.site(base.graph.site_named(module)?).n as usize);
+    let both = |module: &str, parts: &Parts| {
+        let stem = module.strip_suffix(".ffn_up")?;
+        let all = rows(&format!("{stem}.ffn_gate"))? + rows(module)?;
+        let stored = parts.get("lora_B.weight")?.shape.first()?;
+        (*stored == all).then(|| (module.to_string(), format!("{stem}.ffn_gate_up")))
+    };
+    let fused: Vec<_> = (modules.by_name.iter())
+        .filter_map(|(module, parts)| both(module, parts))
+        .collect();
+    for (module, renamed) in fused {
+        if let Some(parts) = modules.by_name.remove(&module) {
+            modules.by_name.insert(renamed, parts);
+        }
+    }
 }
 
 /// Module and part of a tensor, in the order of checkpoints.
@@ -119,8 +139,12 @@ fn place(
             Ok((module, "lora_embedding_A", tensor))
         }
         Place::Embedding => Ok((module, "lora_embedding_B", tensor)),
-        Place::Site(_) if is_a => Ok((module, "lora_A.weight", tensor)),
-        Place::Site(id) => {
+        Place::Sites(_) if is_a => Ok((module, "lora_A.weight", tensor)),
+        Place::Sites(ids) => {
+            let [id] = ids[..] else {
+                // Files that keep pairs interleaved have no fused products.
+                return Ok((module, "lora_B.weight", tensor));
+            };
             let heads = base.rotated_heads(id).filter(|_| interleaved);
             if let Some(head_dim) = heads {
                 let rank = tensor.matrix(path)?.1;

@@ -6,6 +6,112 @@ use std::collections::HashMap;
 use crate::meta::keys;
 use crate::{Meta, WeightView};
 
+/// A part of a stored tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Canonical name.
+    pub name: String,
+    /// Its rows; the elements of a bias. Parts follow each other.
+    pub rows: usize,
+}
+
+/// What a stored tensor of a canonical name consists of: itself, where it is not a fused one or its rows are not those
+/// of the parts. `size` gives the model's sizes by canonical key.
+pub fn parts(size: impl Fn(&str) -> Option<usize>, name: &str, shape: &[usize]) -> Vec<Part> {
+    let rows = match shape {
+        [parts, count, _] => parts.saturating_mul(*count),
+        shape => shape.first().copied().unwrap_or(1),
+    };
+    let whole = |name: &str| {
+        vec![Part {
+            name: name.to_owned(),
+            rows,
+        }]
+    };
+    let Some((block, leaf)) = name.rsplit_once('.') else {
+        return whole(name);
+    };
+    if let Some(block) = lone_expert(block) {
+        return whole(&format!("{block}.{leaf}"));
+    }
+    if let [experts, rows, _] = *shape
+        && block.ends_with("_exps")
+        && size(keys::EXPERT_COUNT) == Some(experts)
+        // Whatever a file claims: no list of names longer than what it could hold.
+        && experts <= MOST_EXPERTS
+    {
+        let name = |e| format!("{block}.{e}.{leaf}");
+        return (0..experts)
+            .map(|e| Part {
+                name: name(e),
+                rows,
+            })
+            .collect();
+    }
+    let (stem, module) = block.rsplit_once('.').unwrap_or(("", block));
+    let named: Vec<Part> = siblings(&size, module)
+        .into_iter()
+        .map(|(part, rows)| Part {
+            name: format!("{stem}.{part}.{leaf}"),
+            rows,
+        })
+        .collect();
+    let sum = named
+        .iter()
+        .try_fold(0usize, |sum, p| sum.checked_add(p.rows));
+    match !named.is_empty() && sum == Some(rows) {
+        true => named,
+        false => whole(name),
+    }
+}
+
+/// More experts than any model has.
+const MOST_EXPERTS: usize = 1 << 16;
+
+/// Fused modules of a block, and the modules whose rows they hold.
+const FUSED: [(&str, &[&str]); 2] = [
+    ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
+    ("ffn_gate_up", &["ffn_gate", "ffn_up"]),
+];
+
+/// The modules that a fused one of a canonical name consists of: `blk.0.attn_qkv` of `blk.0.attn_q` and so on. Empty for
+/// any other.
+pub fn modules(name: &str) -> Vec<String> {
+    let (stem, module) = name.rsplit_once('.').unwrap_or(("", name));
+    let found = FUSED.iter().find(|(fused, _)| *fused == module);
+    let parts = found.map_or(&[][..], |(_, parts)| parts);
+    parts.iter().map(|part| format!("{stem}.{part}")).collect()
+}
+
+/// The products that a fused module of a block consists of, and the rows of each.
+fn siblings(size: &impl Fn(&str) -> Option<usize>, module: &str) -> Vec<(&'static str, usize)> {
+    let attention = || {
+        let heads = size(keys::HEAD_COUNT)?;
+        let head =
+            size(keys::KEY_LENGTH).or_else(|| size(keys::EMBEDDING_LENGTH)?.checked_div(heads))?;
+        let queries = heads.checked_mul(head)?;
+        let keys = size(keys::HEAD_COUNT_KV)
+            .unwrap_or(heads)
+            .checked_mul(head)?;
+        Some(vec![queries, keys, keys])
+    };
+    // GGUF calls the fused product by the name of its second part.
+    let module = if module == "ffn_up" {
+        "ffn_gate_up"
+    } else {
+        module
+    };
+    let rows = match module {
+        "attn_qkv" => attention(),
+        _ => size(keys::FEED_FORWARD_LENGTH).map(|inner| vec![inner, inner]),
+    };
+    let names = FUSED.iter().find(|(fused, _)| *fused == module);
+    match (names, rows) {
+        (Some((_, names)), Some(rows)) => names.iter().copied().zip(rows).collect(),
+        _ => vec![],
+    }
+}
+
 /// Replaces fused tensors by their parts. A tensor whose rows are not those of its parts stays as it is; the graph then
 /// misses the parts by name.
 pub(crate) fn split(
@@ -13,51 +119,22 @@ pub(crate) fn split(
     tensors: Vec<(String, WeightView)>,
 ) -> Vec<(String, WeightView)> {
     let size = |key: &str| Some(meta.get(key)?.as_u64()? as usize);
-    let sizes = || {
-        let heads = size(keys::HEAD_COUNT)?;
-        let head =
-            size(keys::KEY_LENGTH).or_else(|| size(keys::EMBEDDING_LENGTH)?.checked_div(heads))?;
-        let keys = size(keys::HEAD_COUNT_KV)
-            .unwrap_or(heads)
-            .checked_mul(head)?;
-        Some([heads.checked_mul(head)?, keys, keys])
-    };
-    let (qkv, inner) = (sizes(), size(keys::FEED_FORWARD_LENGTH));
     let mut out = Vec::with_capacity(tensors.len());
     for (name, view) in tensors {
-        let Some((block, leaf)) = name.rsplit_once('.') else {
-            out.push((name, view));
-            continue;
-        };
-        let (parts, rows): (&[&str], Vec<usize>) = match (block.rsplit('.').next(), qkv, inner) {
-            (Some("attn_qkv"), Some(rows), _) => (&["attn_q", "attn_k", "attn_v"], rows.to_vec()),
-            // GGUF calls the fused product by the name of its second part.
-            (Some("ffn_gate_up" | "ffn_up"), _, Some(inner)) => {
-                (&["ffn_gate", "ffn_up"], vec![inner, inner])
-            }
-            _ => (&[], vec![]),
-        };
-        if let Some(name) = lone_expert(block) {
-            out.push((format!("{name}.{leaf}"), view));
-            continue;
-        }
-        if let [experts, rows, _] = view.shape[..]
-            && block.ends_with("_exps")
-            && size(keys::EXPERT_COUNT) == Some(experts)
-            && view.bytes.len() >= experts
-            && let Some(views) = cut(&view, &vec![rows; experts])
+        let parts = parts(size, &name, &view.shape);
+        if let [one] = &parts[..]
+            && view.shape.len() != 3
         {
-            let named = views.into_iter().enumerate();
-            out.extend(named.map(|(e, v)| (format!("{block}.{e}.{leaf}"), v)));
+            out.push((one.name.clone(), view));
             continue;
         }
-        let stem = block.rsplit_once('.').map_or("", |(stem, _)| stem);
+        let rows: Vec<usize> = parts.iter().map(|p| p.rows).collect();
         match cut(&view, &rows) {
-            Some(views) => {
-                let named = parts.iter().zip(views);
-                out.extend(named.map(|(part, v)| (format!("{stem}.{part}.{leaf}"), v)));
+            Some(views) if parts[0].name != name => {
+                let named = parts.into_iter().zip(views);
+                out.extend(named.map(|(part, v)| (part.name, v)));
             }
-            None => out.push((name, view)),
+            _ => out.push((name, view)),
         }
     }
     out
@@ -87,8 +164,7 @@ fn cut(view: &WeightView, rows: &[usize]) -> Option<Vec<WeightView>> {
         [count] if view.format.block_len() == 1 => (count, view.format.block_bytes()),
         _ => return None,
     };
-    let total = rows.iter().try_fold(0usize, |sum, r| sum.checked_add(*r))?;
-    if total != count || view.bytes.len() != count * per_row {
+    if view.bytes.len() != count.checked_mul(per_row)? {
         return None;
     }
     let mut first = 0;

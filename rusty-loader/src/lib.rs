@@ -13,7 +13,7 @@ mod arch;
 pub mod bytes;
 pub mod error;
 pub mod formats;
-mod fused;
+pub mod fused;
 pub mod gguf;
 pub mod hub;
 pub mod integrity;

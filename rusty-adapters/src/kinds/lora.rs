@@ -97,7 +97,7 @@ impl Assembly<'_> {
                 .ok_or_else(|| Error::unsupported(self.path, format!("tensor '{}'", tensor.name)))
         };
         if let Some(weight) = parts.get("base_layer.weight") {
-            let new = self.other_than("token_embd.weight", weight, &[vocab, width])?;
+            let new = self.other_than(&["token_embd.weight"], weight, &[vocab, width])?;
             self.embedding.table = new
                 .and_then(|_| DeltaTable::new(weight.format, vocab, width, weight.bytes.clone()));
         }

@@ -31,6 +31,8 @@ struct Module<'a> {
     config: &'a Config,
     name: &'a str,
     parts: &'a Parts,
+    /// Where it acts, and what that is as one site.
+    ids: &'a [SiteId],
     site: &'a Site,
 }
 
@@ -129,8 +131,8 @@ impl<'a> Assembly<'a> {
         if let Some(leaf) = whole.into_iter().find(|leaf| parts.contains_key(leaf)) {
             return self.saved(name, &place, &parts[leaf], parts.get("bias"));
         }
-        let id = match place {
-            Place::Site(id) => id,
+        let ids = match place {
+            Place::Sites(ids) => ids,
             Place::Embedding => return self.embedding(name, parts),
             Place::Norm(_) => {
                 return Err(Error::unsupported(
@@ -139,20 +141,32 @@ impl<'a> Assembly<'a> {
                 ));
             }
         };
-        let graph = self.base.graph;
         let module = Module {
             path: self.path,
             config: self.config,
             name,
             parts,
-            site: graph.site(id),
+            ids: &ids,
+            site: &self.base.joined(&ids),
         };
-        let draft = self.draft(&module, id, shared)?;
-        self.drafts.insert(id, draft);
+        let draft = self.draft(&module, shared)?;
+        self.place(name, &ids, draft)
+    }
+
+    /// Gives sites that are one module their parts of what it does.
+    fn place(&mut self, name: &str, ids: &[SiteId], draft: Draft) -> Result<()> {
+        let rows = ids.iter().map(|id| self.base.graph.site(*id).n as usize);
+        for (id, draft) in ids.iter().zip(draft.cut(&rows.collect::<Vec<_>>())) {
+            if self.drafts.insert(*id, draft).is_some() {
+                let site = &self.base.graph.site(*id).name;
+                let reason = format!("'{name}' and another module both act at '{site}'");
+                return Err(Error::malformed(self.path, reason));
+            }
+        }
         Ok(())
     }
 
-    fn draft(&self, module: &Module<'_>, id: SiteId, shared: &vera::Shared) -> Result<Draft> {
+    fn draft(&self, module: &Module<'_>, shared: &vera::Shared) -> Result<Draft> {
         let (name, parts) = (module.name, module.parts);
         let bias = ["base_layer.bias", "bias"];
         let new_bias = bias.into_iter().find(|part| parts.contains_key(part));
@@ -169,7 +183,7 @@ impl<'a> Assembly<'a> {
         let mut draft = match self.config.kind {
             _ if only_bias => Draft::empty(rusty_loader::Format::F32),
             Kind::Lora => lora::draft(module)?,
-            Kind::Ia3 => ia3::draft(module, &self.base, id)?,
+            Kind::Ia3 => ia3::draft(module, &self.base)?,
             Kind::Loha => hadamard::draft(module)?,
             Kind::Lokr => kronecker::draft(module)?,
             Kind::Vera => vera::draft(module, shared)?,
@@ -179,8 +193,12 @@ impl<'a> Assembly<'a> {
             }
         };
         if let Some(weight) = parts.get("base_layer.weight") {
-            let old = self.base.site_weight(id).unwrap_or_default();
-            if let Some(new) = self.other_than(old, weight, &[module.n(), module.k()])? {
+            let old = module
+                .ids
+                .iter()
+                .filter_map(|id| self.base.site_weight(*id));
+            let (old, shape) = (old.collect::<Vec<_>>(), [module.n(), module.k()]);
+            if let Some(new) = self.other_than(&old, weight, &shape)? {
                 draft = draft.on(new, module.k()).ok_or_else(|| {
                     let what = format!("a new weight and gains at '{name}'");
                     Error::unsupported(self.path, what)
@@ -220,9 +238,12 @@ impl<'a> Assembly<'a> {
 
     /// The values of a base weight that came with the adapter, where they are not the model's own but for rounding: PEFT
     /// saves the weights of embeddings and heads beside their factors.
-    fn other_than(&self, old: &str, new: &Tensor, shape: &[usize]) -> Result<Option<Vec<f32>>> {
-        let old_values = self.base.weight(self.path, old)?;
-        let values = new.shaped(self.path, shape, &format!("'{old}'"))?;
+    fn other_than(&self, old: &[&str], new: &Tensor, shape: &[usize]) -> Result<Option<Vec<f32>>> {
+        let mut old_values = vec![];
+        for name in old {
+            old_values.extend(self.base.weight(self.path, name)?);
+        }
+        let values = new.shaped(self.path, shape, &format!("'{}'", old.join("+")))?;
         let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
             values.map(|v| f64::from(v).powi(2)).sum()
         };

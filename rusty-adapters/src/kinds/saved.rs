@@ -17,15 +17,15 @@ impl Assembly<'_> {
         weight: &Tensor,
         bias: Option<&Tensor>,
     ) -> Result<()> {
-        if let Some(bias) = bias.filter(|_| !matches!(place, Place::Site(_))) {
+        if let Some(bias) = bias.filter(|_| !matches!(place, Place::Sites(_))) {
             return Err(Error::unsupported(
                 self.path,
                 format!("tensor '{}'", bias.name),
             ));
         }
         match place {
-            Place::Site(id) => {
-                let site = self.base.graph.site(*id);
+            Place::Sites(ids) => {
+                let site = self.base.joined(ids);
                 let (n, k) = (site.n as usize, site.k as usize);
                 let label = format!("site '{}'", site.name);
                 let values = weight.shaped(self.path, &[n, k], &label)?;
@@ -33,7 +33,7 @@ impl Assembly<'_> {
                 if let Some(bias) = bias {
                     draft.new_bias = Some(bias.vector(self.path, n, &label)?);
                 }
-                self.drafts.insert(*id, draft);
+                self.place(name, ids, draft)?;
             }
             Place::Embedding => {
                 let graph = self.base.graph;

@@ -3,6 +3,7 @@
 
 use super::{HEAD, Merged};
 use crate::{Error, Result};
+use rusty_loader::fused::Part;
 use rusty_loader::{Format, SharedBytes, tensor_names};
 use safetensors::{Dtype, SafeTensors, View};
 use std::borrow::Cow;
@@ -42,6 +43,13 @@ pub(super) fn write(
     for path in &shards {
         files.push((path.clone(), SharedBytes::map_file(path)?));
     }
+    let mut stored = vec![];
+    for (path, bytes) in &files {
+        for (name, view) in parse(path, bytes)?.tensors() {
+            stored.extend(parts(merged, &name, view.shape()));
+        }
+    }
+    merged.check_all_stored(stored.iter())?;
     let done = Progress::new(&files, merged.unties, progress)?;
     for (i, (path, bytes)) in files.iter().enumerate() {
         let last = i + 1 == files.len();
@@ -86,10 +94,17 @@ fn parse<'a>(path: &Path, bytes: &'a SharedBytes) -> Result<SafeTensors<'a>> {
     SafeTensors::deserialize(bytes).map_err(|e| Error::malformed(path, e.to_string()))
 }
 
+/// The parts of a tensor with a checkpoint's name; none of a tensor that is not the model's.
+fn parts(merged: &Merged<'_>, name: &str, shape: &[usize]) -> Vec<Part> {
+    let canonical = tensor_names::from_hf(&merged.base.graph.arch, name);
+    canonical.map_or(vec![], |name| merged.parts(&name, shape))
+}
+
 /// A tensor that is made when it is written, so that no more than one is in memory.
 struct Tensor<'a> {
     merged: &'a Merged<'a>,
-    canonical: Option<String>,
+    /// None for a tensor that is not the model's.
+    parts: Vec<Part>,
     dtype: Dtype,
     shape: Vec<usize>,
     stored: Option<&'a [u8]>,
@@ -100,12 +115,10 @@ struct Tensor<'a> {
 
 impl Tensor<'_> {
     fn changed(&self) -> Result<Option<Vec<u8>>> {
-        let Some(name) = &self.canonical else {
+        let Some(values) = self.merged.stored_values(&self.parts)? else {
             return Ok(None);
         };
-        let Some(values) = self.merged.values(name)? else {
-            return Ok(None);
-        };
+        let name = &self.parts[0].name;
         let format = match self.dtype {
             Dtype::F32 => Format::F32,
             Dtype::F16 => Format::F16,
@@ -157,7 +170,7 @@ fn shard(
     for (name, view) in file.tensors() {
         let tensor = Tensor {
             merged,
-            canonical: tensor_names::from_hf(&merged.base.graph.arch, &name),
+            parts: parts(merged, &name, view.shape()),
             dtype: view.dtype(),
             shape: view.shape().to_vec(),
             stored: Some(view.data()),
@@ -174,7 +187,7 @@ fn shard(
         let dtype = tensors.values().next().map_or(Dtype::F32, |t| t.dtype);
         let head = Tensor {
             merged,
-            canonical: Some(HEAD.into()),
+            parts: merged.parts(HEAD, &shape),
             dtype,
             len: shape.iter().product::<usize>() * dtype.bitsize() / 8,
             shape,
@@ -198,6 +211,9 @@ fn shard(
 fn untie(out: &Path, shard: Option<&Path>) -> Result<()> {
     edit(&out.join("config.json"), |json| {
         json["tie_word_embeddings"] = false.into();
+        if let Some(text) = json.get_mut("text_config") {
+            text["tie_word_embeddings"] = false.into();
+        }
     })?;
     let index = out.join("model.safetensors.index.json");
     let shard = shard.and_then(|s| s.file_name()).and_then(|n| n.to_str());

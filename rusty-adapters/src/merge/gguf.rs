@@ -3,8 +3,10 @@
 use super::{HEAD, Merged};
 use crate::{Error, Result};
 use rusty_loader::Format;
+use rusty_loader::fused::Part;
 use rusty_loader::gguf::Gguf;
 use rusty_loader::gguf::write::GgufWriter;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -38,13 +40,20 @@ pub(super) fn write(
         }
     }
     let mut head = None;
+    let parts: BTreeMap<&str, Vec<Part>> = (file.tensors.iter())
+        .map(|info| {
+            let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
+            (info.name.as_str(), merged.parts(&info.name, &shape))
+        })
+        .collect();
+    merged.check_all_stored(parts.values().flatten())?;
     for info in &file.tensors {
         let stored = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
             let what = format!("tensor '{}' of type {}", info.name, info.kind.name);
             Error::unsupported(source, what)
         })?;
         let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
-        let format = match merged.changes.contains_key(&info.name) {
+        let format = match merged.touches(&parts[info.name.as_str()]) {
             true => format_of(stored),
             false => stored,
         };
@@ -66,12 +75,14 @@ pub(super) fn write(
         let bytes = stored.and_then(|info| file.tensor_bytes(info));
         let kind = stored.and_then(|info| Format::by_ggml_type(info.kind.id));
         let format = kind.or(head.as_ref().map(|(f, _)| *f));
-        let made = merged
-            .values(name)
-            .and_then(|values| match (values, format) {
-                (Some(values), Some(format)) => Ok(Some(merged.encode(name, &values, format)?.1)),
-                _ => Ok(None),
-            });
+        let values = match parts.get(name) {
+            Some(parts) => merged.stored_values(parts),
+            None => merged.values(name),
+        };
+        let made = values.and_then(|values| match (values, format) {
+            (Some(values), Some(format)) => Ok(Some(merged.encode(name, &values, format)?.1)),
+            _ => Ok(None),
+        });
         match made {
             Ok(Some(made)) => to.write_all(&made),
             Ok(None) => to.write_all(&bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?),

@@ -16,7 +16,8 @@ use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
-use std::collections::BTreeMap;
+use rusty_loader::fused::{self, Part};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Canonical names of the two tensors that a model may keep as one.
@@ -149,7 +150,51 @@ impl<'a> Merged<'a> {
         Ok(())
     }
 
-    /// The merged values of a tensor; none where it stays as it is.
+    /// The parts of a stored tensor of a canonical name.
+    fn parts(&self, name: &str, shape: &[usize]) -> Vec<Part> {
+        let size = |key: &str| Some(self.base.file?.meta(key)?.as_u64()? as usize);
+        fused::parts(size, name, shape)
+    }
+
+    /// Whether a stored tensor of these parts changes.
+    fn touches(&self, parts: &[Part]) -> bool {
+        parts.iter().any(|p| self.changes.contains_key(&p.name))
+    }
+
+    /// Refuses changes of what is not among the stored tensors' parts: they would be lost.
+    fn check_all_stored<'b>(&self, parts: impl Iterator<Item = &'b Part>) -> Result<()> {
+        let stored: BTreeSet<&str> = parts.map(|p| p.name.as_str()).collect();
+        let own = |name: &str| self.unties && name == HEAD;
+        let lost = self
+            .changes
+            .keys()
+            .find(|name| !own(name) && !stored.contains(name.as_str()));
+        match lost {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("a change of '{name}', which the model's files do not store,");
+                Err(Error::unsupported(self.out, what))
+            }
+        }
+    }
+
+    /// The merged values of a stored tensor, part by part; none where all stay as they are.
+    fn stored_values(&self, parts: &[Part]) -> Result<Option<Vec<f32>>> {
+        if !self.touches(parts) {
+            return Ok(None);
+        }
+        let mut all = vec![];
+        for part in parts {
+            let values = match self.values(&part.name)? {
+                Some(values) => values,
+                None => self.base.weight(self.out, &part.name)?,
+            };
+            all.extend(values);
+        }
+        Ok(Some(all))
+    }
+
+    /// The merged values of a part; none where it stays as it is.
     fn values(&self, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(what) = self.changes.get(name) else {
             return Ok(None);

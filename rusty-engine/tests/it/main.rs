@@ -12,6 +12,7 @@ mod gguf_twin;
 mod residency;
 mod samplers;
 mod sessions;
+mod stored_otherwise;
 
 use rusty_backend::{DeviceChoice, WgpuApi};
 use rusty_compiler::KvFormat;

@@ -1,0 +1,196 @@
+//! Adapters and merging where the files store the model in another way than the graph states it: fused products, and a
+//! text model inside one of several kinds of input.
+
+use super::adapters::assert_close;
+use super::gguf_twin::twin;
+use super::golden;
+use rusty_adapters::merge::{Method, merge};
+use rusty_adapters::{Precision, load, random};
+use rusty_backend::DeviceChoice;
+use rusty_compiler::KvFormat;
+use rusty_engine::{AdapterSet, Engine, EngineOptions};
+use rusty_loader::safetensors::SafetensorsFile;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+fn open(path: &Path) -> Engine {
+    let file = rusty_loader::open(path).expect("model");
+    let options = EngineOptions {
+        device: DeviceChoice::Cpu,
+        kv: KvFormat::F32,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::load(&*file, &options).expect("engine");
+    engine.keep_base(file.into());
+    engine
+}
+
+fn logits(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<f32> {
+    let tokens: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
+    engine.logits(&tokens, set).expect("logits")
+}
+
+fn read(path: &Path) -> Tensors {
+    let file = SafetensorsFile::open(path).expect("safetensors");
+    let names: Vec<String> = file.names().map(str::to_string).collect();
+    let read = |name: String| {
+        let view = file.tensor(&name).expect("tensor");
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        (name, (view.shape, values))
+    };
+    names.into_iter().map(read).collect()
+}
+
+fn write(tensors: &Tensors, path: &Path) {
+    let bytes = |v: &[f32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let data: Vec<_> = (tensors.iter())
+        .map(|(name, (shape, values))| (name, shape, bytes(values)))
+        .collect();
+    let views = data.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, (*shape).clone(), bytes).expect("view");
+        (name.as_str(), view)
+    });
+    safetensors::serialize_to_file(views, None, path).expect("written");
+}
+
+/// A golden model in single precision, so that merging rounds nothing.
+fn single_precision(model: &str, folder: &Path) -> PathBuf {
+    let (from, to) = (golden(model), folder.join("source"));
+    std::fs::create_dir_all(&to).expect("folder");
+    std::fs::copy(from.join("config.json"), to.join("config.json")).expect("config");
+    write(
+        &read(&from.join("model.safetensors")),
+        &to.join("model.safetensors"),
+    );
+    to
+}
+
+/// Numbers between -0.1 and 0.1 without pattern.
+fn noise(count: usize, seed: usize) -> Vec<f32> {
+    let value = |i: usize| ((i * 7919 + seed * 104_729) % 1009) as f32 / 5045.0 - 0.1;
+    (0..count).map(value).collect()
+}
+
+const FUSED: [&str; 4] = [
+    "self_attn.qkv_proj",
+    "self_attn.o_proj",
+    "mlp.gate_up_proj",
+    "mlp.down_proj",
+];
+
+/// A LoRA of rank 3 on every module of Phi-3 as PEFT writes it, and a checkpoint with `W + 2 B A` in place of `W`.
+fn fused_adapter(source: &Path, adapter: &Path, merged: &Path) {
+    const RANK: usize = 3;
+    let mut model = read(&source.join("model.safetensors"));
+    let mut factors = Tensors::new();
+    let changed = model
+        .iter_mut()
+        .filter(|(name, _)| FUSED.iter().any(|m| name.ends_with(&format!("{m}.weight"))));
+    for (seed, (name, (shape, weight))) in changed.enumerate() {
+        let (n, k) = (shape[0], shape[1]);
+        let (a, b) = (noise(RANK * k, 2 * seed), noise(n * RANK, 2 * seed + 1));
+        for (i, w) in weight.iter_mut().enumerate() {
+            let (row, column) = (i / k, i % k);
+            let product = (0..RANK).map(|r| b[row * RANK + r] * a[r * k + column]);
+            *w += 2.0 * product.sum::<f32>();
+        }
+        let module = name.strip_suffix(".weight").expect("a weight");
+        let stem = format!("base_model.model.{module}");
+        factors.insert(format!("{stem}.lora_A.weight"), (vec![RANK, k], a));
+        factors.insert(format!("{stem}.lora_B.weight"), (vec![n, RANK], b));
+    }
+    assert_eq!(factors.len(), 24);
+    for folder in [adapter, merged] {
+        std::fs::create_dir_all(folder).expect("folder");
+    }
+    let config = json!({
+        "peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK,
+        "target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    });
+    std::fs::write(adapter.join("adapter_config.json"), config.to_string()).expect("config");
+    write(&factors, &adapter.join("adapter_model.safetensors"));
+    std::fs::copy(source.join("config.json"), merged.join("config.json")).expect("config");
+    write(&model, &merged.join("model.safetensors"));
+}
+
+/// An adapter of fused modules is the model with that change, from a folder and from a GGUF; and merging writes it.
+#[test]
+fn fused_modules_are_several_sites() {
+    let folder = tempfile::tempdir().expect("folder");
+    let source = single_precision("models/phi3", folder.path());
+    let (adapter, by_hand) = (folder.path().join("lora"), folder.path().join("by-hand"));
+    fused_adapter(&source, &adapter, &by_hand);
+    let want = logits(&open(&by_hand), None);
+    let gguf = folder.path().join("phi3.gguf");
+    let file = rusty_loader::open(&source).expect("phi3");
+    std::fs::write(&gguf, twin(&*file)).expect("written");
+    let out = folder.path().join("merged");
+    for (source, out) in [(source, out.clone()), (gguf, out.with_extension("gguf"))] {
+        let engine = open(&source);
+        let base = engine.adapter_base();
+        let lora = load(&adapter, &base, Precision::Stored).expect("adapter");
+        merge(
+            &[(&lora, 1.0)],
+            Method::Linear,
+            &base,
+            (&source, &out),
+            &|_, _| {},
+        )
+        .expect("merged");
+        let what = source.display().to_string();
+        let lora = engine.attach(lora).expect("attached");
+        let plain = logits(&engine, None);
+        let most = plain.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        assert!(most.fold(0.0, f32::max) > 0.1, "the adapter does nothing");
+        assert_close(&what, &logits(&engine, lora), &want);
+        assert_close(&what, &logits(&open(&out), None), &want);
+    }
+}
+
+/// The text model of a checkpoint of several kinds of input is merged in its place; all other tensors stay.
+#[test]
+fn text_models_inside_others_merge() {
+    let folder = tempfile::tempdir().expect("folder");
+    let plain = golden("models/gemma3");
+    let source = folder.path().join("source");
+    std::fs::create_dir_all(&source).expect("folder");
+    let mut tensors: Tensors = read(&plain.join("model.safetensors"))
+        .into_iter()
+        .map(|(name, tensor)| (format!("language_model.{name}"), tensor))
+        .collect();
+    let picture = ("vision_tower.patch.weight", (vec![4, 8], noise(32, 5)));
+    tensors.insert(picture.0.into(), picture.1.clone());
+    write(&tensors, &source.join("model.safetensors"));
+    let config = std::fs::read(plain.join("config.json")).expect("config");
+    let config: Value = serde_json::from_slice(&config).expect("config");
+    let config = json!({"model_type": "gemma3", "text_config": config});
+    std::fs::write(source.join("config.json"), config.to_string()).expect("config");
+
+    let engine = open(&source);
+    assert_eq!(logits(&engine, None), logits(&open(&plain), None));
+    let base = engine.adapter_base();
+    let adapter = random("random", &base.graph.sites, 4, 9, Precision::F16);
+    let out = folder.path().join("merged");
+    let paths = (&*source, &*out);
+    let done = merge(&[(&adapter, 1.0)], Method::Linear, &base, paths, &|_, _| {});
+    done.expect("merged");
+    let want = logits(&engine, engine.attach(adapter).expect("attached"));
+    let most = |a: &[f32], b: &[f32]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max)
+    };
+    assert!(
+        most(&want, &logits(&engine, None)) > 0.05,
+        "the adapter does nothing"
+    );
+    assert_close("inside another", &logits(&open(&out), None), &want);
+    assert_eq!(read(&out.join("model.safetensors"))[picture.0], picture.1);
+}
