@@ -6,7 +6,17 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Format, Meta, ModelFile, WeightView};
 
 /// Settings that a GGUF states under its architecture's prefix.
-const STATED: [&str; 29] = [
+const STATED: [&str; 39] = [
+    keys::EXPERT_SHARED_COUNT,
+    keys::EXPERT_WEIGHTS_SCALE,
+    keys::EXPERT_GATING,
+    keys::EXPERT_GROUP_COUNT,
+    keys::EXPERT_GROUP_USED_COUNT,
+    keys::Q_LORA_RANK,
+    keys::KV_LORA_RANK,
+    keys::KEY_LENGTH_LATENT,
+    keys::VALUE_LENGTH_LATENT,
+    keys::ROPE_SCALING_MSCALE_ALL_DIM,
     keys::BLOCK_COUNT,
     keys::CONTEXT_LENGTH,
     keys::EMBEDDING_LENGTH,
@@ -65,10 +75,15 @@ fn relative(file: &dyn ModelFile, attn_factor: &Meta) -> Meta {
     Meta::F64(attn_factor.as_f64().expect("a number") / usual)
 }
 
-/// What Phi-3's files store as one, and the parts.
-const FUSED: [(&str, &[&str]); 2] = [
-    (".attn_qkv.", &[".attn_q.", ".attn_k.", ".attn_v."]),
-    (".ffn_up.", &[".ffn_gate.", ".ffn_up."]),
+/// What an architecture's files store as one, and the parts.
+const FUSED: [(&str, &str, &[&str]); 3] = [
+    (
+        "deepseek2",
+        ".attn_kv_a_mqa.",
+        &[".attn_kv_a.", ".attn_k_pe."],
+    ),
+    ("phi3", ".attn_qkv.", &[".attn_q.", ".attn_k.", ".attn_v."]),
+    ("phi3", ".ffn_up.", &[".ffn_gate.", ".ffn_up."]),
 ];
 
 fn decoded(view: &WeightView) -> Vec<f32> {
@@ -77,7 +92,7 @@ fn decoded(view: &WeightView) -> Vec<f32> {
     values
 }
 
-/// A matrix of all experts of a block.
+/// A matrix of all experts or heads of a block.
 struct Stack {
     stem: String,
     shape: Vec<usize>,
@@ -89,14 +104,19 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
     // Files of the Mistral family carry Llama's name.
     let arch = match file.arch() {
         "mistral" | "mixtral" => "llama",
+        "deepseek3" => "deepseek2",
         other => other,
     };
     let mut writer = GgufWriter::new(arch);
     for key in STATED {
         if let Some(value) = file.meta(key) {
-            let value = match key {
-                keys::ROPE_SCALING_ATTN_FACTOR => relative(file, value),
-                _ => value.clone(),
+            let tenth = |m: &Meta| Meta::F64(0.1 * m.as_f64().expect("a number"));
+            let (key, value) = match key {
+                keys::ROPE_SCALING_ATTN_FACTOR if arch != "deepseek2" => {
+                    (key, relative(file, value))
+                }
+                keys::ROPE_SCALING_MSCALE_ALL_DIM => (keys::ROPE_SCALING_YARN_LOG, tenth(value)),
+                _ => (key, value.clone()),
             };
             writer.meta(&format!("{arch}.{key}"), value);
         }
@@ -106,9 +126,9 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
     for name in file.tensor_names() {
         let mut view = file.tensor(&name).expect("tensor");
         let mut values = decoded(&view);
-        let mut parts = FUSED.iter().filter(|_| arch == "phi3");
-        let fused = parts.find(|(_, parts)| parts.iter().any(|p| name.contains(p)));
-        if let Some((fused, [first, others @ ..])) = fused {
+        let mut parts = FUSED.iter().filter(|(of, _, _)| *of == arch);
+        let fused = parts.find(|(_, _, parts)| parts.iter().any(|p| name.contains(p)));
+        if let Some((_, fused, [first, others @ ..])) = fused {
             if !name.contains(*first) {
                 continue;
             }
@@ -134,17 +154,22 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
             };
             interleave(&mut values, heads, row);
         }
-        match name.split_once("_exps.") {
+        let stacked = ["_exps.", ".attn_k_b.", ".attn_v_b."];
+        let split = stacked.iter().find_map(|s| {
+            let (stem, rest) = name.split_once(s)?;
+            Some((format!("{stem}{}", s.trim_end_matches('.')), rest))
+        });
+        match split {
             None => {
                 writer.tensor(&name, Format::F32, &view.shape);
                 data.push(values);
             }
-            // All experts of a block in one tensor.
+            // All experts, or heads, of a block in one tensor.
             Some((stem, expert)) => {
                 let known = stacks.iter().position(|s| s.stem == stem);
                 let at = known.unwrap_or_else(|| {
                     stacks.push(Stack {
-                        stem: stem.to_owned(),
+                        stem,
                         shape: view.shape.clone(),
                         experts: vec![],
                     });
@@ -158,7 +183,7 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
     for mut stack in stacks {
         stack.experts.sort_by_key(|(expert, _)| *expert);
         let shape = [&[stack.experts.len()][..], &stack.shape].concat();
-        writer.tensor(&format!("{}_exps.weight", stack.stem), Format::F32, &shape);
+        writer.tensor(&format!("{}.weight", stack.stem), Format::F32, &shape);
         data.push(
             stack
                 .experts

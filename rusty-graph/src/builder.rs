@@ -180,9 +180,49 @@ impl GraphBuilder {
         self.node(name, Op::Rope { rope, head_dim }, &[x])
     }
 
-    /// The experts that each row takes, by router logits `[T, experts]`.
-    pub fn route(&mut self, name: &str, logits: ValueId, spec: RouteSpec) -> Result<ValueId> {
-        self.node(name, Op::Route(spec), &[logits])
+    /// The experts that each row takes, by router logits `[T, experts]` and, where there is one, a bias `[experts]` on
+    /// their scores.
+    pub fn route(
+        &mut self,
+        name: &str,
+        logits: ValueId,
+        bias: Option<ValueId>,
+        spec: RouteSpec,
+    ) -> Result<ValueId> {
+        let inputs: Vec<ValueId> = std::iter::once(logits).chain(bias).collect();
+        self.node(name, Op::Route(spec), &inputs)
+    }
+
+    /// The product of each head's lanes with a matrix of its own, see [`Op::HeadMatMul`].
+    pub fn head_matmul(&mut self, name: &str, x: ValueId, weights: &[ValueId]) -> Result<ValueId> {
+        self.node(name, Op::HeadMatMul, &[&[x], weights].concat())
+    }
+
+    /// Lanes `first .. first + count` of each group of `group`.
+    pub fn lanes(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        group: u32,
+        first: u32,
+        count: u32,
+    ) -> Result<ValueId> {
+        let op = Op::Lanes {
+            group,
+            first,
+            count,
+        };
+        self.node(name, op, &[x])
+    }
+
+    /// The lanes of two values, `left` and `right` of them at a time.
+    pub fn join(
+        &mut self,
+        name: &str,
+        [a, b]: [ValueId; 2],
+        [left, right]: [u32; 2],
+    ) -> Result<ValueId> {
+        self.node(name, Op::Join { left, right }, &[a, b])
     }
 
     /// Products with the experts that each row takes, see [`Op::Experts`].
@@ -202,15 +242,18 @@ impl GraphBuilder {
     pub fn attention(
         &mut self,
         name: &str,
-        [q, k, v]: [ValueId; 3],
+        [q, k]: [ValueId; 2],
+        v: Option<ValueId>,
         spec: AttentionSpec,
     ) -> Result<ValueId> {
         let layer = self.graph.kv.len() as u32;
         let spec = AttentionSpec { layer, ..spec };
-        let attended = self.node(name, Op::Attention(spec), &[q, k, v])?;
+        let inputs: Vec<ValueId> = [q, k].into_iter().chain(v).collect();
+        let attended = self.node(name, Op::Attention(spec), &inputs)?;
         self.graph.kv.push(KvLayer {
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
+            values: spec.values,
         });
         Ok(attended)
     }

@@ -9,7 +9,10 @@ use rusty_loader::ModelFile;
 mod ops;
 
 use crate::{Error, Graph, Input, Node, Op, Result, SiteId, ValueId};
-use ops::{add_delta, attention, binary, experts, product, rms_norm, rotate, routes, unary};
+use ops::{
+    add_delta, attention, binary, experts, head_products, join, lanes, product, rms_norm, rotate,
+    routes, unary,
+};
 
 /// A matrix of f32, row by row. Weight vectors are one row; token ids are kept as numbers of width 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +199,26 @@ impl<'g> Interpreter<'g> {
                 }
                 out
             }
-            Op::Route(spec) => routes(operand(0), spec),
+            Op::Route(spec) => {
+                let bias = node.inputs.get(1).map(|b| values[b.index()].row(0));
+                routes(operand(0), bias, spec)
+            }
+            Op::HeadMatMul => {
+                let weights = &node.inputs[1..];
+                let weight = |head: usize| &values[weights[head].index()];
+                head_products(operand(0), weight, weights.len())
+            }
+            Op::Lanes {
+                group,
+                first,
+                count,
+            } => {
+                let (group, first) = (*group as usize, *first as usize);
+                lanes(operand(0), group, first..first + *count as usize)
+            }
+            Op::Join { left, right } => {
+                join(operand(0), operand(1), *left as usize, *right as usize)
+            }
             Op::Experts { combine } => {
                 let weights = &node.inputs[2..];
                 let weight = |e: usize| &values[weights[e].index()];
@@ -211,7 +233,10 @@ impl<'g> Interpreter<'g> {
             Op::Rope { rope, head_dim } => {
                 rotate(operand(0), self.graph.rope(*rope), *head_dim as usize)
             }
-            Op::Attention(spec) => attention(spec, operand(0), operand(1), operand(2)),
+            Op::Attention(spec) => {
+                let values = operand(node.inputs.len() - 1);
+                attention(spec, operand(0), operand(1), values)
+            }
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use rusty_loader::Format;
 
-use crate::{Dim, NodeId, Op, RopeId, RopeSpec, SiteId, Symbol, ValueId, WeightId};
+use crate::{
+    AttentionValues, Dim, NodeId, Op, RopeId, RopeSpec, SiteId, Symbol, ValueId, WeightId,
+};
 
 /// A value: the result of exactly one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +72,23 @@ pub struct KvLayer {
     pub kv_heads: u32,
     /// Width of a head.
     pub head_dim: u32,
+    /// Where values come from: those of keys take no room.
+    pub values: AttentionValues,
+}
+
+impl KvLayer {
+    /// Lanes of a token's keys.
+    pub fn key_lanes(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Lanes of a token's values that are stored beside its keys.
+    pub fn value_lanes(&self) -> u32 {
+        match self.values {
+            AttentionValues::Own => self.key_lanes(),
+            AttentionValues::OfKeys(_) => 0,
+        }
+    }
 }
 
 /// A network, independent of any device.

@@ -32,6 +32,9 @@ pub use error::{Error, Result};
 pub use ids::{NodeId, RopeId, SiteId, SymId, ValueId, WeightId};
 pub use interpret::Interpreter;
 pub use ir::{Graph, KvLayer, Node, Site, Value, WeightDecl};
-pub use op::{AttentionSpec, BinaryOp, Input, Op, OpClass, RouteScore, RouteSpec, UnaryOp};
+pub use op::{
+    AttentionSpec, AttentionValues, BinaryOp, GroupScore, Input, Op, OpClass, RouteGroups,
+    RouteScore, RouteSpec, UnaryOp,
+};
 pub use rope::{RopeLayout, RopeScaling, RopeSpec};
 pub use verify::verify;

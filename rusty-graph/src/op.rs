@@ -42,6 +42,15 @@ pub enum BinaryOp {
     Div,
 }
 
+/// What attention sums by its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionValues {
+    /// A third operand, heads as wide as the keys'.
+    Own,
+    /// The first lanes of each key: latent attention (arXiv 2405.04434), whose cache holds nothing else.
+    OfKeys(u32),
+}
+
 /// Attention over the paged cache of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
@@ -51,14 +60,26 @@ pub struct AttentionSpec {
     pub heads: u32,
     /// Key/value heads.
     pub kv_heads: u32,
-    /// Width of a head.
+    /// Width of a head's queries and keys.
     pub head_dim: u32,
+    /// What is summed.
+    pub values: AttentionValues,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// A token sees this many keys, itself included; `None`: all.
     pub window: Option<u32>,
     /// `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
+}
+
+impl AttentionSpec {
+    /// Width of a head's result.
+    pub fn value_dim(&self) -> u32 {
+        match self.values {
+            AttentionValues::Own => self.head_dim,
+            AttentionValues::OfKeys(lanes) => lanes,
+        }
+    }
 }
 
 /// How router logits become scores.
@@ -70,6 +91,26 @@ pub enum RouteScore {
     Sigmoid,
 }
 
+/// How a group of experts is scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupScore {
+    /// By its best expert (arXiv 2405.04434).
+    Best,
+    /// By the sum of its two best (arXiv 2412.19437).
+    BestTwo,
+}
+
+/// A choice of groups before that of experts: experts outside of the chosen groups are not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteGroups {
+    /// Groups, each of as many neighbouring experts.
+    pub count: u32,
+    /// Groups that a row takes.
+    pub used: u32,
+    /// By what they are chosen.
+    pub score: GroupScore,
+}
+
 /// Which experts a row takes, and with which weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteSpec {
@@ -79,6 +120,8 @@ pub struct RouteSpec {
     pub used: u32,
     /// Scores.
     pub score: RouteScore,
+    /// Groups among which experts are chosen first.
+    pub groups: Option<RouteGroups>,
     /// Whether the weights of the chosen ones are divided by their sum.
     pub normalize: bool,
     /// Factor on the weights.
@@ -102,7 +145,8 @@ pub enum Op {
         site: Option<SiteId>,
     },
     /// `(logits [T, E]) -> [T, 2 used]`: the indices of the chosen experts, in the order of their scores, then their
-    /// weights (arXiv 2401.04088).
+    /// weights (arXiv 2401.04088). With a second operand `bias [E]` experts are chosen by score plus bias, and weighted by
+    /// score alone (arXiv 2412.19437).
     Route(RouteSpec),
     /// `(x, routes [T, 2 used], w_0 [N, K], .., w_(E-1)) -> `the products of each row with the experts that it takes.
     /// With `combine` false `x [T, K]` gives `[T, used N]`, product by product; with `combine` `x [T, used K]` has an input
@@ -110,6 +154,24 @@ pub enum Op {
     Experts {
         /// Whether products are summed.
         combine: bool,
+    },
+    /// `(x [T, H K], w_0 [N, K], .., w_(H-1)) -> [T, H N]`: the product of each head's lanes with a matrix of its own.
+    HeadMatMul,
+    /// `(x [T, G group]) -> [T, G count]`: some lanes of each group.
+    Lanes {
+        /// Lanes of a group.
+        group: u32,
+        /// The first that is taken.
+        first: u32,
+        /// How many are.
+        count: u32,
+    },
+    /// `(a [T, G left], b [T, G right]) -> [T, G (left + right)]`: the lanes of two, group by group.
+    Join {
+        /// Lanes of a group of the first.
+        left: u32,
+        /// Lanes of a group of the second.
+        right: u32,
     },
     /// `(x) -> x'`.
     Unary(UnaryOp),
@@ -133,7 +195,7 @@ pub enum Op {
         head_dim: u32,
     },
     /// `(q [T, H d], k [T, G d], v [T, G d]) -> [T, H d]`: appends k and v to the layer's cache at the rows'
-    /// positions, then attends causally within each row's sequence.
+    /// positions, then attends causally within each row's sequence. Without `v` where values are lanes of the keys.
     Attention(AttentionSpec),
 }
 
@@ -152,6 +214,8 @@ pub enum OpClass {
     Contract,
     /// Moves whole rows.
     RowMove,
+    /// Each output lane is one lane of an operand, at another place.
+    LaneMove,
     /// Fused with nothing but its tail.
     Opaque,
 }
@@ -165,7 +229,8 @@ impl Op {
             Op::Rope { .. } => OpClass::LanePair,
             Op::RmsNorm { .. } => OpClass::RowReduce,
             Op::MatMul { .. } => OpClass::Contract,
-            Op::Route(_) | Op::Experts { .. } => OpClass::Opaque,
+            Op::Route(_) | Op::Experts { .. } | Op::HeadMatMul => OpClass::Opaque,
+            Op::Lanes { .. } | Op::Join { .. } => OpClass::LaneMove,
             Op::Gather | Op::SelectRows => OpClass::RowMove,
             Op::Attention(_) => OpClass::Opaque,
         }

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use rusty_loader::Format;
 
-use crate::text::{BINARY, UNARY};
+use crate::text::{BINARY, GROUP_SCORES, UNARY};
 use crate::{
-    AttentionSpec, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId, RopeLayout,
-    RopeScaling, RopeSpec, RouteScore, RouteSpec, Site, SiteId, SymId, Symbol, Value, ValueId,
-    WeightDecl, WeightId,
+    AttentionSpec, AttentionValues, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result,
+    RopeId, RopeLayout, RopeScaling, RopeSpec, RouteGroups, RouteScore, RouteSpec, Site, SiteId,
+    SymId, Symbol, Value, ValueId, WeightDecl, WeightId,
 };
 
 impl Graph {
@@ -160,6 +160,7 @@ fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
         "kv" => graph.kv.push(KvLayer {
             kv_heads: words.value("kv_heads")?,
             head_dim: words.value("head_dim")?,
+            values: values(words)?,
         }),
         "rope" => {
             next_id(words, "rope", graph.ropes.len())?;
@@ -270,9 +271,20 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
                 "sigmoid" => RouteScore::Sigmoid,
                 word => return Err(format!("'{word}' is no score")),
             },
+            groups: groups(words)?,
             normalize: words.value("normalize")?,
             scale: words.value("scale")?,
         }),
+        "head_matmul" => Op::HeadMatMul,
+        "lanes" => Op::Lanes {
+            group: words.value("group")?,
+            first: words.value("first")?,
+            count: words.value("count")?,
+        },
+        "join" => Op::Join {
+            left: words.value("left")?,
+            right: words.value("right")?,
+        },
         "experts" => Op::Experts {
             combine: words.value("combine")?,
         },
@@ -285,6 +297,7 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
             heads: words.value("heads")?,
             kv_heads: words.value("kv_heads")?,
             head_dim: words.value("head_dim")?,
+            values: values(words)?,
             scale: words.value("scale")?,
             window: words.optional("window")?,
             softcap: words.optional("softcap")?,
@@ -299,6 +312,25 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
             }
         }
     })
+}
+
+fn values(words: &mut Words<'_>) -> Parsed<AttentionValues> {
+    let lanes = words.optional("values_of_keys")?;
+    Ok(lanes.map_or(AttentionValues::Own, AttentionValues::OfKeys))
+}
+
+fn groups(words: &mut Words<'_>) -> Parsed<Option<RouteGroups>> {
+    let Some(count) = words.optional("groups")? else {
+        return Ok(None);
+    };
+    let word = words.attribute("group_score")?;
+    let score = GROUP_SCORES.iter().find(|(_, w)| *w == word);
+    let (score, _) = score.ok_or_else(|| format!("'{word}' is no score of a group"))?;
+    Ok(Some(RouteGroups {
+        count,
+        used: words.value("used_groups")?,
+        score: *score,
+    }))
 }
 
 fn rope(words: &mut Words<'_>) -> Parsed<RopeSpec> {

@@ -3,7 +3,9 @@
 //! Activations are `[rows, width]` with `rows` a symbol or a constant, token ids `[T]`, weights what their
 //! declaration says. The builder asks before it adds a node, the verifier asks again for every node.
 
-use crate::{AttentionSpec, Dim, Graph, Op, RouteSpec, SymId, Symbol, ValueId};
+use crate::{
+    AttentionSpec, AttentionValues, Dim, Graph, Op, RouteGroups, RouteSpec, SymId, Symbol, ValueId,
+};
 
 /// Rows of a step.
 pub const T: Dim = Dim::Sym(SymId(0));
@@ -52,6 +54,13 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
         }
         Op::Route(spec) => operands.route(spec),
         Op::Experts { combine } => operands.experts(*combine),
+        Op::HeadMatMul => operands.head_matmul(),
+        Op::Lanes {
+            group,
+            first,
+            count,
+        } => operands.lanes(*group, *first, *count),
+        Op::Join { left, right } => operands.join(*left, *right),
         Op::Unary(_) => operands.same(0),
         Op::Scale(c) if c.is_finite() => operands.same(0),
         Op::Scale(c) => Err(format!("scales by {c}")),
@@ -69,11 +78,15 @@ fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
     let wanted = match op {
         // As many weights as there are experts.
         Op::Experts { .. } => inputs.len().max(3),
-        Op::Route(_) => 1,
+        Op::HeadMatMul => inputs.len().max(2),
+        Op::Route(_) => inputs.len().clamp(1, 2),
         Op::Input(_) | Op::Weight(_) => 0,
-        Op::SelectRows | Op::Unary(_) | Op::Scale(_) | Op::Rope { .. } => 1,
-        Op::Gather | Op::MatMul { .. } | Op::Binary(_) | Op::RmsNorm { .. } => 2,
-        Op::Attention(_) => 3,
+        Op::SelectRows | Op::Unary(_) | Op::Scale(_) | Op::Rope { .. } | Op::Lanes { .. } => 1,
+        Op::Gather | Op::MatMul { .. } | Op::Binary(_) | Op::RmsNorm { .. } | Op::Join { .. } => 2,
+        Op::Attention(spec) => match spec.values {
+            AttentionValues::Own => 3,
+            AttentionValues::OfKeys(_) => 2,
+        },
     };
     if inputs.len() == wanted {
         Ok(())
@@ -175,7 +188,65 @@ impl Operands<'_> {
         if !(scale.is_finite() && scale > 0.0) {
             return Err(format!("scales weights by {scale}"));
         }
+        if let Some(groups) = spec.groups {
+            let RouteGroups {
+                count, used: taken, ..
+            } = groups;
+            let size = experts.checked_div(count).unwrap_or(0);
+            if size * count != experts || taken == 0 || taken > count || taken * size < used {
+                return Err(format!(
+                    "chooses {used} of {experts} experts in {taken} of {count} groups"
+                ));
+            }
+        }
+        if self.inputs.len() == 2 && self.vector(1)? != experts {
+            return Err(format!("the bias is not one of {experts} experts"));
+        }
         Ok(vec![rows, Dim::Const(2 * used)])
+    }
+
+    fn head_matmul(&self) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(0)?;
+        let heads = self.inputs.len() as u32 - 1;
+        let (n, k) = self.matrix(1)?;
+        for i in 2..self.inputs.len() {
+            if self.matrix(i)? != (n, k) {
+                return Err(format!("the matrix of head {} is no [{n}, {k}]", i - 1));
+            }
+        }
+        match (heads.checked_mul(k) == Some(width), heads.checked_mul(n)) {
+            (true, Some(output)) => Ok(vec![rows, Dim::Const(output)]),
+            _ => Err(format!(
+                "x has width {width}, not {heads} heads of {k} lanes"
+            )),
+        }
+    }
+
+    fn lanes(&self, group: u32, first: u32, count: u32) -> Result<Vec<Dim>, String> {
+        let (rows, width) = self.activation(0)?;
+        let inside = first.checked_add(count).is_some_and(|end| end <= group);
+        if count == 0 || !inside || width % group != 0 {
+            return Err(format!(
+                "takes {count} lanes from {first} of groups of {group} of {width}"
+            ));
+        }
+        Ok(vec![rows, Dim::Const(width / group * count)])
+    }
+
+    fn join(&self, left: u32, right: u32) -> Result<Vec<Dim>, String> {
+        let ((rows, a), (others, b)) = (self.activation(0)?, self.activation(1)?);
+        let groups = a.checked_div(left).unwrap_or(0);
+        let fits = groups > 0
+            && groups * left == a
+            && groups.checked_mul(right) == Some(b)
+            && right > 0
+            && rows == others;
+        match a.checked_add(b).filter(|_| fits) {
+            Some(width) => Ok(vec![rows, Dim::Const(width)]),
+            None => Err(format!(
+                "joins {left} lanes of {a} and {right} of {b}, rows {rows:?} and {others:?}"
+            )),
+        }
     }
 
     fn experts(&self, combine: bool) -> Result<Vec<Dim>, String> {
@@ -251,11 +322,9 @@ impl Operands<'_> {
     }
 
     fn attention(&self, spec: &AttentionSpec) -> Result<Vec<Dim>, String> {
-        let widths = [
-            self.activation(0)?,
-            self.activation(1)?,
-            self.activation(2)?,
-        ];
+        let widths = (0..self.inputs.len())
+            .map(|i| self.activation(i))
+            .collect::<Result<Vec<_>, _>>()?;
         if spec.kv_heads == 0 || spec.heads == 0 || !spec.heads.is_multiple_of(spec.kv_heads) {
             return Err(format!(
                 "{} query heads are no multiple of {} key heads",
@@ -281,6 +350,13 @@ impl Operands<'_> {
         if spec.softcap.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             return Err(format!("softcap {:?}", spec.softcap));
         }
-        Ok(vec![T, Dim::Const(widths[0].1)])
+        if spec.value_dim() == 0 || spec.value_dim() > spec.head_dim {
+            return Err(format!(
+                "values are {} lanes of keys of {}",
+                spec.value_dim(),
+                spec.head_dim
+            ));
+        }
+        Ok(vec![T, Dim::Const(spec.heads * spec.value_dim())])
     }
 }

@@ -19,8 +19,8 @@
 use std::fmt::{Display, Formatter, Result};
 
 use crate::{
-    BinaryOp, Dim, Graph, Input, Op, RopeLayout, RopeScaling, RopeSpec, RouteScore, Symbol,
-    UnaryOp, Value,
+    AttentionValues, BinaryOp, Dim, Graph, GroupScore, Input, Op, RopeLayout, RopeScaling,
+    RopeSpec, RouteScore, Symbol, UnaryOp, Value,
 };
 
 /// Elementwise functions of one operand by their word.
@@ -42,6 +42,12 @@ pub(crate) const BINARY: [(BinaryOp, &str); 4] = [
     (BinaryOp::Div, "div"),
 ];
 
+/// Scores of a group of experts by their word.
+pub(crate) const GROUP_SCORES: [(GroupScore, &str); 2] = [
+    (GroupScore::Best, "best"),
+    (GroupScore::BestTwo, "best_two"),
+];
+
 /// The word of an op of one of the tables above.
 fn word<T: PartialEq>(table: &[(T, &'static str)], op: &T) -> &'static str {
     table.iter().find(|(o, _)| o == op).map_or("?", |(_, w)| w)
@@ -58,7 +64,9 @@ impl Display for Graph {
             writeln!(f, "symbol {} max={}", s.name, s.max)?;
         }
         for kv in &self.kv {
-            writeln!(f, "kv kv_heads={} head_dim={}", kv.kv_heads, kv.head_dim)?;
+            write!(f, "kv kv_heads={} head_dim={}", kv.kv_heads, kv.head_dim)?;
+            values(f, kv.values)?;
+            writeln!(f)?;
         }
         for (i, spec) in self.ropes.iter().enumerate() {
             write!(f, "rope rope{i}")?;
@@ -118,6 +126,9 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::MatMul { .. } => f.write_str(" matmul"),
         Op::Route(_) => f.write_str(" route"),
         Op::Experts { .. } => f.write_str(" experts"),
+        Op::HeadMatMul => f.write_str(" head_matmul"),
+        Op::Lanes { .. } => f.write_str(" lanes"),
+        Op::Join { .. } => f.write_str(" join"),
         Op::Unary(op) => write!(f, " {}", word(&UNARY, op)),
         Op::Binary(op) => write!(f, " {}", word(&BINARY, op)),
         Op::Scale(_) => f.write_str(" scale"),
@@ -139,9 +150,21 @@ fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
                 f,
                 " experts={} used={} score={score} normalize={} scale={:?}",
                 r.experts, r.used, r.normalize, r.scale
-            )
+            )?;
+            let Some(groups) = r.groups else {
+                return Ok(());
+            };
+            let score = word(&GROUP_SCORES, &groups.score);
+            let (count, used) = (groups.count, groups.used);
+            write!(f, " groups={count} used_groups={used} group_score={score}")
         }
         Op::Experts { combine } => write!(f, " combine={combine}"),
+        Op::Lanes {
+            group,
+            first,
+            count,
+        } => write!(f, " group={group} first={first} count={count}"),
+        Op::Join { left, right } => write!(f, " left={left} right={right}"),
         Op::Scale(c) => write!(f, " by={c:?}"),
         Op::RmsNorm { eps, group } => write!(f, " eps={eps:?} group={group}"),
         Op::Rope { rope, head_dim } => write!(f, " spec={rope} head_dim={head_dim}"),
@@ -151,6 +174,7 @@ fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
                 " layer={} heads={} kv_heads={} head_dim={} scale={:?}",
                 a.layer, a.heads, a.kv_heads, a.head_dim, a.scale
             )?;
+            values(f, a.values)?;
             if let Some(window) = a.window {
                 write!(f, " window={window}")?;
             }
@@ -160,6 +184,14 @@ fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
             }
         }
         _ => Ok(()),
+    }
+}
+
+/// Nothing where attention has values of its own.
+fn values(f: &mut Formatter<'_>, values: AttentionValues) -> Result {
+    match values {
+        AttentionValues::Own => Ok(()),
+        AttentionValues::OfKeys(lanes) => write!(f, " values_of_keys={lanes}"),
     }
 }
 

@@ -212,7 +212,8 @@ fn owners(graph: &Graph) -> Result<()> {
                     return Err(invalid(name, format!("layer {} has no cache", spec.layer)));
                 };
                 layers[spec.layer as usize] += 1;
-                if (kv.kv_heads, kv.head_dim) != (spec.kv_heads, spec.head_dim) {
+                let cached = (kv.kv_heads, kv.head_dim, kv.values);
+                if cached != (spec.kv_heads, spec.head_dim, spec.values) {
                     return Err(invalid(name, "has other heads than its cache"));
                 }
             }

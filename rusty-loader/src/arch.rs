@@ -14,6 +14,16 @@ pub(crate) enum RopeLayout {
     Interleaved,
 }
 
+impl RopeLayout {
+    /// The word of [`keys::ROPE_LAYOUT`].
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RopeLayout::Half => "half",
+            RopeLayout::Interleaved => "interleaved",
+        }
+    }
+}
+
 /// An architecture's spelling in files.
 #[derive(Debug)]
 pub(crate) struct Arch {
@@ -23,8 +33,10 @@ pub(crate) struct Arch {
     gguf: &'static str,
     /// `model_type` of a `config.json`.
     hf: &'static str,
-    /// Pairs as a GGUF's q/k rows are laid out (Hugging Face's are always in halves here).
+    /// Pairs as a GGUF's q/k rows are laid out.
     pub(crate) gguf_rope: RopeLayout,
+    /// Pairs as Hugging Face's are.
+    pub(crate) hf_rope: RopeLayout,
     /// Activation of the feed-forward, which a GGUF does not state.
     pub(crate) gguf_act: &'static str,
     /// Modules of a block that Hugging Face's checkpoints name as others use for something else, and what they are.
@@ -64,6 +76,7 @@ const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
         gguf: id,
         hf: id,
         gguf_rope,
+        hf_rope: RopeLayout::Half,
         gguf_act: "silu",
         modules: &[],
         defaults: &[],
@@ -83,6 +96,12 @@ const GEMMA: Arch = Arch {
     ],
     norms_less_one: true,
     ..arch("gemma2", RopeLayout::Half)
+};
+
+const DEEPSEEK: Arch = Arch {
+    hf: "deepseek_v2",
+    hf_rope: RopeLayout::Interleaved,
+    ..arch("deepseek2", RopeLayout::Interleaved)
 };
 
 /// `Gemma3TextConfig` of transformers.
@@ -113,6 +132,17 @@ static ARCHS: &[Arch] = &[
     Arch {
         hf: "qwen3_moe",
         ..arch("qwen3moe", RopeLayout::Half)
+    },
+    DEEPSEEK,
+    // Its GGUFs carry its predecessor's name.
+    Arch {
+        id: "deepseek3",
+        hf: "deepseek_v3",
+        defaults: &[
+            (keys::EXPERT_GATING, Default::Size(2)),
+            (keys::EXPERT_WEIGHTS_NORM, Default::Flag(true)),
+        ],
+        ..DEEPSEEK
     },
     GEMMA,
     Arch {

@@ -1,4 +1,4 @@
-//! Products that files store as one tensor: the rows of queries, keys and values, of gate and up, or of all experts. Their
+//! Products that files store as one tensor: the rows of queries, keys and values, of gate and up, of all experts or heads. Their
 //! parts are rows of the same bytes, so taking them apart copies nothing.
 
 use std::collections::HashMap;
@@ -34,19 +34,21 @@ pub fn parts(size: impl Fn(&str) -> Option<usize>, name: &str, shape: &[usize]) 
     if let Some(block) = lone_expert(block) {
         return whole(&format!("{block}.{leaf}"));
     }
-    if let [experts, rows, _] = *shape
-        && block.ends_with("_exps")
-        && size(keys::EXPERT_COUNT) == Some(experts)
+    let count = match block.rsplit('.').next() {
+        Some("attn_k_b" | "attn_v_b") => size(keys::HEAD_COUNT),
+        Some(module) if module.ends_with("_exps") => size(keys::EXPERT_COUNT),
+        _ => None,
+    };
+    if let [stacked, rows, _] = *shape
+        && count == Some(stacked)
         // Whatever a file claims: no list of names longer than what it could hold.
-        && experts <= MOST_EXPERTS
+        && stacked <= MOST_STACKED
     {
-        let name = |e| format!("{block}.{e}.{leaf}");
-        return (0..experts)
-            .map(|e| Part {
-                name: name(e),
-                rows,
-            })
-            .collect();
+        let part = |i| Part {
+            name: format!("{block}.{i}.{leaf}"),
+            rows,
+        };
+        return (0..stacked).map(part).collect();
     }
     let (stem, module) = block.rsplit_once('.').unwrap_or(("", block));
     let named: Vec<Part> = siblings(&size, module)
@@ -65,11 +67,12 @@ pub fn parts(size: impl Fn(&str) -> Option<usize>, name: &str, shape: &[usize]) 
     }
 }
 
-/// More experts than any model has.
-const MOST_EXPERTS: usize = 1 << 16;
+/// More experts, or heads, than any model has.
+const MOST_STACKED: usize = 1 << 16;
 
 /// Fused modules of a block, and the modules whose rows they hold.
-const FUSED: [(&str, &[&str]); 2] = [
+const FUSED: [(&str, &[&str]); 3] = [
+    ("attn_kv_a_mqa", &["attn_kv_a", "attn_k_pe"]),
     ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
     ("ffn_gate_up", &["ffn_gate", "ffn_up"]),
 ];
@@ -103,6 +106,9 @@ fn siblings(size: &impl Fn(&str) -> Option<usize>, module: &str) -> Vec<(&'stati
     };
     let rows = match module {
         "attn_qkv" => attention(),
+        "attn_kv_a_mqa" => size(keys::KV_LORA_RANK)
+            .zip(size(keys::ROPE_DIMENSION_COUNT))
+            .map(|(rank, rotated)| vec![rank, rotated]),
         _ => size(keys::FEED_FORWARD_LENGTH).map(|inner| vec![inner, inner]),
     };
     let names = FUSED.iter().find(|(fused, _)| *fused == module);

@@ -17,6 +17,7 @@ pub mod fused;
 pub mod gguf;
 pub mod hub;
 pub mod integrity;
+mod latent;
 mod loaded;
 pub mod meta;
 pub mod model_file;

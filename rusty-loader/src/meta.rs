@@ -62,6 +62,24 @@ pub mod keys {
     pub const EXPERT_FEED_FORWARD_LENGTH: &str = "expert_feed_forward_length";
     /// Whether the weights of the experts that a token takes are divided by their sum.
     pub const EXPERT_WEIGHTS_NORM: &str = "expert_weights_norm";
+    /// Experts of a layer that every token takes; absent: none.
+    pub const EXPERT_SHARED_COUNT: &str = "expert_shared_count";
+    /// Factor on the weights of experts.
+    pub const EXPERT_WEIGHTS_SCALE: &str = "expert_weights_scale";
+    /// How router logits become scores: 1 softmax, 2 sigmoid.
+    pub const EXPERT_GATING: &str = "expert_gating_func";
+    /// Groups of experts, of which a token takes some; absent: one.
+    pub const EXPERT_GROUP_COUNT: &str = "expert_group_count";
+    /// Groups that a token takes.
+    pub const EXPERT_GROUP_USED_COUNT: &str = "expert_group_used_count";
+    /// Width of the row from which latent attention makes queries; absent: the hidden row.
+    pub const Q_LORA_RANK: &str = "attention.q_lora_rank";
+    /// Width of the row from which latent attention makes keys and values.
+    pub const KV_LORA_RANK: &str = "attention.kv_lora_rank";
+    /// Width of a head's keys and queries under latent attention.
+    pub const KEY_LENGTH_LATENT: &str = "attention.key_length_mla";
+    /// Width of a head's values under latent attention.
+    pub const VALUE_LENGTH_LATENT: &str = "attention.value_length_mla";
     /// RoPE base frequency.
     pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
     /// Rotated dimensions of a head (absent: all).
@@ -80,6 +98,8 @@ pub mod keys {
     pub const ROPE_SCALING_BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
     /// Whether YaRN's ramp ends on whole dimensions.
     pub const ROPE_SCALING_TRUNCATE: &str = "rope.scaling.truncate";
+    /// A tenth of mscale_all_dim, as GGUF states it.
+    pub const ROPE_SCALING_YARN_LOG: &str = "rope.scaling.yarn_log_multiplier";
     /// YaRN mscale (DeepSeek).
     pub const ROPE_SCALING_MSCALE: &str = "rope.scaling.mscale";
     /// YaRN mscale_all_dim (DeepSeek; its square also scales the attention).

@@ -28,10 +28,22 @@ const BLOCK: &[(&str, &str)] = &[
     ("mlp.gate", "ffn_gate_inp"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
     ("self_attn.qkv_proj", "attn_qkv"),
+    ("self_attn.q_a_proj", "attn_q_a"),
+    ("self_attn.q_a_layernorm", "attn_q_a_norm"),
+    ("self_attn.q_b_proj", "attn_q_b"),
+    ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+    ("self_attn.kv_a_layernorm", "attn_kv_a_norm"),
+    ("self_attn.kv_b_proj", "attn_kv_b"),
+    ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_experts.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_experts.down_proj", "ffn_down_shexp"),
     ("mlp.gate_up_proj", "ffn_gate_up"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
+
+/// A bias on experts' scores, whose name in checkpoints is no module's.
+const SCORE_BIAS: &str = "exp_probs_b.bias";
 
 /// Matrices of an expert, behind `experts.I.`.
 const EXPERT: &[(&str, &str)] = &[
@@ -111,6 +123,11 @@ pub fn from_hf(arch: &str, name: &str) -> Option<String> {
         return from_hf(arch, &format!("model.{inner}"));
     }
     let name = name.strip_prefix("language_model.").unwrap_or(name);
+    if let Some(router) = name.strip_suffix(".gate.e_score_correction_bias") {
+        let gate = module_from_hf(arch, &format!("{router}.gate"))?;
+        let block = gate.strip_suffix(".ffn_gate_inp")?;
+        return Some(format!("{block}.{SCORE_BIAS}"));
+    }
     let (module, leaf) = name.rsplit_once('.')?;
     Some(format!("{}.{leaf}", module_from_hf(arch, module)?))
 }
@@ -122,6 +139,10 @@ pub fn norms_less_one(arch: &str) -> bool {
 
 /// The name in checkpoints of a tensor with a canonical name.
 pub fn to_hf(arch: &str, name: &str) -> Option<String> {
+    if let Some(block) = name.strip_suffix(SCORE_BIAS) {
+        let gate = module_to_hf(arch, &format!("{block}ffn_gate_inp"))?;
+        return Some(format!("{gate}.e_score_correction_bias"));
+    }
     let (module, leaf) = name.rsplit_once('.')?;
     Some(format!("{}.{leaf}", module_to_hf(arch, module)?))
 }

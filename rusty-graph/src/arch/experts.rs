@@ -4,7 +4,7 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use crate::{Graph, Result};
 
 pub(super) const MIXTRAL: Arch = Arch {
@@ -18,14 +18,14 @@ pub(super) const QWEN3_MOE: Arch = Arch {
 };
 
 fn mixtral(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder::read(file)?.with_experts(file, true)?;
+    let decoder = Decoder::read(file)?.with_experts(file, true)?;
     decoder.with_window(file, |_| true)?.build(file)
 }
 
 fn qwen3_moe(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder {
+    let decoder = Decoder {
         qk_norm: true,
-        ..DenseDecoder::read(file)?
+        ..Decoder::read(file)?
     };
     // GGUFs do not say; transformers' default is not to, but every published checkpoint does.
     decoder

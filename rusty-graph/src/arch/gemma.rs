@@ -7,7 +7,7 @@
 use rusty_loader::ModelFile;
 use rusty_loader::meta::keys;
 
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use super::{Arch, Checkpoint};
 use crate::{Graph, Result, UnaryOp};
 
@@ -24,7 +24,7 @@ pub(super) const GEMMA3: Arch = Arch {
 fn gemma2(file: &dyn ModelFile) -> Result<Graph> {
     let model = Checkpoint::new(file);
     let cap = |key| -> Result<Option<f32>> { Ok(model.float(key)?.map(|c| c as f32)) };
-    let decoder = DenseDecoder {
+    let decoder = Decoder {
         score_cap: cap(keys::SCORE_CAP)?,
         logit_cap: cap(keys::LOGIT_CAP)?,
         // Of all sizes only 27B (46 layers) scales by the width that heads would have without one of their own.
@@ -34,7 +34,7 @@ fn gemma2(file: &dyn ModelFile) -> Result<Graph> {
 }
 
 fn gemma3(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder {
+    let decoder = Decoder {
         qk_norm: true,
         // 27B, as above.
         ..common(file, 62)?
@@ -44,14 +44,14 @@ fn gemma3(file: &dyn ModelFile) -> Result<Graph> {
 
 /// What both share. GGUF does not state how queries are scaled; `largest` is the number of layers of the size that
 /// scales them in its own way.
-fn common(file: &dyn ModelFile, largest: u32) -> Result<DenseDecoder> {
-    let decoder = DenseDecoder::read(file)?;
+fn common(file: &dyn ModelFile, largest: u32) -> Result<Decoder> {
+    let decoder = Decoder::read(file)?;
     let lanes = match Checkpoint::new(file).float(keys::QUERY_SCALAR)? {
         Some(lanes) => lanes,
         None if decoder.layers == largest => f64::from(decoder.width) / f64::from(decoder.heads),
         None => f64::from(decoder.head_dim),
     };
-    Ok(DenseDecoder {
+    Ok(Decoder {
         embedding_scale: f64::from(decoder.width).sqrt() as f32,
         query_scale: (1.0 / lanes.sqrt()) as f32,
         act: UnaryOp::GeluTanh,

@@ -4,11 +4,11 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch { id: "llama", build };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
-    DenseDecoder::read(file)?.build(file)
+    Decoder::read(file)?.build(file)
 }

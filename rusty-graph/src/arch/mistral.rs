@@ -3,7 +3,7 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch {
@@ -12,6 +12,6 @@ pub(super) const ARCH: Arch = Arch {
 };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder::read(file)?;
+    let decoder = Decoder::read(file)?;
     decoder.with_window(file, |_| true)?.build(file)
 }

@@ -1,10 +1,11 @@
 //! Architectures: each turns a model file's metadata and tensors into a [`Graph`].
 //!
 //! One architecture is one small file and one line of [`REGISTRY`]. What several share honestly, such as the
-//! dense decoder of the Llama family, is a description they fill in ([`dense`]).
+//! decoder of the Llama family, is a description they fill in ([`decoder`]).
 
 mod checkpoint;
-pub mod dense;
+pub mod decoder;
+mod deepseek;
 mod experts;
 mod gemma;
 mod llama;
@@ -39,6 +40,8 @@ pub const REGISTRY: &[Arch] = &[
     gemma::GEMMA3,
     experts::MIXTRAL,
     experts::QWEN3_MOE,
+    deepseek::V2,
+    deepseek::V3,
 ];
 
 /// Builds the graph of a model file.

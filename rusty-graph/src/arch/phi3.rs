@@ -4,12 +4,12 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch { id: "phi3", build };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder::read(file)?;
+    let decoder = Decoder::read(file)?;
     decoder.with_window(file, |_| true)?.build(file)
 }

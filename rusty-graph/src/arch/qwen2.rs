@@ -3,15 +3,15 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::{Biases, DenseDecoder};
+use super::decoder::{Biases, Decoder};
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch { id: "qwen2", build };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder {
+    let decoder = Decoder {
         qkv_bias: Biases::Required,
-        ..DenseDecoder::read(file)?
+        ..Decoder::read(file)?
     };
     decoder.refuse_window(file)?.build(file)
 }

@@ -3,15 +3,15 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::dense::DenseDecoder;
+use super::decoder::Decoder;
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch { id: "qwen3", build };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
-    let decoder = DenseDecoder {
+    let decoder = Decoder {
         qk_norm: true,
-        ..DenseDecoder::read(file)?
+        ..Decoder::read(file)?
     };
     decoder.refuse_window(file)?.build(file)
 }

@@ -103,10 +103,10 @@ pub(super) fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Ma
     out
 }
 
-pub(super) fn routes(logits: &Matrix, spec: &RouteSpec) -> Matrix {
+pub(super) fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) -> Matrix {
     let mut out = Matrix::zeros(logits.rows, 2 * spec.used as usize);
     for row in 0..logits.rows {
-        spec.choose(logits.row(row), out.row_mut(row));
+        spec.choose(logits.row(row), bias, out.row_mut(row));
     }
     out
 }
@@ -146,6 +146,47 @@ pub(super) fn experts<'a>(
     out
 }
 
+pub(super) fn head_products<'a>(
+    x: &Matrix,
+    weight: impl Fn(usize) -> &'a Matrix,
+    heads: usize,
+) -> Matrix {
+    let (n, k) = (weight(0).rows, weight(0).width);
+    let mut out = Matrix::zeros(x.rows, heads * n);
+    for row in 0..x.rows {
+        for head in 0..heads {
+            let input = &x.row(row)[head * k..][..k];
+            for i in 0..n {
+                out.row_mut(row)[head * n + i] = dot(input, weight(head).row(i)) as f32;
+            }
+        }
+    }
+    out
+}
+
+pub(super) fn lanes(x: &Matrix, group: usize, taken: std::ops::Range<usize>) -> Matrix {
+    let mut out = Matrix::zeros(x.rows, x.width / group * taken.len());
+    for row in 0..x.rows {
+        let groups = x.row(row).chunks(group);
+        for (to, from) in out.row_mut(row).chunks_mut(taken.len()).zip(groups) {
+            to.copy_from_slice(&from[taken.clone()]);
+        }
+    }
+    out
+}
+
+pub(super) fn join(a: &Matrix, b: &Matrix, left: usize, right: usize) -> Matrix {
+    let mut out = Matrix::zeros(a.rows, a.width + b.width);
+    for row in 0..a.rows {
+        let groups = a.row(row).chunks(left).zip(b.row(row).chunks(right));
+        for (to, (a, b)) in out.row_mut(row).chunks_mut(left + right).zip(groups) {
+            to[..left].copy_from_slice(a);
+            to[left..].copy_from_slice(b);
+        }
+    }
+    out
+}
+
 pub(super) fn rotate(x: &Matrix, spec: &RopeSpec, head_dim: usize) -> Matrix {
     let positions: Vec<u32> = (0..x.rows as u32).collect();
     let table = spec.table(&positions, x.rows as u32);
@@ -167,10 +208,11 @@ pub(super) fn rotate(x: &Matrix, spec: &RopeSpec, head_dim: usize) -> Matrix {
     out
 }
 
+/// `v` are the values, or the keys where values are their first lanes.
 pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix) -> Matrix {
-    let d = spec.head_dim as usize;
+    let (d, value_dim) = (spec.head_dim as usize, spec.value_dim() as usize);
     let shared = (spec.heads / spec.kv_heads) as usize;
-    let mut out = Matrix::zeros(q.rows, q.width);
+    let mut out = Matrix::zeros(q.rows, spec.heads as usize * value_dim);
     for row in 0..q.rows {
         let first = spec
             .window
@@ -188,13 +230,14 @@ pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
             let total: f64 = weights.iter().sum();
-            let mut sums = vec![0.0; d];
+            let mut sums = vec![0.0; value_dim];
             for (at, weight) in (first..=row).zip(&weights) {
                 for (sum, value) in sums.iter_mut().zip(lanes(v, at)) {
                     *sum += weight / total * f64::from(value);
                 }
             }
-            for (lane, sum) in out.row_mut(row)[head * d..][..d].iter_mut().zip(sums) {
+            let out = &mut out.row_mut(row)[head * value_dim..][..value_dim];
+            for (lane, sum) in out.iter_mut().zip(sums) {
                 *lane = sum as f32;
             }
         }

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::Gguf;
-use crate::arch::{Arch, RopeLayout};
+use crate::arch::Arch;
 use crate::meta::keys;
-use crate::{Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, fused, structure};
+use crate::{
+    Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, fused, latent, structure,
+};
 
 /// Opens a model in one GGUF file.
 pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
@@ -21,7 +23,7 @@ pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel>
     let tensors = views(path, &file)?;
     let mut meta = canonical(&prefix, file.meta);
     complete(&mut meta, found, &tensors);
-    let tensors = fused::split(&meta, tensors);
+    let tensors = latent::split(&meta, fused::split(&meta, tensors));
     // Files of the Mistral family carry Llama's name; only they state a window or experts.
     let stated = |key: &str| meta.get(key).and_then(Meta::as_u64).is_some_and(|n| n > 0);
     let states = |key: &str| found.id == "llama" && stated(key);
@@ -82,10 +84,6 @@ fn canonical(prefix: &str, meta: HashMap<String, Meta>) -> HashMap<String, Meta>
 
 /// Adds the canonical keys that GGUF states in another way.
 fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, WeightView)]) {
-    let layout = match arch.gguf_rope {
-        RopeLayout::Interleaved => "interleaved",
-        RopeLayout::Half => "half",
-    };
     let tensor = |name: &str| {
         tensors
             .iter()
@@ -98,7 +96,7 @@ fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, W
     let vocab = tokens.map(<[Meta]>::len).or_else(rows);
     let stated = |key: &str| meta.get(key).cloned();
     let derived = [
-        (keys::ROPE_LAYOUT, Some(layout.into())),
+        (keys::ROPE_LAYOUT, Some(arch.gguf_rope.name().into())),
         (keys::HIDDEN_ACT, Some(arch.gguf_act.into())),
         (keys::TIE_WORD_EMBEDDINGS, Some(tied.into())),
         (keys::VOCAB_SIZE, vocab.map(|n| Meta::U64(n as u64))),
@@ -114,7 +112,23 @@ fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, W
     for (key, value) in arch.gguf_defaults {
         meta.entry((*key).to_owned()).or_insert(value.into());
     }
+    complete_latent(meta);
     complete_rope(meta);
+}
+
+/// Latent attention in files from before it was computed as such: heads' widths under the common keys.
+fn complete_latent(meta: &mut HashMap<String, Meta>) {
+    if !meta.contains_key(keys::KV_LORA_RANK) {
+        return;
+    }
+    for (common, latent) in [
+        (keys::KEY_LENGTH, keys::KEY_LENGTH_LATENT),
+        (keys::VALUE_LENGTH, keys::VALUE_LENGTH_LATENT),
+    ] {
+        if let Some(width) = meta.get(common).cloned() {
+            meta.entry(latent.to_owned()).or_insert(width);
+        }
+    }
 }
 
 /// Ids that end a generation: those the file names, and control tokens with the usual spelling of an end of
@@ -165,6 +179,14 @@ fn complete_rope(meta: &mut HashMap<String, Meta>) {
     let yarn = meta.get(keys::ROPE_SCALING_TYPE).and_then(Meta::as_str) == Some("yarn");
     let relative = float(meta, keys::ROPE_SCALING_ATTN_FACTOR);
     let factor = float(meta, keys::ROPE_SCALING_FACTOR);
+    if let (true, Some(tenth)) = (yarn, float(meta, keys::ROPE_SCALING_YARN_LOG)) {
+        // DeepSeek's: the scores are scaled, cos and sin by nothing but a stated factor.
+        let all = Meta::F64(10.0 * tenth);
+        meta.insert(keys::ROPE_SCALING_MSCALE_ALL_DIM.into(), all);
+        meta.entry(keys::ROPE_SCALING_ATTN_FACTOR.into())
+            .or_insert(Meta::F64(1.0));
+        return;
+    }
     if let (true, Some(relative), Some(factor)) = (yarn, relative, factor) {
         let usual = if factor > 1.0 {
             0.1 * factor.ln() + 1.0

@@ -35,6 +35,15 @@ const RENAMED: &[(&str, &str)] = &[
     ("num_experts_per_tok", keys::EXPERT_USED_COUNT),
     ("moe_intermediate_size", keys::EXPERT_FEED_FORWARD_LENGTH),
     ("norm_topk_prob", keys::EXPERT_WEIGHTS_NORM),
+    ("n_routed_experts", keys::EXPERT_COUNT),
+    ("n_shared_experts", keys::EXPERT_SHARED_COUNT),
+    ("routed_scaling_factor", keys::EXPERT_WEIGHTS_SCALE),
+    ("n_group", keys::EXPERT_GROUP_COUNT),
+    ("topk_group", keys::EXPERT_GROUP_USED_COUNT),
+    ("q_lora_rank", keys::Q_LORA_RANK),
+    ("kv_lora_rank", keys::KV_LORA_RANK),
+    ("qk_rope_head_dim", keys::ROPE_DIMENSION_COUNT),
+    ("v_head_dim", keys::VALUE_LENGTH_LATENT),
     ("tie_word_embeddings", keys::TIE_WORD_EMBEDDINGS),
     ("_name_or_path", keys::NAME),
 ];
@@ -60,17 +69,42 @@ pub(super) fn canonical(path: &Path, config: &Value, arch: &Arch) -> Result<Hash
         let flags = types.iter().map(slides).collect();
         meta.insert(keys::SLIDING_PATTERN.to_owned(), flags);
     }
+    latent(&mut meta);
     for (key, value) in arch.defaults {
         meta.entry((*key).to_owned()).or_insert(value.into());
     }
     meta.entry(keys::TIE_WORD_EMBEDDINGS.to_owned())
         .or_insert(Meta::Bool(false));
-    meta.insert(keys::ROPE_LAYOUT.to_owned(), "half".into());
+    meta.insert(keys::ROPE_LAYOUT.to_owned(), arch.hf_rope.name().into());
     if let Some(window) = sliding_window(&meta) {
         meta.insert(keys::SLIDING_WINDOW.to_owned(), window);
     }
     rope::canonical(path, config, &mut meta)?;
     Ok(meta)
+}
+
+/// What configurations of latent attention state in parts, and those of experts as words.
+fn latent(meta: &mut HashMap<String, Meta>) {
+    let size = |key: &str| meta.get(key).and_then(Meta::as_u64);
+    if let (Some(plain), Some(rotated)) = (
+        size("hf.qk_nope_head_dim"),
+        size(keys::ROPE_DIMENSION_COUNT),
+    ) {
+        let key = plain.saturating_add(rotated);
+        meta.insert(keys::KEY_LENGTH_LATENT.to_owned(), Meta::U64(key));
+    }
+    // The choice without groups; configurations may state groups nonetheless.
+    let method = meta.get("hf.topk_method").and_then(Meta::as_str);
+    if method == Some("greedy") {
+        meta.remove(keys::EXPERT_GROUP_COUNT);
+        meta.remove(keys::EXPERT_GROUP_USED_COUNT);
+    }
+    let gating = match meta.get("hf.scoring_func").and_then(Meta::as_str) {
+        Some("softmax") => 1,
+        Some("sigmoid") => 2,
+        _ => return,
+    };
+    meta.insert(keys::EXPERT_GATING.to_owned(), Meta::U64(gating));
 }
 
 /// The window, unless the configuration switches it off.

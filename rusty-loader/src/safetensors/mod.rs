@@ -19,7 +19,8 @@ pub use file::SafetensorsFile;
 
 use crate::arch::Arch;
 use crate::{
-    Error, Format, LoadedModel, Result, SharedBytes, WeightView, fused, structure, tensor_names,
+    Error, Format, LoadedModel, Result, SharedBytes, WeightView, fused, latent, structure,
+    tensor_names,
 };
 
 /// Opens a checkpoint folder, or one safetensors file with the `config.json` beside it.
@@ -67,7 +68,7 @@ fn read(
             return Err(Error::malformed(path, format!("two tensors are '{name}'")));
         }
     }
-    let tensors = fused::split(&meta, tensors);
+    let tensors = latent::split(&meta, fused::split(&meta, tensors));
     let model = LoadedModel::new(path.display().to_string(), arch.id, meta, tensors);
     structure::check(path, &model)?;
     Ok(model)

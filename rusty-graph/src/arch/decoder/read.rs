@@ -1,14 +1,16 @@
-//! What the canonical metadata says of a dense decoder.
+//! What the canonical metadata says of a decoder.
 
 use rusty_loader::meta::keys;
 use rusty_loader::{Meta, ModelFile};
 
 use super::assembly::EMBEDDING;
-use super::{Biases, DenseDecoder, Experts, Sliding};
+use super::{Biases, Decoder, Experts, Latent, Sliding};
 use crate::arch::Checkpoint;
-use crate::{Result, RopeScaling, RopeSpec, RouteScore, RouteSpec, UnaryOp};
+use crate::{
+    GroupScore, Result, RopeScaling, RopeSpec, RouteGroups, RouteScore, RouteSpec, UnaryOp,
+};
 
-impl DenseDecoder {
+impl Decoder {
     /// Reads what the canonical metadata states; the result is a plain Llama.
     ///
     /// # Errors
@@ -22,13 +24,18 @@ impl DenseDecoder {
             let reason = format!("is {kv_heads}, which does not divide the {heads} query heads");
             return Err(model.meta_error(keys::HEAD_COUNT_KV, reason));
         }
-        let head_dim = model.int_or(keys::KEY_LENGTH, width / heads)?;
+        // Latent heads have widths of their own: files state the cached row's as a head's.
+        let latent = model.meta(keys::KV_LORA_RANK).is_some();
+        let head_dim = match latent {
+            true => model.count(keys::KEY_LENGTH_LATENT)?,
+            false => model.int_or(keys::KEY_LENGTH, width / heads)?,
+        };
         if head_dim == 0 || heads.checked_mul(head_dim).is_none() {
             let reason = format!("gives {heads} heads of {head_dim} lanes");
             return Err(model.meta_error(keys::KEY_LENGTH, reason));
         }
         let value_dim = model.int_or(keys::VALUE_LENGTH, head_dim)?;
-        if value_dim != head_dim {
+        if value_dim != head_dim && !latent {
             let reason = format!("is {value_dim}, the key length {head_dim}; they must be equal");
             return Err(model.meta_error(keys::VALUE_LENGTH, reason));
         }
@@ -49,6 +56,7 @@ impl DenseDecoder {
             logit_cap: None,
             post_norms: false,
             experts: None,
+            latent: None,
             qk_norm: false,
             qkv_bias: Biases::IfPresent,
             context: model.count(keys::CONTEXT_LENGTH)?,
@@ -73,16 +81,57 @@ impl DenseDecoder {
         let stated = model
             .meta(keys::EXPERT_WEIGHTS_NORM)
             .and_then(Meta::as_bool);
+        let ffn = model.int_or(keys::EXPERT_FEED_FORWARD_LENGTH, self.ffn)?;
+        let shared = model.int_or(keys::EXPERT_SHARED_COUNT, 0)?;
+        let Some(shared) = shared.checked_mul(ffn) else {
+            let reason = format!("is {shared}, experts of {ffn} lanes");
+            return Err(model.meta_error(keys::EXPERT_SHARED_COUNT, reason));
+        };
         self.experts = Some(Experts {
-            ffn: model.int_or(keys::EXPERT_FEED_FORWARD_LENGTH, self.ffn)?,
+            ffn,
+            shared,
             route: RouteSpec {
                 experts,
                 used,
-                score: RouteScore::Softmax,
+                score: score(&model)?,
+                groups: groups(&model)?,
                 normalize: stated.unwrap_or(normalize),
-                scale: 1.0,
+                scale: model.float_or(keys::EXPERT_WEIGHTS_SCALE, 1.0)? as f32,
             },
         });
+        Ok(self)
+    }
+
+    /// Takes the latent attention that the file states.
+    ///
+    /// # Errors
+    /// [`crate::Error::Meta`] where a width is missing or unusable.
+    pub fn with_latent(mut self, file: &dyn ModelFile) -> Result<Self> {
+        let model = Checkpoint::new(file);
+        let rotated = model.count(keys::ROPE_DIMENSION_COUNT)?;
+        let key = model.count(keys::KEY_LENGTH_LATENT)?;
+        let Some(plain) = key.checked_sub(rotated).filter(|p| *p > 0) else {
+            let reason = format!("is {key}, {rotated} of them rotated");
+            return Err(model.meta_error(keys::KEY_LENGTH_LATENT, reason));
+        };
+        let query_rank = model.int_or(keys::Q_LORA_RANK, 0)?;
+        self.latent = Some(Latent {
+            query_rank: (query_rank > 0).then_some(query_rank),
+            rank: model.count(keys::KV_LORA_RANK)?,
+            plain,
+            rotated,
+            value: model.count(keys::VALUE_LENGTH_LATENT)?,
+        });
+        self.rope = RopeSpec::from_model(file, rotated)?;
+        // YaRN sharpens the scores, too: by the square of what DeepSeek calls `mscale_all_dim`.
+        let sharper = match &self.rope.scaling {
+            RopeScaling::Yarn { factor, .. } if *factor > 1.0 => {
+                let all = model.float_or(keys::ROPE_SCALING_MSCALE_ALL_DIM, 0.0)?;
+                0.1 * all * factor.ln() + 1.0
+            }
+            _ => 1.0,
+        };
+        self.query_scale = (sharper * sharper / f64::from(key).sqrt()) as f32;
         Ok(self)
     }
 
@@ -153,6 +202,34 @@ impl DenseDecoder {
         }
         Ok(self)
     }
+}
+
+/// How router logits become scores: GGUF's numbers.
+fn score(model: &Checkpoint<'_>) -> Result<RouteScore> {
+    match model.int_or(keys::EXPERT_GATING, 1)? {
+        // Files from before there was a choice state 0.
+        0 | 1 => Ok(RouteScore::Softmax),
+        2 => Ok(RouteScore::Sigmoid),
+        other => {
+            let reason = format!("is {other}; known: 1 (softmax), 2 (sigmoid)");
+            Err(model.meta_error(keys::EXPERT_GATING, reason))
+        }
+    }
+}
+
+/// The choice of groups; none where all of them are taken.
+fn groups(model: &Checkpoint<'_>) -> Result<Option<RouteGroups>> {
+    let count = model.int_or(keys::EXPERT_GROUP_COUNT, 1)?;
+    let used = model.int_or(keys::EXPERT_GROUP_USED_COUNT, count)?;
+    if count <= 1 || used == count {
+        return Ok(None);
+    }
+    // Sigmoid scores came with the other rule.
+    let score = match score(model)? {
+        RouteScore::Softmax => GroupScore::Best,
+        RouteScore::Sigmoid => GroupScore::BestTwo,
+    };
+    Ok(Some(RouteGroups { count, used, score }))
 }
 
 /// Configurations may leave the epsilon out; transformers then takes `1e-6` for the whole family.

@@ -1,11 +1,11 @@
-//! A dense decoder as a graph.
+//! A decoder as a graph.
 
 use rusty_loader::ModelFile;
 use rusty_loader::meta::keys;
 
-use super::{Biases, DenseDecoder, Experts};
+use super::{Biases, Decoder, Experts};
 use crate::arch::Checkpoint;
-use crate::{AttentionSpec, GraphBuilder, Result, UnaryOp, ValueId};
+use crate::{AttentionSpec, AttentionValues, GraphBuilder, Result, UnaryOp, ValueId};
 
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
@@ -18,14 +18,14 @@ struct Chosen<'a> {
 }
 
 pub(super) struct Assembly<'a> {
-    spec: &'a DenseDecoder,
-    model: Checkpoint<'a>,
-    builder: &'a mut GraphBuilder,
+    pub(super) spec: &'a Decoder,
+    pub(super) model: Checkpoint<'a>,
+    pub(super) builder: &'a mut GraphBuilder,
 }
 
 impl<'a> Assembly<'a> {
     pub(super) fn new(
-        spec: &'a DenseDecoder,
+        spec: &'a Decoder,
         file: &'a dyn ModelFile,
         builder: &'a mut GraphBuilder,
     ) -> Self {
@@ -49,7 +49,10 @@ impl<'a> Assembly<'a> {
                 .scale("embedding.scaled", x, spec.embedding_scale)?;
         }
         for layer in 0..spec.layers {
-            x = self.attention(layer, x)?;
+            x = match spec.latent {
+                Some(latent) => self.latent_attention(layer, x, latent)?,
+                None => self.attention(layer, x)?,
+            };
             x = self.feed_forward(&format!("blk.{layer}"), x)?;
         }
         let rows = self.builder.select_rows("selected", x)?;
@@ -83,7 +86,7 @@ impl<'a> Assembly<'a> {
 
     fn attention(&mut self, layer: u32, x: ValueId) -> Result<ValueId> {
         let blk = &format!("blk.{layer}");
-        let DenseDecoder {
+        let Decoder {
             heads,
             kv_heads,
             head_dim,
@@ -112,13 +115,19 @@ impl<'a> Assembly<'a> {
             heads,
             kv_heads,
             head_dim,
+            values: AttentionValues::Own,
             scale: self.spec.query_scale,
             window: sliding.map(|s| s.window),
             softcap: self.spec.score_cap,
         };
-        let attended = self
-            .builder
-            .attention(&format!("{blk}.attention"), [q, k, v], spec)?;
+        let attended =
+            self.builder
+                .attention(&format!("{blk}.attention"), [q, k], Some(v), spec)?;
+        self.attended(blk, x, attended)
+    }
+
+    /// The output product and the residual.
+    pub(super) fn attended(&mut self, blk: &str, x: ValueId, attended: ValueId) -> Result<ValueId> {
         let name = format!("{blk}.attn_output");
         let out = self.product(&name, attended, self.spec.width, Biases::IfPresent)?;
         let out = self.post_norm(&format!("{blk}.post_attention_norm"), out)?;
@@ -127,7 +136,7 @@ impl<'a> Assembly<'a> {
 
     /// Norm per head, where the architecture has it.
     fn head_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let DenseDecoder {
+        let Decoder {
             head_dim,
             eps,
             qk_norm,
@@ -150,31 +159,35 @@ impl<'a> Assembly<'a> {
             .filter(|_| self.model.has(&format!("{router}.weight")));
         let down = match experts {
             Some(experts) => self.sparse(blk, h, &router, experts)?,
-            None => self.dense(blk, h)?,
+            None => self.dense(blk, "", h, self.spec.ffn)?,
         };
         let down = self.post_norm(&format!("{blk}.post_ffw_norm"), down)?;
         self.builder.add(&format!("{blk}.ffn_residual"), x, down)
     }
 
-    fn dense(&mut self, blk: &str, h: ValueId) -> Result<ValueId> {
-        let DenseDecoder {
-            width, ffn, act, ..
-        } = *self.spec;
-        let gate = self.product(&format!("{blk}.ffn_gate"), h, ffn, Biases::IfPresent)?;
-        let up = self.product(&format!("{blk}.ffn_up"), h, ffn, Biases::IfPresent)?;
-        let gate = self.builder.unary(&format!("{blk}.ffn_act"), act, gate)?;
-        let inner = self.builder.mul(&format!("{blk}.ffn_gated"), gate, up)?;
-        self.product(&format!("{blk}.ffn_down"), inner, width, Biases::IfPresent)
+    /// The feed-forward whose products' names end in `of`.
+    fn dense(&mut self, blk: &str, of: &str, h: ValueId, ffn: u32) -> Result<ValueId> {
+        let Decoder { width, act, .. } = *self.spec;
+        let product = |role: &str| format!("{blk}.ffn_{role}{of}");
+        let gate = self.product(&product("gate"), h, ffn, Biases::IfPresent)?;
+        let up = self.product(&product("up"), h, ffn, Biases::IfPresent)?;
+        let gate = self.builder.unary(&product("act"), act, gate)?;
+        let inner = self.builder.mul(&product("gated"), gate, up)?;
+        self.product(&product("down"), inner, width, Biases::IfPresent)
     }
 
     /// The experts that the router chooses for each row.
     fn sparse(&mut self, blk: &str, h: ValueId, router: &str, experts: Experts) -> Result<ValueId> {
-        let DenseDecoder { width, act, .. } = *self.spec;
-        let Experts { ffn, route } = experts;
+        let Decoder { width, act, .. } = *self.spec;
+        let Experts { ffn, route, shared } = experts;
         let logits = self.product(router, h, route.experts, Biases::IfPresent)?;
+        let bias = format!("{blk}.exp_probs_b.bias");
+        let bias = self
+            .model
+            .weight_if_present(self.builder, &bias, &[route.experts])?;
         let routes = self
             .builder
-            .route(&format!("{blk}.routes"), logits, route)?;
+            .route(&format!("{blk}.routes"), logits, bias, route)?;
         let of = Chosen {
             blk,
             routes,
@@ -184,7 +197,13 @@ impl<'a> Assembly<'a> {
         let up = self.products(&of, "up", h, [ffn, width])?;
         let gate = self.builder.unary(&format!("{blk}.ffn_act"), act, gate)?;
         let inner = self.builder.mul(&format!("{blk}.ffn_gated"), gate, up)?;
-        self.products(&of, "down", inner, [width, ffn])
+        let chosen = self.products(&of, "down", inner, [width, ffn])?;
+        if shared == 0 {
+            return Ok(chosen);
+        }
+        let always = self.dense(blk, "_shexp", h, shared)?;
+        self.builder
+            .add(&format!("{blk}.ffn_experts"), chosen, always)
     }
 
     /// The products with one of the experts' matrices; those of `down` are summed.
@@ -213,15 +232,21 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let DenseDecoder { width, eps, .. } = *self.spec;
+    pub(super) fn norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        let (width, eps) = (self.builder.width(x), self.spec.eps);
         let weight = format!("{name}.weight");
         let weight = self.model.weight(self.builder, &weight, &[width])?;
         self.builder.rms_norm(name, x, weight, eps)
     }
 
     /// The product with `NAME.weight` (and `NAME.bias`) at the site `NAME`.
-    fn product(&mut self, name: &str, x: ValueId, n: u32, bias: Biases) -> Result<ValueId> {
+    pub(super) fn product(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        n: u32,
+        bias: Biases,
+    ) -> Result<ValueId> {
         let k = self.builder.width(x);
         let weight = format!("{name}.weight");
         let weight = self.model.weight(self.builder, &weight, &[n, k])?;

@@ -1,10 +1,12 @@
-//! The dense decoder that the Llama family shares, as a description that an architecture fills in.
+//! The decoder that the Llama family and those after it share, as a description that an architecture fills in.
 //!
 //! Per layer: norm, q/k/v products (with bias, with norm per head), rotation, attention, output product,
-//! residual; norm, gated feed-forward, residual. Either half may norm its result before the residual. Rows that
-//! want logits are selected after the last layer, so the last norm and the head see only those.
+//! residual; norm, gated feed-forward (or experts), residual. Either half may norm its result before the residual.
+//! Queries, keys and values may be [latent] instead. Rows that want logits are selected after the last layer, so the
+//! last norm and the head see only those.
 
 mod assembly;
+mod latent;
 mod read;
 
 use rusty_loader::ModelFile;
@@ -39,11 +41,29 @@ pub struct Experts {
     pub ffn: u32,
     /// How they are chosen.
     pub route: RouteSpec,
+    /// Inner width of the experts that every token takes, together; 0: there are none.
+    pub shared: u32,
 }
 
-/// A dense decoder, see the module head.
+/// Attention whose keys and values are made from one narrow row per token, which is what the cache holds (MLA, arXiv
+/// 2405.04434): queries are brought to that row's width instead of keys to theirs.
+#[derive(Clone, Copy, Debug)]
+pub struct Latent {
+    /// Width of the row that queries are made from; `None`: they are made from the hidden row.
+    pub query_rank: Option<u32>,
+    /// Width of the row that keys and values are made from.
+    pub rank: u32,
+    /// Lanes of a head's queries and keys that are not rotated.
+    pub plain: u32,
+    /// Those that are; all heads share such keys.
+    pub rotated: u32,
+    /// Width of a head's values.
+    pub value: u32,
+}
+
+/// A decoder, see the module head.
 #[derive(Clone, Debug)]
-pub struct DenseDecoder {
+pub struct Decoder {
     /// Blocks.
     pub layers: u32,
     /// Hidden width.
@@ -76,6 +96,8 @@ pub struct DenseDecoder {
     pub experts: Option<Experts>,
     /// Whether the results of attention and of the feed-forward are normed before the residual.
     pub post_norms: bool,
+    /// What stands in for queries, keys and values of each head.
+    pub latent: Option<Latent>,
     /// Whether each head's queries and keys are normed before the rotation.
     pub qk_norm: bool,
     /// Biases of the query, key and value products. Those of the others follow the file.
@@ -86,7 +108,7 @@ pub struct DenseDecoder {
     pub vocab: u32,
 }
 
-impl DenseDecoder {
+impl Decoder {
     /// Builds the graph, taking each weight's format from the file and checking its shape.
     ///
     /// # Errors
