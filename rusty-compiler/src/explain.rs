@@ -160,7 +160,7 @@ impl Plan {
     pub fn kv_bytes_per_token(&self, value_bytes: u64) -> u64 {
         self.kv
             .iter()
-            .map(|k| 2 * u64::from(k.kv_heads * k.head_dim) * value_bytes)
+            .map(|k| u64::from(k.key_lanes() + k.value_lanes()) * value_bytes)
             .sum()
     }
 

@@ -144,13 +144,11 @@ impl KvPrefix {
     /// Whether it can be stored in `pages` of a pool of `total` with these layers.
     pub(crate) fn check_pages(&self, pages: &[u32], total: u32, kv: &[KvLayer]) -> Result<()> {
         let rows = self.tokens as usize;
-        let wide = |l: &KvLayer| rows * (l.kv_heads * l.head_dim) as usize;
+        let wide = |lanes: u32| rows * lanes as usize;
         let fits = self.layers.len() == kv.len()
-            && self
-                .layers
-                .iter()
-                .zip(kv)
-                .all(|(p, l)| p.keys.len() == wide(l) && p.values.len() == wide(l));
+            && self.layers.iter().zip(kv).all(|(p, l)| {
+                p.keys.len() == wide(l.key_lanes()) && p.values.len() == wide(l.value_lanes())
+            });
         let needed = rows.div_ceil(PAGE_TOKENS);
         match fits && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
             true => Ok(()),
@@ -287,11 +285,14 @@ impl SlotData {
             fits("embedding", lows && table && prompt, &reason)?;
         }
         if let Some(p) = &self.prefix {
-            let widths = shape.kv.iter().map(|l| (l.kv_heads * l.head_dim) as usize);
+            let widths = shape
+                .kv
+                .iter()
+                .map(|l| (l.key_lanes() as usize, l.value_lanes() as usize));
             let rows = p.tokens as usize;
             let same = p.layers.len() == shape.kv.len()
-                && p.layers.iter().zip(widths).all(|(l, width)| {
-                    l.keys.len() == rows * width && l.values.len() == rows * width
+                && p.layers.iter().zip(widths).all(|(l, (keys, values))| {
+                    l.keys.len() == rows * keys && l.values.len() == rows * values
                 });
             let reason = "its keys and values do not fit the layers of the cache";
             fits("prefix", same, reason)?;

@@ -2,11 +2,11 @@
 //! of every sequence.
 
 use super::Assembly;
-use crate::Result;
 use crate::config::Kind;
 use crate::tensors::Tensor;
+use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, KvPrefix, PrefixLayer};
-use rusty_graph::Op;
+use rusty_graph::{AttentionValues, KvLayer, Op};
 use rusty_loader::Format;
 use std::sync::Arc;
 
@@ -20,7 +20,12 @@ impl Assembly<'_> {
             self.embedding.prompt = DeltaTable::encode(Format::F32, tokens, width, &values);
             return Ok(());
         }
-        let lanes = |l: &rusty_graph::KvLayer| (l.kv_heads * l.head_dim) as usize;
+        let own = |l: &KvLayer| l.values == AttentionValues::Own;
+        if !graph.kv.iter().all(own) {
+            let what = "a prefix of keys and values for a model whose cache holds latents";
+            return Err(Error::unsupported(self.path, what));
+        }
+        let lanes = |l: &KvLayer| l.key_lanes() as usize;
         let width: usize = graph.kv.iter().map(|l| 2 * lanes(l)).sum();
         let values = prompt.shaped(self.path, &[tokens, width], "cache")?;
         let mut at = 0;

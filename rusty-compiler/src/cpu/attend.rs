@@ -5,13 +5,15 @@ use super::context::{Context, Scratch, TailCode, ValueAt};
 use super::partial::{self, MAX_QUERIES, Partial};
 use super::rows::{invalid, operand, tails};
 use super::weights::Weights;
+use crate::Result;
 use crate::plan::{Anchor, Kernel, Plan};
-use crate::{Error, Result};
 use rusty_graph::AttentionSpec;
 
 /// An attention kernel.
 pub(super) struct Attend {
     spec: AttentionSpec,
+    /// Query heads of a task.
+    group: usize,
     q: ValueAt,
     tails: Vec<TailCode>,
     counter: usize,
@@ -36,19 +38,11 @@ impl Attend {
         let Anchor::Attention { q, spec } = &kernel.anchor else {
             return Err(invalid(kernel, "is not attention"));
         };
-        let group = spec.heads / spec.kv_heads.max(1);
-        if group as usize > MAX_QUERIES || group * spec.kv_heads != spec.heads {
-            return Err(Error::Target {
-                target: plan.target.clone(),
-                kernel: kernel.name.clone(),
-                reason: format!(
-                    "{} query heads over {} key/value heads; up to {MAX_QUERIES} may share one",
-                    spec.heads, spec.kv_heads
-                ),
-            });
-        }
+        let group = (spec.heads / spec.kv_heads.max(1)) as usize;
+        let fits = |heads: &usize| group.is_multiple_of(*heads);
         Ok(Self {
             spec: *spec,
+            group: (1..=group.min(MAX_QUERIES)).rev().find(fits).unwrap_or(1),
             q: operand(plan, kernel, *q)?,
             tails: tails(plan, kernel, weights)?,
             counter,
@@ -63,7 +57,7 @@ impl Attend {
             .map(|t| t.program.len())
             .max()
             .unwrap_or(0);
-        (ops, self.group() * self.spec.head_dim as usize)
+        (ops, self.group * self.spec.head_dim as usize)
     }
 
     /// Words of thread scratch: scores, two partials, a block's results.
@@ -76,13 +70,14 @@ impl Attend {
         spans * Partial::words(padded)
     }
 
-    fn group(&self) -> usize {
-        (self.spec.heads / self.spec.kv_heads) as usize
+    /// Tasks of a block of rows.
+    fn shares(&self) -> usize {
+        self.spec.heads as usize / self.group
     }
 
     /// Cuts the step's rows into blocks.
     fn tasks(&self, ctx: &Context<'_>) -> Vec<Task> {
-        let size = (MAX_QUERIES / self.group()).max(1);
+        let size = (MAX_QUERIES / self.group).max(1);
         let mut tasks = vec![];
         for run in ctx.runs {
             let position = ctx.step.positions[run.first] as usize;
@@ -98,11 +93,12 @@ impl Attend {
         tasks
     }
 
-    fn block<'a>(&self, ctx: &Context<'a>, task: &Task, kv_head: usize) -> Block<'a> {
+    fn block<'a>(&self, ctx: &Context<'a>, task: &Task, share: usize) -> Block<'a> {
         Block {
             spec: self.spec,
             layer: ctx.kv.layer(self.spec.layer),
-            kv_head,
+            head: share * self.group,
+            group: self.group,
             q: ctx.value_row(self.q, task.row),
             rows: task.rows,
             position: task.position,
@@ -116,26 +112,26 @@ impl Attend {
     /// As for [`Rows::run`]; keys and values of the step are stored.
     pub(super) unsafe fn run(&self, ctx: &Context<'_>, scratch: &mut Scratch) {
         let tasks = self.tasks(ctx);
-        let heads = self.spec.kv_heads as usize;
-        let padded = ctx.kv.layer(self.spec.layer).shape.padded;
+        let shares = self.shares();
+        let padded = ctx.kv.layer(self.spec.layer).shape.result;
         let spans = |t: &Task| self.block(ctx, t, 0).spans().len();
         let most = tasks.iter().map(spans).max().unwrap_or(1);
         let fits =
-            tasks.len() * heads * Self::partial_words(padded, most) * 4 <= ctx.partials.bytes();
+            tasks.len() * shares * Self::partial_words(padded, most) * 4 <= ctx.partials.bytes();
         // SAFETY: the caller's duty.
         unsafe {
-            if most > 1 && tasks.len() * heads < 4 * ctx.threads && fits {
+            if most > 1 && tasks.len() * shares < 4 * ctx.threads && fits {
                 self.run_spans(ctx, scratch, &tasks, most, padded);
                 return;
             }
             // The last blocks of a prompt see most keys: they go first.
             loop {
                 let piece = ctx.next(self.counter);
-                if piece >= tasks.len() * heads {
+                if piece >= tasks.len() * shares {
                     break;
                 }
-                let task = &tasks[tasks.len() - 1 - piece / heads];
-                let block = self.block(ctx, task, piece % heads);
+                let task = &tasks[tasks.len() - 1 - piece / shares];
+                let block = self.block(ctx, task, piece % shares);
                 let (scores, whole, part) = split(scratch, padded);
                 let mut first = true;
                 whole.clear(block.queries());
@@ -161,7 +157,7 @@ impl Attend {
         most: usize,
         padded: usize,
     ) {
-        let heads = self.spec.kv_heads as usize;
+        let shares = self.shares();
         let partial = |task: usize, span: usize| Partial {
             at: ctx
                 .partials
@@ -173,11 +169,11 @@ impl Attend {
         unsafe {
             loop {
                 let piece = ctx.next(self.counter);
-                if piece >= tasks.len() * heads * most {
+                if piece >= tasks.len() * shares * most {
                     break;
                 }
                 let (at, span) = (piece / most, piece % most);
-                let block = self.block(ctx, &tasks[at / heads], at % heads);
+                let block = self.block(ctx, &tasks[at / shares], at % shares);
                 if let Some(number) = block.spans().nth(span) {
                     let (scores, ..) = split(scratch, padded);
                     attention::attend(ctx.level, block, number, scores, partial(at, span));
@@ -186,11 +182,11 @@ impl Attend {
             ctx.barrier.wait();
             loop {
                 let at = ctx.next(self.counter + 1);
-                if at >= tasks.len() * heads {
+                if at >= tasks.len() * shares {
                     break;
                 }
-                let task = &tasks[at / heads];
-                let block = self.block(ctx, task, at % heads);
+                let task = &tasks[at / shares];
+                let block = self.block(ctx, task, at % shares);
                 for span in 1..block.spans().len() {
                     partial::merge(partial(at, 0), partial(at, span), block.queries());
                 }
@@ -207,7 +203,7 @@ impl Attend {
         block: &Block<'_>,
         from: Partial,
     ) {
-        let lanes = self.group() * self.spec.head_dim as usize;
+        let lanes = self.group * self.spec.value_dim() as usize;
         let base = scratch.attention.floats();
         let at = SCORE_WORDS + 2 * Partial::words(from.padded);
         // SAFETY: the scratch holds a block's results; this block's lanes are this thread's.
@@ -217,7 +213,7 @@ impl Attend {
             for row in 0..task.rows {
                 let result = [out.add(row * lanes).cast_const()];
                 for tail in &self.tails {
-                    let first = block.kv_head * lanes;
+                    let first = block.head / self.group * lanes;
                     ctx.tail(
                         tail,
                         task.row + row,

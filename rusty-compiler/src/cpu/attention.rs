@@ -1,7 +1,8 @@
 //! Attention over KV pages: one pass with an online softmax (FlashAttention, arXiv 2205.14135).
 //!
-//! A task is a block of query rows of one sequence with all query heads of one key/value head, so each page
-//! is loaded once for the whole group. Keys are walked in chunks of four pages; chunks are gathered in spans
+//! A task is a block of query rows of one sequence with the query heads of one key/value head (or as many of them as
+//! fit), so each page is loaded once for the whole group. Where values are lanes of the keys, both are read from the
+//! same rows. Keys are walked in chunks of four pages; chunks are gathered in spans
 //! of 1024 tokens whose partial results are merged in order. Chunks and spans lie at fixed positions of the
 //! sequence, and every query accumulates on its own, so a row's result does not depend on its neighbours, on
 //! how tasks are cut, or on which thread runs them. Spans become tasks of their own where heads are few.
@@ -22,12 +23,14 @@ pub(super) const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
 /// Tokens of a span.
 pub(super) const SPAN: usize = 1024;
 
-/// Some query rows of one sequence, under one key/value head.
+/// Some query rows of one sequence, and heads that share a key/value head.
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     pub(super) spec: AttentionSpec,
     pub(super) layer: LayerView,
-    pub(super) kv_head: usize,
+    /// First query head, and how many there are.
+    pub(super) head: usize,
+    pub(super) group: usize,
     /// Queries of the first row, `[rows, heads * head_dim]`.
     pub(super) q: *const f32,
     /// Rows.
@@ -39,13 +42,13 @@ pub(super) struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn group(&self) -> usize {
-        (self.spec.heads / self.spec.kv_heads) as usize
+    fn kv_head(&self) -> usize {
+        self.head / (self.spec.heads / self.spec.kv_heads) as usize
     }
 
     /// Queries of the block.
     pub(super) fn queries(&self) -> usize {
-        self.rows * self.group()
+        self.rows * self.group
     }
 
     /// First key that a row sees.
@@ -61,10 +64,7 @@ impl Block<'_> {
 
     /// Where query `i` lies: rows outer, heads of the group inner.
     fn query(&self, i: usize) -> *const f32 {
-        let (row, head) = (
-            i / self.group(),
-            self.kv_head * self.group() + i % self.group(),
-        );
+        let (row, head) = (i / self.group, self.head + i % self.group);
         let at = (row * self.spec.heads as usize + head) * self.spec.head_dim as usize;
         self.q.wrapping_add(at)
     }
@@ -141,7 +141,7 @@ impl Heads {
         let last = (block.position + block.rows - 1) / PAGE_TOKENS;
         let head = |p: usize| {
             let page = block.pages[(start / PAGE_TOKENS + p).min(last)] as usize;
-            let head = page * block.layer.shape.kv_heads + block.kv_head;
+            let head = page * block.layer.shape.kv_heads + block.kv_head();
             pool.wrapping_add(head * head_words * S::BYTES)
         };
         Self {
@@ -174,7 +174,10 @@ unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
     let tokens = (last + 1 - start).min(CHUNK);
     // SAFETY: the caller's duty.
     unsafe {
-        dot_keys::<V, S, M>(block, keys, q, scores);
+        match block.layer.shape.of_keys {
+            true => dot_rows::<V, S, M>(block, values, q, scores),
+            false => dot_keys::<V, S, M>(block, keys, q, scores),
+        }
         let mut scaled = [V::splat(1.0); M];
         for (m, scaled) in scaled.iter_mut().enumerate() {
             *scaled = softmax::<V>(block, start, q + m, scores.add(m * CHUNK), out);
@@ -182,11 +185,11 @@ unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
         let vectors = out.padded / LANES;
         let mut d = 0;
         while vectors - d >= 4 {
-            add_values::<V, S, M, 4>(values, tokens, d, &scaled, scores, q, out);
+            add_values::<V, S, M, 4>(block, values, tokens, d, &scaled, scores, q, out);
             d += 4;
         }
         while d < vectors {
-            add_values::<V, S, M, 1>(values, tokens, d, &scaled, scores, q, out);
+            add_values::<V, S, M, 1>(block, values, tokens, d, &scaled, scores, q, out);
             d += 1;
         }
     }
@@ -222,6 +225,47 @@ unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
     }
 }
 
+/// Scores of keys that lie in rows: a sum over lanes for each.
+#[inline(always)]
+unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
+    block: &Block<'_>,
+    rows: &Heads,
+    q: usize,
+    scores: *mut f32,
+) {
+    const TOKENS: usize = 4;
+    let (lanes, padded) = (block.layer.shape.head_dim, block.layer.shape.padded);
+    // SAFETY: the caller's duty; what a row is padded with is never written, and zero.
+    unsafe {
+        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
+        for (p, page) in rows.now.iter().enumerate() {
+            for t in (0..LANES).step_by(TOKENS) {
+                let mut sums = [[V::splat(0.0); TOKENS]; M];
+                for d in (0..lanes).step_by(LANES) {
+                    let k: [V::F; TOKENS] = std::array::from_fn(|i| {
+                        S::load::<V>(page.add(((t + i) * padded + d) * S::BYTES))
+                    });
+                    (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * padded + d) * S::BYTES, q));
+                    for m in 0..M {
+                        let x = match lanes - d {
+                            left if left < LANES => V::load_part(qs[m].add(d), left),
+                            _ => V::load(qs[m].add(d)),
+                        };
+                        for i in 0..TOKENS {
+                            sums[m][i] = V::fma(k[i], x, sums[m][i]);
+                        }
+                    }
+                }
+                for m in 0..M {
+                    for i in 0..TOKENS {
+                        *scores.add(m * CHUNK + p * LANES + t + i) = V::sum(sums[m][i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Scores to exponentials, in place; updates maximum and sum and returns the factor on what was gathered.
 #[inline(always)]
 unsafe fn softmax<V: Vector>(
@@ -231,7 +275,7 @@ unsafe fn softmax<V: Vector>(
     scores: *mut f32,
     out: Partial,
 ) -> V::F {
-    let row = q / block.group();
+    let row = q / block.group;
     let (from, to) = (block.first_key(row), block.position + row + 1);
     // SAFETY: the caller's duty.
     unsafe {
@@ -284,6 +328,7 @@ unsafe fn softmax<V: Vector>(
 /// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
 #[inline(always)]
 unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
+    block: &Block<'_>,
     values: &Heads,
     tokens: usize,
     d: usize,
@@ -292,6 +337,7 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
     q: usize,
     out: Partial,
 ) {
+    let padded = block.layer.shape.padded;
     // SAFETY: the caller's duty; tokens past the last position are not read.
     unsafe {
         let mut sums = [[V::splat(0.0); D]; M];
@@ -303,7 +349,7 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
         }
         for p in 0..tokens.div_ceil(LANES) {
             for t in 0..(tokens - p * LANES).min(LANES) {
-                let at = (t * out.padded + d * LANES) * S::BYTES;
+                let at = (t * padded + d * LANES) * S::BYTES;
                 let from = values.now[p].add(at);
                 let v: [V::F; D] =
                     std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
@@ -329,13 +375,13 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
 /// # Safety
 /// `out` holds the block's results.
 pub(super) unsafe fn finish(block: &Block<'_>, from: Partial, out: *mut f32) {
-    let head_dim = block.layer.shape.head_dim;
+    let lanes = block.spec.value_dim() as usize;
     // SAFETY: the caller's duty.
     unsafe {
         for q in 0..block.queries() {
             let by = 1.0 / *from.sum(q);
-            let values = std::slice::from_raw_parts(from.values(q), head_dim);
-            let out = std::slice::from_raw_parts_mut(out.add(q * head_dim), head_dim);
+            let values = std::slice::from_raw_parts(from.values(q), lanes);
+            let out = std::slice::from_raw_parts_mut(out.add(q * lanes), lanes);
             for (o, v) in out.iter_mut().zip(values) {
                 *o = v * by;
             }

@@ -25,6 +25,8 @@ enum Op {
     /// Arena offset in bytes and row width.
     Load(usize, usize),
     Lane(*const f32),
+    /// Runs of lanes of some sources in turn.
+    Moved([Run; 2]),
     Unary(UnaryOp, usize),
     Binary(BinaryOp, usize, usize),
     Scale(f32, usize),
@@ -41,6 +43,17 @@ enum Op {
         dims: usize,
         layout: RopeLayout,
     },
+}
+
+/// Neighbouring lanes that are taken from each group of a source: `count` from `first` of every `group`.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Arena offset in bytes and row width.
+    offset: usize,
+    width: usize,
+    group: usize,
+    first: usize,
+    count: usize,
 }
 
 /// A step's rotary table: per row `dims / 2` cosines, then as many sines.
@@ -74,17 +87,44 @@ impl Program {
             Operand::Vector(w) => weights.vector_of(*w).map(<[f32]>::as_ptr),
             _ => None,
         };
+        let value = |operand: u16| match kernel.operands.get(operand as usize)? {
+            Operand::Value(v) => {
+                let value = plan.value(*v);
+                Some((value.offset as usize, value.width as usize))
+            }
+            _ => None,
+        };
+        let run = |from: u16, group: u32, first: u32, count: u32| {
+            let (offset, width) = value(from)?;
+            Some(Run {
+                offset,
+                width,
+                group: group as usize,
+                first: first as usize,
+                count: count as usize,
+            })
+        };
         let ops = body.insts.iter().map(|inst| {
             Some(match *inst {
                 Inst::Result(i) => Op::Result(i as usize),
-                Inst::Load(o) => match kernel.operands.get(o as usize)? {
-                    Operand::Value(v) => {
-                        let value = plan.value(*v);
-                        Op::Load(value.offset as usize, value.width as usize)
-                    }
-                    _ => return None,
-                },
+                Inst::Load(o) => {
+                    let (offset, width) = value(o)?;
+                    Op::Load(offset, width)
+                }
                 Inst::Lane(o) => Op::Lane(vector(o)?),
+                Inst::Part {
+                    from,
+                    group,
+                    first,
+                    count,
+                } => {
+                    let part = run(from, group, first, count)?;
+                    Op::Moved([part, Run::default()])
+                }
+                Inst::Join { from, lanes } => Op::Moved([
+                    run(from[0], lanes[0], 0, lanes[0])?,
+                    run(from[1], lanes[1], 0, lanes[1])?,
+                ]),
                 Inst::Unary(op, x) => Op::Unary(op, x as usize),
                 Inst::Binary(op, a, b) => Op::Binary(op, a as usize, b as usize),
                 Inst::Scale(c, x) => Op::Scale(c.get(), x as usize),
@@ -186,6 +226,10 @@ unsafe fn run_with<V: Vector>(
                     base.add(at.row * width + at.first)
                 }
                 Op::Lane(vector) => vector.add(at.first),
+                Op::Moved(runs) => {
+                    gather_lanes(&runs, at, out);
+                    out
+                }
                 Op::Unary(op, x) => {
                     unary::<V>(op, reg(x), out, at.count);
                     out
@@ -231,6 +275,28 @@ unsafe fn run_with<V: Vector>(
         }
     }
     last
+}
+
+/// Writes lanes `first ..` of a row that takes its runs in turn.
+unsafe fn gather_lanes(runs: &[Run; 2], at: Lanes<'_>, out: *mut f32) {
+    let period = runs[0].count + runs[1].count;
+    let mut done = 0;
+    while done < at.count {
+        let lane = at.first + done;
+        let (turn, inner) = (lane / period, lane % period);
+        let (run, inner) = match inner < runs[0].count {
+            true => (&runs[0], inner),
+            false => (&runs[1], inner - runs[0].count),
+        };
+        let count = (run.count - inner).min(at.count - done);
+        // SAFETY: the caller's duty.
+        unsafe {
+            let row: *const f32 = at.arena.add(run.offset).cast();
+            let from = row.add(at.row * run.width + turn * run.group + run.first + inner);
+            std::ptr::copy_nonoverlapping(from, out.add(done), count);
+        }
+        done += count;
+    }
 }
 
 /// Lanes `i ..` of `p`, `n` of them where fewer than a vector are left.

@@ -3,9 +3,9 @@
 use super::attend::Attend;
 use super::contract::Contract;
 use super::experts::{Experts, Route};
+use super::kv::PageShape;
 use super::largest::Largest;
 use super::rows::Rows;
-use super::simd::LANES;
 use super::weights::Weights;
 use crate::Result;
 use crate::plan::{Anchor, Kernel, Plan};
@@ -84,7 +84,7 @@ impl Needs {
             Code::Attend(a) => {
                 if let Anchor::Attention { spec, .. } = &kernel.anchor {
                     let layer = &plan.kv[spec.layer as usize];
-                    let padded = (layer.head_dim as usize).next_multiple_of(LANES);
+                    let padded = PageShape::of(layer).result;
                     self.padded = self.padded.max(padded);
                     self.attention = self.attention.max(a.scratch_words(padded));
                 }

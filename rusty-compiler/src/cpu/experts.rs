@@ -12,13 +12,14 @@ use super::rows::{invalid, operand};
 use super::simd::LANES;
 use super::weights::Weights;
 use crate::Result;
-use crate::plan::{Anchor, Kernel, Plan};
-use rusty_graph::RouteSpec;
+use crate::plan::{Anchor, Kernel, Operand, Plan};
+use rusty_graph::{RouteSpec, WeightId};
 
 /// The choice of experts, ready to run.
 pub(super) struct Route {
     rows: RowSet,
     x: ValueAt,
+    bias: Option<WeightId>,
     out: Vec<ValueAt>,
     spec: RouteSpec,
 }
@@ -26,12 +27,17 @@ pub(super) struct Route {
 impl Route {
     /// Resolves a kernel.
     pub(super) fn new(plan: &Plan, kernel: &Kernel) -> Result<Self> {
-        let Anchor::Route { x, spec } = kernel.anchor else {
+        let Anchor::Route { x, bias, spec } = kernel.anchor else {
             return Err(invalid(kernel, "is no routing"));
+        };
+        let vector = |operand: u16| match kernel.operands.get(operand as usize) {
+            Some(Operand::Vector(weight)) => Ok(*weight),
+            _ => Err(invalid(kernel, "its bias is no vector")),
         };
         Ok(Self {
             rows: RowSet::of(plan, kernel)?,
             x: operand(plan, kernel, x)?,
+            bias: bias.map(vector).transpose()?,
             out: stored(plan, kernel),
             spec,
         })
@@ -43,6 +49,7 @@ impl Route {
     /// All threads of the pool call it with the same context; the plan is verified and bound.
     pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize) {
         let rows = ctx.rows(self.rows);
+        let bias = self.bias.and_then(|bias| ctx.weights.vector_of(bias));
         for row in rows * thread / ctx.threads..rows * (thread + 1) / ctx.threads {
             for out in &self.out {
                 // SAFETY: rows lie in the arena as the plan says; each is written by one thread.
@@ -52,7 +59,7 @@ impl Route {
                         std::slice::from_raw_parts_mut(ctx.value_row(*out, row), out.width),
                     )
                 };
-                self.spec.choose(logits, out);
+                self.spec.choose(logits, bias, out);
             }
         }
     }
@@ -72,7 +79,8 @@ fn stored(plan: &Plan, kernel: &Kernel) -> Vec<ValueAt> {
 pub(super) struct Experts {
     rows: RowSet,
     x: ValueAt,
-    routes: ValueAt,
+    /// `None`: every row takes all, in order.
+    routes: Option<ValueAt>,
     out: ValueAt,
     k: usize,
     n: usize,
@@ -150,7 +158,9 @@ impl Experts {
         Ok(Self {
             rows: RowSet::of(plan, kernel)?,
             x: operand(plan, kernel, *x)?,
-            routes: operand(plan, kernel, *routes)?,
+            routes: routes
+                .map(|routes| operand(plan, kernel, routes))
+                .transpose()?,
             out,
             k: *k as usize,
             n,
@@ -167,10 +177,15 @@ impl Experts {
     pub(super) fn input_width(&self) -> usize {
         // Each input row has some padding of its own.
         const PADDING: usize = 128;
-        match self.combine {
+        match self.each() {
             true => self.used * (self.k + PADDING),
             false => self.k,
         }
+    }
+
+    /// Whether every product has an input of its own.
+    fn each(&self) -> bool {
+        self.combine || self.routes.is_none()
     }
 
     /// Runs this thread's share.
@@ -183,7 +198,7 @@ impl Experts {
             return;
         }
         let mut inputs = ctx.inputs.rows(self.k, self.forms);
-        let per_row = if self.combine { self.used } else { 1 };
+        let per_row = if self.each() { self.used } else { 1 };
         let all = rows * per_row;
         // SAFETY: each row is filled by one thread, each strip of the output written by the one that draws it.
         unsafe {
@@ -226,7 +241,10 @@ impl Experts {
     /// Groups the rows by the experts that they take. Every thread does so itself, which costs less than waiting.
     fn chosen(&self, ctx: &Context<'_>, rows: usize) -> Chosen {
         let expert = |pair: usize| {
-            let at = ctx.value_row(self.routes, pair / self.used);
+            let Some(routes) = self.routes else {
+                return pair % self.used;
+            };
+            let at = ctx.value_row(routes, pair / self.used);
             // SAFETY: routes are rows of `2 used` numbers that an earlier kernel stored.
             let index = unsafe { *at.add(pair % self.used) } as usize;
             index.min(self.parts.len() - 1)
@@ -254,7 +272,7 @@ impl Experts {
             sorted[*next] = pair as u32;
             *next += 1;
         }
-        let input = |pair: &u32| match self.combine {
+        let input = |pair: &u32| match self.each() {
             true => *pair,
             false => pair / self.used as u32,
         };
@@ -280,11 +298,11 @@ impl Experts {
                 let (row, place) = (*pair as usize / self.used, *pair as usize % self.used);
                 let from = tile.add(i * self.strip);
                 let to = ctx.value_row(self.out, row).add(column);
-                if !self.combine {
+                let Some(routes) = self.routes.filter(|_| self.combine) else {
                     std::ptr::copy_nonoverlapping(from, to.add(place * self.n), columns);
                     continue;
-                }
-                let weight = *ctx.value_row(self.routes, row).add(self.used + place);
+                };
+                let weight = *ctx.value_row(routes, row).add(self.used + place);
                 for c in 0..columns {
                     *to.add(c) += weight * *from.add(c);
                 }

@@ -4,11 +4,13 @@
 //! of sixteen tokens and scores need no sum over lanes; values lie `[kv_head][16][head_dim]`, rows padded to
 //! a vector. Pages are resident once they are written. In half precision, values beyond its range are
 //! clamped, so that a stored page is always finite.
+//!
+//! Where values are lanes of the keys, there are rows only, laid out as values are.
 
 use super::memory::Buffer;
 use super::simd::{LANES, Vector, per_isa};
 use crate::step::KvFormat;
-use rusty_graph::KvLayer;
+use rusty_graph::{AttentionValues, KvLayer};
 
 /// Keys and values of all layers.
 pub(super) struct KvPool {
@@ -30,12 +32,35 @@ pub(super) struct PageShape {
     pub(super) head_dim: usize,
     /// `head_dim` rounded up to a vector.
     pub(super) padded: usize,
+    /// Lanes of a head's result, rounded up to a vector.
+    pub(super) result: usize,
+    /// Whether values are the first lanes of keys.
+    pub(super) of_keys: bool,
 }
 
 impl PageShape {
+    /// Extents of a layer's page.
+    pub(super) fn of(layer: &KvLayer) -> Self {
+        let head_dim = layer.head_dim as usize;
+        let (result, of_keys) = match layer.values {
+            AttentionValues::Own => (head_dim, false),
+            AttentionValues::OfKeys(lanes) => (lanes as usize, true),
+        };
+        Self {
+            kv_heads: layer.kv_heads as usize,
+            head_dim,
+            padded: head_dim.next_multiple_of(LANES),
+            result: result.next_multiple_of(LANES),
+            of_keys,
+        }
+    }
+
     /// Values of one head's keys in a page.
     pub(super) fn key_head(&self) -> usize {
-        self.head_dim * LANES
+        match self.of_keys {
+            true => 0,
+            false => self.head_dim * LANES,
+        }
     }
 
     /// Values of one head's values in a page.
@@ -58,12 +83,7 @@ impl KvPool {
     pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Self {
         let pages = pages as usize;
         let pool = |layer: &KvLayer| {
-            let head_dim = layer.head_dim as usize;
-            let shape = PageShape {
-                kv_heads: layer.kv_heads as usize,
-                head_dim,
-                padded: head_dim.next_multiple_of(LANES),
-            };
+            let shape = PageShape::of(layer);
             let heads = pages * shape.kv_heads * format.bytes();
             LayerPool {
                 keys: Buffer::new(heads * shape.key_head()),
@@ -126,7 +146,7 @@ impl KvPool {
     pub(super) fn place(&self, layer: u32, key: bool, page: u32, token: usize) -> Place {
         let l = &self.layers[layer as usize];
         let s = l.shape;
-        let (buffer, head, lane, at) = if key {
+        let (buffer, head, lane, at) = if key && !s.of_keys {
             (&l.keys, s.key_head(), LANES, token)
         } else {
             (&l.values, s.value_head(), 1, token * s.padded)

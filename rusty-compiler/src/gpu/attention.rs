@@ -9,10 +9,13 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
 use crate::plan::{F32, Kernel};
-use rusty_graph::AttentionSpec;
+use rusty_graph::{AttentionSpec, AttentionValues};
 
 /// Query rows of an attention tile, where shared memory allows.
 pub(super) const ATTENTION_ROWS: u32 = 8;
+
+/// Queries of a cube at most: each takes room in every unit.
+const MOST_QUERIES: u32 = 32;
 
 impl Lowering<'_> {
     /// Attention of single query rows (`decode`) or of tiles of them.
@@ -23,10 +26,11 @@ impl Lowering<'_> {
         spec: &AttentionSpec,
         decode: bool,
     ) -> Result<Template> {
-        if spec.head_dim % 2 == 1 || !spec.heads.is_multiple_of(spec.kv_heads) {
+        let odd = spec.head_dim % 2 == 1 || spec.value_dim() % 2 == 1;
+        if odd || !spec.heads.is_multiple_of(spec.kv_heads) {
             return Err(self.refuse(
                 kernel,
-                "head width must be even, heads a multiple of key/value heads",
+                "head widths must be even, heads a multiple of key/value heads",
             ));
         }
         let mut scalars = Scalars::default();
@@ -44,6 +48,9 @@ impl Lowering<'_> {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,
+            value_dim: spec.value_dim(),
+            of_keys: matches!(spec.values, AttentionValues::OfKeys(_)),
+            shares: 1,
             scale: F32::new(spec.scale),
             window: spec.window,
             softcap: spec.softcap.map(F32::new),
@@ -55,10 +62,16 @@ impl Lowering<'_> {
                 arg: 0,
             },
         };
-        while config.rows > 1
-            && (config.shared_bytes() > self.target.shared_bytes || config.queries() > 32)
-        {
+        let large = |c: &AttentionConfig| {
+            c.shared_bytes() > self.target.shared_bytes || c.queries() > MOST_QUERIES
+        };
+        while config.rows > 1 && large(&config) {
             config.rows /= 2;
+        }
+        let group = spec.heads / spec.kv_heads;
+        while config.shares < group && large(&config) {
+            let next = (config.shares + 1..=group).find(|s| group.is_multiple_of(*s));
+            config.shares = next.unwrap_or(group);
         }
         if config.shared_bytes() > self.target.shared_bytes {
             let (needs, has) = (config.shared_bytes(), self.target.shared_bytes);
@@ -68,7 +81,7 @@ impl Lowering<'_> {
             ));
         }
         let grid = Grid::Attention {
-            kv_heads: spec.kv_heads,
+            y: spec.kv_heads * config.shares,
         };
         Ok(template(
             kernel,

@@ -1,21 +1,34 @@
 //! Experts: the launches that choose them and that multiply with them.
 
-use super::kernels::experts::{ExpertsConfig, RouteConfig};
+use super::kernels::experts::ExpertsConfig;
+use super::kernels::route::RouteConfig;
 use super::lower::{Lowering, team};
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, F32, Kernel, Sink};
+use crate::plan::{Anchor, F32, Kernel, Operand, Sink};
 use rusty_graph::RouteSpec;
 
 impl Lowering<'_> {
-    /// The launch that chooses experts by the logits that operand `x` holds.
-    pub(super) fn route(&self, kernel: &Kernel, x: u16, spec: &RouteSpec) -> Result<Template> {
+    /// The launch that chooses experts by the logits that operand `x` holds, and a bias.
+    pub(super) fn route(
+        &self,
+        kernel: &Kernel,
+        x: u16,
+        bias: Option<u16>,
+        spec: &RouteSpec,
+    ) -> Result<Template> {
         let mut scalars = Scalars::default();
         let arg = scalars.push(self.activation(kernel, x)?.0);
         scalars.push(self.result(kernel)?);
+        let bias = bias.map(|bias| match kernel.operands.get(bias as usize) {
+            Some(Operand::Vector(w)) => Ok(scalars.push(self.vectors.get(w).copied().unwrap_or(0))),
+            _ => Err(self.refuse(kernel, "its bias is no vector")),
+        });
         let config = RouteConfig {
+            bias: bias.transpose()?,
+            groups: spec.groups,
             rows: self.rows_word(kernel),
             experts: spec.experts,
             used: spec.used,
@@ -59,7 +72,8 @@ impl Lowering<'_> {
             let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);
             let mut scalars = Scalars::default();
             let arg = scalars.push(self.activation(kernel, *x)?.0);
-            scalars.push(self.activation(kernel, *routes)?.0);
+            let at = routes.map_or(Ok(0), |r| self.activation(kernel, r).map(|(word, _)| word));
+            scalars.push(at?);
             scalars.push(self.result(kernel)?);
             scalars.push(first);
             scalars.push(end);
@@ -72,6 +86,7 @@ impl Lowering<'_> {
                 k: *k,
                 n: *n,
                 used: *used,
+                routed: routes.is_some(),
                 combine: *combine,
                 format: decl.format,
                 row_bytes: row_bytes(decl) as u32,

@@ -7,6 +7,7 @@ use super::kernels::env::header;
 use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
+use super::prepare::halves;
 use super::stage::{Grid, Scalars, Stage, Template, When, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
@@ -63,8 +64,8 @@ impl Lowering<'_> {
                             .push((variant.rows, When::Decode(decode), launches));
                     }
                 }
-                (Anchor::Route { x, spec }, "experts_plane" | "experts_shared") => {
-                    let launches = vec![self.route(kernel, *x, spec)?];
+                (Anchor::Route { x, bias, spec }, "experts_plane" | "experts_shared") => {
+                    let launches = vec![self.route(kernel, *x, *bias, spec)?];
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
                 (Anchor::Experts { .. }, "experts_plane" | "experts_shared") => {
@@ -184,12 +185,14 @@ impl Lowering<'_> {
             Sink::Value(v) => StoreTarget::Arena {
                 arg: scalars.push(self.word(v)),
             },
-            Sink::Key { .. } => StoreTarget::Page {
+            Sink::Key { layer } => StoreTarget::Page {
                 half: 0,
+                halves: halves(&self.plan.kv[layer as usize]),
                 kv: self.kv,
             },
-            Sink::Val { .. } => StoreTarget::Page {
+            Sink::Val { layer } => StoreTarget::Page {
                 half: 1,
+                halves: halves(&self.plan.kv[layer as usize]),
                 kv: self.kv,
             },
         };

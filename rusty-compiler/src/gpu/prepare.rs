@@ -8,7 +8,7 @@ use crate::plan::{Operand, Plan};
 use crate::{BindOptions, Error, KvFormat, PAGE_TOKENS, Result};
 use rayon::prelude::*;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline};
-use rusty_graph::WeightId;
+use rusty_graph::{KvLayer, WeightId};
 use std::collections::{BTreeSet, HashMap};
 
 /// Weights that bodies read as vectors.
@@ -60,8 +60,16 @@ pub(super) fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
 /// Bytes of a page of a layer.
 pub(super) fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u64 {
     let kv = plan.kv[layer];
-    let words = token_words(kv.kv_heads * kv.head_dim, options.kv);
-    2 * PAGE_TOKENS as u64 * u64::from(words) * 4
+    let words = token_words(kv.key_lanes(), options.kv);
+    u64::from(halves(&kv)) * PAGE_TOKENS as u64 * u64::from(words) * 4
+}
+
+/// What a page of a layer holds: keys and values, or keys alone.
+pub(super) fn halves(kv: &KvLayer) -> u32 {
+    match kv.value_lanes() {
+        0 => 1,
+        _ => 2,
+    }
 }
 
 /// A page that holds these tokens' keys and values, rows of `width`, and zeros.

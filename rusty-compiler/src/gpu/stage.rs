@@ -16,8 +16,8 @@ pub(super) enum Grid {
     Shrink { parts: u32 },
     /// `lanes` over two dimensions, for each row `per_row` times.
     Lanes { lanes: u32, per_row: u32 },
-    /// One per attention tile and key/value head.
-    Attention { kv_heads: u32 },
+    /// One per attention tile, by `y`.
+    Attention { y: u32 },
 }
 
 impl Grid {
@@ -38,7 +38,7 @@ impl Grid {
                 [x, y, rows * per_row]
             }
             Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
-            Grid::Attention { kv_heads } => [tiles, kv_heads, 1],
+            Grid::Attention { y } => [tiles, y, 1],
         }
     }
 }

@@ -9,7 +9,8 @@ use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::BINDINGS;
-use super::kernels::experts::{self, ExpertsConfig, RouteConfig};
+use super::kernels::experts::{self, ExpertsConfig};
+use super::kernels::route::{self, RouteConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::{gemm, gemv};
 use crate::{Error, Result};
@@ -162,7 +163,7 @@ impl KernelSpec {
             Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
-            Kind::Route(c) => define!(experts::route::Route, c),
+            Kind::Route(c) => define!(route::route::Route, c),
             Kind::Experts(c) => define!(experts::experts::Experts, c),
         }
     }

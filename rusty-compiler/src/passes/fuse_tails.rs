@@ -48,7 +48,12 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
         // An expert's products are a part of the row; their sum waits for all of them.
         Anchor::Experts { .. } => false,
     };
+    let vanishes = |o: &Operand| matches!(o, Operand::Value(v) if values.contains(v));
+    // What vanishes is there lane by lane only.
+    let in_place = (map.operands.iter().enumerate())
+        .all(|(i, o)| !vanishes(o) || !tail.body.moves_lanes_of(i as u16));
     body_fits
+        && in_place
         && kernel.rows == map.rows
         && values.iter().all(|v| plan.value(*v).width == tail.width)
         && values

@@ -97,9 +97,17 @@ impl Lowering<'_> {
                 Ok(())
             }
             Op::Route(spec) => {
-                let x = self.activation(node.inputs[0])?;
-                let anchor = Anchor::Route { x: 0, spec: *spec };
-                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))?;
+                let mut operands = vec![Operand::Value(self.activation(node.inputs[0])?)];
+                let biased = node.inputs.len() > 1;
+                if biased {
+                    operands.push(Operand::Vector(self.weight(node, 1)?));
+                }
+                let anchor = Anchor::Route {
+                    x: 0,
+                    bias: biased.then_some(1),
+                    spec: *spec,
+                };
+                self.push(node, name, anchor, operands, Inst::Result(0))?;
                 self.kernels.last_mut().expect("just pushed").tails[0].body = Body::default();
                 Ok(())
             }
@@ -111,7 +119,7 @@ impl Lowering<'_> {
                 let (inputs, outputs) = (self.graph.width(x), self.graph.width(node.output));
                 let anchor = Anchor::Experts {
                     x: 0,
-                    routes: 1,
+                    routes: Some(1),
                     k: if *combine { inputs / used } else { inputs },
                     n: if *combine { outputs } else { outputs / used },
                     used,
@@ -122,16 +130,40 @@ impl Lowering<'_> {
                 let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
                 self.push(node, name, anchor, operands, Inst::Result(0))
             }
+            Op::HeadMatMul => {
+                let x = self.activation(node.inputs[0])?;
+                let weights = (1..node.inputs.len()).map(|i| self.weight(node, i));
+                let weights = weights.collect::<Result<Vec<_>>>()?;
+                let used = weights.len() as u32;
+                let anchor = Anchor::Experts {
+                    x: 0,
+                    routes: None,
+                    k: self.graph.width(node.inputs[0]) / used,
+                    n: self.graph.width(node.output) / used,
+                    used,
+                    combine: false,
+                    weights,
+                };
+                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))
+            }
             Op::Attention(spec) => {
-                let [q, k, v] = [0, 1, 2].map(|i| self.activation(node.inputs[i]));
-                let (q, k, v) = (q?, k?, v?);
+                let q = self.activation(node.inputs[0])?;
                 let layer = spec.layer;
-                self.write_kv(format!("{name}.k_write"), k, Sink::Key { layer });
-                self.write_kv(format!("{name}.v_write"), v, Sink::Val { layer });
+                let stored = [("k", Sink::Key { layer }), ("v", Sink::Val { layer })];
+                for ((what, sink), input) in stored.into_iter().zip(&node.inputs[1..]) {
+                    let x = self.activation(*input)?;
+                    self.write_kv(format!("{name}.{what}_write"), x, sink);
+                }
                 let anchor = Anchor::Attention { q: 0, spec: *spec };
                 self.push(node, name, anchor, vec![Operand::Value(q)], Inst::Result(0))
             }
-            Op::Unary(_) | Op::Binary(_) | Op::Scale(_) | Op::RmsNorm { .. } | Op::Rope { .. } => {
+            Op::Lanes { .. }
+            | Op::Join { .. }
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Scale(_)
+            | Op::RmsNorm { .. }
+            | Op::Rope { .. } => {
                 let (operands, body) = self.map_body(node)?;
                 self.push(node, name, Anchor::Map, operands, Inst::Result(0))?;
                 self.kernels.last_mut().expect("just pushed").tails[0].body = body;
@@ -141,6 +173,11 @@ impl Lowering<'_> {
     }
 
     fn map_body(&self, node: &Node) -> Result<(Vec<Operand>, Body)> {
+        if let Some(source) = moved_lanes(&node.op) {
+            let values = node.inputs.iter().map(|i| self.activation(*i));
+            let operands = values.map(|v| Ok(Operand::Value(v?)));
+            return Ok((operands.collect::<Result<_>>()?, Body::identity(source)));
+        }
         let mut operands = Vec::new();
         let mut insts = Vec::new();
         let sources = if matches!(node.op, Op::RmsNorm { .. }) {
@@ -284,6 +321,27 @@ impl Lowering<'_> {
             kernel: kernel.into(),
             reason: reason.into(),
         }
+    }
+}
+
+/// The instruction of an op that moves lanes; its operands are numbered as the op's.
+fn moved_lanes(op: &Op) -> Option<Inst> {
+    match *op {
+        Op::Lanes {
+            group,
+            first,
+            count,
+        } => Some(Inst::Part {
+            from: 0,
+            group,
+            first,
+            count,
+        }),
+        Op::Join { left, right } => Some(Inst::Join {
+            from: [0, 1],
+            lanes: [left, right],
+        }),
+        _ => None,
     }
 }
 

@@ -54,6 +54,21 @@ pub(super) fn rename(
         Inst::Result(i) => Inst::Result(i),
         Inst::Load(o) => Inst::Load(operand(o)),
         Inst::Lane(o) => Inst::Lane(operand(o)),
+        Inst::Part {
+            from,
+            group,
+            first,
+            count,
+        } => Inst::Part {
+            from: operand(from),
+            group,
+            first,
+            count,
+        },
+        Inst::Join { from, lanes } => Inst::Join {
+            from: from.map(&mut operand),
+            lanes,
+        },
         Inst::Unary(op, a) => Inst::Unary(op, reg(a)),
         Inst::Binary(op, a, b) => Inst::Binary(op, reg(a), reg(b)),
         Inst::Scale(c, a) => Inst::Scale(c, reg(a)),
@@ -140,15 +155,17 @@ pub(super) fn compact_operands(kernel: &mut Kernel) {
         *body = moved(body, &old, &mut operands, 0);
     }
     match &mut kernel.anchor {
-        Anchor::SelectRows { x }
-        | Anchor::ArgMax { x }
-        | Anchor::Route { x, .. }
-        | Anchor::Attention { q: x, .. } => {
+        Anchor::SelectRows { x } | Anchor::ArgMax { x } | Anchor::Attention { q: x, .. } => {
             *x = intern(&mut operands, old[*x as usize]);
         }
-        Anchor::Experts { x, routes, .. } => {
+        Anchor::Route { x, bias: other, .. }
+        | Anchor::Experts {
+            x, routes: other, ..
+        } => {
             *x = intern(&mut operands, old[*x as usize]);
-            *routes = intern(&mut operands, old[*routes as usize]);
+            if let Some(other) = other {
+                *other = intern(&mut operands, old[*other as usize]);
+            }
         }
         Anchor::Map | Anchor::Gather { .. } | Anchor::Contract { .. } => {}
     }

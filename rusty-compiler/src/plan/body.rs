@@ -40,6 +40,24 @@ pub enum Inst {
     Load(u16),
     /// Lane of a vector operand.
     Lane(u16),
+    /// Some lanes of each group of an activation operand: lane `l` is lane `l / count * group + first + l % count`.
+    Part {
+        /// Operand number.
+        from: u16,
+        /// Lanes of a group.
+        group: u32,
+        /// The first lane of a group that is taken.
+        first: u32,
+        /// How many are.
+        count: u32,
+    },
+    /// The lanes of two activation operands, group by group.
+    Join {
+        /// Operand numbers.
+        from: [u16; 2],
+        /// Lanes of a group of each.
+        lanes: [u32; 2],
+    },
     /// Elementwise function.
     Unary(UnaryOp, Reg),
     /// Elementwise function of two.
@@ -93,6 +111,15 @@ impl Body {
             [source] => Some(*source),
             _ => None,
         }
+    }
+
+    /// Whether an operand's lanes are read at other places than their own.
+    pub fn moves_lanes_of(&self, operand: u16) -> bool {
+        self.insts.iter().any(|i| match i {
+            Inst::Part { from, .. } => *from == operand,
+            Inst::Join { from, .. } => from.contains(&operand),
+            _ => false,
+        })
     }
 
     /// Whether every instruction is elementwise (no reduction, no lane pairs).

@@ -103,6 +103,8 @@ pub enum Anchor {
     Route {
         /// Operand number of the router's logits.
         x: u16,
+        /// Operand number of a bias on the scores by which experts are chosen.
+        bias: Option<u16>,
         /// How they are chosen.
         spec: RouteSpec,
     },
@@ -111,8 +113,9 @@ pub enum Anchor {
     Experts {
         /// Operand number of the inputs: one for all of a row's experts, or with `combine` one for each.
         x: u16,
-        /// Operand number of the routes.
-        routes: u16,
+        /// Operand number of the routes. `None`: every row takes all of them in order, with an input and a result for each
+        /// (heads).
+        routes: Option<u16>,
         /// Input width.
         k: u32,
         /// Output width of an expert.

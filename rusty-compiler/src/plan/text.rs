@@ -1,7 +1,7 @@
 //! The plan as text, for people and for snapshots: one line per kernel, its bodies below.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, Sink};
-use rusty_graph::Dim;
+use rusty_graph::{AttentionValues, Dim};
 use std::fmt::{Display, Formatter, Result, Write};
 
 impl Display for Plan {
@@ -66,12 +66,21 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
         Anchor::Gather { table, .. } => format!("gather {}", weight(*table)),
         Anchor::SelectRows { x } => format!("select {}", leaf(plan, kernel, Inst::Load(*x))),
         Anchor::ArgMax { x } => format!("argmax {}", leaf(plan, kernel, Inst::Load(*x))),
-        Anchor::Route { x, spec } => format!(
-            "route {} {} of {}",
-            leaf(plan, kernel, Inst::Load(*x)),
-            spec.used,
-            spec.experts
-        ),
+        Anchor::Route { x, bias, spec } => {
+            let mut text = format!(
+                "route {} {} of {}",
+                leaf(plan, kernel, Inst::Load(*x)),
+                spec.used,
+                spec.experts
+            );
+            if let Some(groups) = spec.groups {
+                let _ = write!(text, " in {} of {} groups", groups.used, groups.count);
+            }
+            if let Some(bias) = bias {
+                let _ = write!(text, " by {}", leaf(plan, kernel, Inst::Load(*bias)));
+            }
+            text
+        }
         Anchor::Experts {
             x,
             routes,
@@ -83,7 +92,7 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
         } => format!(
             "experts {} by {} {k} -> {n}{} {used} of {} ({}..)",
             leaf(plan, kernel, Inst::Load(*x)),
-            leaf(plan, kernel, Inst::Load(*routes)),
+            routes.map_or_else(|| "head".into(), |r| leaf(plan, kernel, Inst::Load(r))),
             if *combine { " summed" } else { "" },
             weights.len(),
             weights.first().map_or_else(String::new, |w| weight(*w))
@@ -99,6 +108,9 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
                 " heads {}/{}x{}",
                 spec.heads, spec.kv_heads, spec.head_dim
             );
+            if let AttentionValues::OfKeys(lanes) = spec.values {
+                let _ = write!(text, " values {lanes} of keys");
+            }
             if let Some(window) = spec.window {
                 let _ = write!(text, " window {window}");
             }
@@ -142,6 +154,22 @@ fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
         let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
         let text = match *inst {
             Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) => leaf(plan, kernel, *inst),
+            Inst::Part {
+                from,
+                group,
+                first,
+                count,
+            } => {
+                let end = first + count;
+                format!("{}[{first}..{end} of {group}]", operand(from))
+            }
+            Inst::Join { from, lanes } => format!(
+                "join({} {}, {} {})",
+                operand(from[0]),
+                lanes[0],
+                operand(from[1]),
+                lanes[1]
+            ),
             Inst::Unary(op, a) => format!("{}({})", format!("{op:?}").to_lowercase(), at(a)),
             Inst::Binary(op, a, b) => {
                 format!("{}({}, {})", format!("{op:?}").to_lowercase(), at(a), at(b))

@@ -11,7 +11,7 @@
 //! 6. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
-use rusty_graph::WeightId;
+use rusty_graph::{AttentionValues, KvLayer, WeightId};
 
 /// Kernel name and the invariant it breaks.
 pub type Violation = (String, String);
@@ -98,7 +98,10 @@ impl State<'_> {
                     .then_some(())
                     .ok_or(format!("part [{}, {k}] over weight {shape:?}", part.n))
             }),
-            Anchor::Route { x, spec } => {
+            Anchor::Route { x, bias, spec } => {
+                if let Some(bias) = bias {
+                    self.operand(kernel, &Inst::Lane(*bias), *bias, spec.experts)?;
+                }
                 let fits = self.plan.value(value(*x)?).width == spec.experts;
                 let stored = kernel.tails.iter().all(|t| t.width == 2 * spec.used);
                 (fits && stored)
@@ -114,18 +117,25 @@ impl State<'_> {
                 combine,
                 weights,
             } => {
-                let inputs = if *combine { used * k } else { *k };
-                let widths = [value(*x)?, value(*routes)?].map(|v| self.plan.value(v).width);
+                let each = *combine || routes.is_none();
+                let inputs = if each { used * k } else { *k };
+                let routed = match routes {
+                    Some(routes) => self.plan.value(value(*routes)?).width == 2 * used,
+                    None => weights.len() == *used as usize && !combine,
+                };
+                let width = self.plan.value(value(*x)?).width;
                 let shape = |w: &WeightId| self.plan.weights[w.index()].shape[..] == [*n, *k];
-                (widths == [inputs, 2 * used] && weights.iter().all(shape))
+                (width == inputs && routed && weights.iter().all(shape))
                     .then_some(())
-                    .ok_or(format!("experts [{n}, {k}] over inputs of {widths:?}"))
+                    .ok_or(format!("experts [{n}, {k}] over inputs of {width}"))
             }
             Anchor::Attention { q, spec } => {
                 if self.plan.value(value(*q)?).width != spec.heads * spec.head_dim {
                     return Err("query width is not heads * head_dim".into());
                 }
-                let written = self.keys.contains(&spec.layer) && self.vals.contains(&spec.layer);
+                let own = spec.values == AttentionValues::Own;
+                let written =
+                    self.keys.contains(&spec.layer) && (!own || self.vals.contains(&spec.layer));
                 written
                     .then_some(())
                     .ok_or("attends before keys and values are stored".into())
@@ -154,6 +164,26 @@ impl State<'_> {
                 Inst::Result(i) if prologue => return Err(format!("prologue reads result {i}")),
                 Inst::Result(i) => self.result(kernel, i, width)?,
                 Inst::Load(o) | Inst::Lane(o) => self.operand(kernel, inst, o, width)?,
+                Inst::Part {
+                    from,
+                    group,
+                    first,
+                    count,
+                } => {
+                    if count == 0 || first + count > group || !width.is_multiple_of(count) {
+                        return Err(format!("{inst:?} in rows of {width}"));
+                    }
+                    self.operand(kernel, &Inst::Load(from), from, width / count * group)?;
+                }
+                Inst::Join { from, lanes } => {
+                    let group = lanes[0] + lanes[1];
+                    if lanes.contains(&0) || !width.is_multiple_of(group) {
+                        return Err(format!("{inst:?} in rows of {width}"));
+                    }
+                    for (from, lanes) in from.into_iter().zip(lanes) {
+                        self.operand(kernel, &Inst::Load(from), from, width / group * lanes)?;
+                    }
+                }
                 Inst::Unary(_, a) | Inst::Scale(_, a) => before(a)?,
                 Inst::Binary(_, a, b) => before(a).and(before(b))?,
                 Inst::RmsNorm {
@@ -196,7 +226,7 @@ impl State<'_> {
             Anchor::Contract { parts, .. } => parts.get(i as usize).map(|p| p.n),
             Anchor::Gather { width, .. } if i == 0 => Some(*width),
             Anchor::SelectRows { x } if i == 0 => self.operand_width(kernel, *x),
-            Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.head_dim),
+            Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.value_dim()),
             Anchor::Experts {
                 n, combine: true, ..
             } if i == 0 => Some(*n),
@@ -237,19 +267,15 @@ impl State<'_> {
     }
 
     fn sink(&mut self, kernel: &Kernel, width: u32, sink: Sink) -> Result<(), String> {
-        let kv = |layer: u32| {
-            let spec = self
-                .plan
-                .kv
-                .get(layer as usize)
-                .map(|k| k.kv_heads * k.head_dim);
-            (spec == Some(width))
+        let kv = |layer: u32, lanes: fn(&KvLayer) -> u32| {
+            let stored = self.plan.kv.get(layer as usize).map(lanes);
+            (stored == Some(width))
                 .then_some(())
                 .ok_or(format!("stores {width} lanes to the cache of {layer}"))
         };
         match sink {
-            Sink::Key { layer } => kv(layer).map(|()| self.keys.push(layer)),
-            Sink::Val { layer } => kv(layer).map(|()| self.vals.push(layer)),
+            Sink::Key { layer } => kv(layer, KvLayer::key_lanes).map(|()| self.keys.push(layer)),
+            Sink::Val { layer } => kv(layer, KvLayer::value_lanes).map(|()| self.vals.push(layer)),
             Sink::Value(PlanValueId(id)) => {
                 let value = self
                     .plan

@@ -16,7 +16,10 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens");
 const SELECTED: usize = 64;
 
 /// Models whose weights are floats.
-const FLOAT_MODELS: [&str; 16] = [
+const FLOAT_MODELS: [&str; 19] = [
+    "deepseek-v2",
+    "deepseek-v2-lite",
+    "deepseek-v3",
     "gemma2",
     "gemma3",
     "llama-dynamic",
@@ -35,7 +38,7 @@ const FLOAT_MODELS: [&str; 16] = [
     "qwen3-yarn",
 ];
 /// Those of them whose layers have experts.
-const EXPERT_MODELS: [&str; 2] = ["mixtral", "qwen3-moe"];
+const EXPERT_MODELS: [&str; 4] = ["deepseek-v2", "deepseek-v3", "mixtral", "qwen3-moe"];
 
 /// GGUF files in block formats and in mixtures of them: folder and stem.
 fn quantized() -> Vec<(String, String)> {
@@ -330,13 +333,15 @@ fn many_query_heads_per_key_head_agree_across_devices() {
 /// Half-precision keys and values stay within the stated distance of the reference.
 #[test]
 fn half_precision_cache_is_close() {
-    let folder = "models/qwen3-tied";
-    let file = rusty_loader::open(golden(folder)).expect(folder);
-    let expected = Expected::read(folder);
-    let ids = expected.ids("ids.1").expect("ids");
-    let want = expected.floats("logits.1");
-    let pages: Vec<u32> = (0..24).collect();
-    for on in everywhere() {
+    for (folder, on) in ["models/qwen3-tied", "models/deepseek-v3"]
+        .into_iter()
+        .flat_map(|folder| everywhere().into_iter().map(move |on| (folder, on)))
+    {
+        let file = rusty_loader::open(golden(folder)).expect(folder);
+        let expected = Expected::read(folder);
+        let ids = expected.ids("ids.1").expect("ids");
+        let want = expected.floats("logits.1");
+        let pages: Vec<u32> = (0..24).collect();
         let mut exe = bound(&*file, &on, KvFormat::F16, 2);
         let have = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
         let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
@@ -354,7 +359,7 @@ fn half_precision_cache_is_close() {
         let cosine = dot / (a2 * b2).sqrt();
         assert!(
             rms < 0.05 && cosine > 0.9999,
-            "{on:?}: rms {rms}, cosine {cosine}"
+            "{folder} {on:?}: rms {rms}, cosine {cosine}"
         );
     }
 }

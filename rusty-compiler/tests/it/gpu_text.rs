@@ -9,13 +9,14 @@ use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
-use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, RouteConfig};
+use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::reduce::Team;
+use rusty_compiler::gpu::kernels::route::RouteConfig;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
-use rusty_graph::{BinaryOp, RopeLayout, RouteScore, UnaryOp};
+use rusty_graph::{BinaryOp, GroupScore, RopeLayout, RouteGroups, RouteScore, UnaryOp};
 use rusty_loader::Format;
 use rusty_loader::formats::{IQ2_XS, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0};
 
@@ -160,6 +161,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                     program: rope,
                     target: Sink::Page {
                         half: 0,
+                        halves: 2,
                         kv: KvFormat::F16,
                     },
                 },
@@ -167,45 +169,82 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         }),
         scalars: 3,
     });
-    out.push(KernelSpec {
-        kind: Kind::Attention(AttentionConfig {
-            units: 128,
-            rows: 4,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 64,
-            scale: F32::new(0.125),
-            window: Some(17),
-            softcap: Some(F32::new(30.0)),
-            kv: KvFormat::F16,
+    let attention = AttentionConfig {
+        units: 128,
+        rows: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        value_dim: 64,
+        of_keys: false,
+        shares: 1,
+        scale: F32::new(0.125),
+        window: Some(17),
+        softcap: Some(F32::new(30.0)),
+        kv: KvFormat::F16,
+        arg: 0,
+        unit: UnitConfig {
+            parts: vec![0],
             arg: 0,
-            unit: UnitConfig {
-                parts: vec![0],
-                arg: 0,
-                tails: vec![Store {
-                    width: 256,
-                    program: given(vec![Inst::Result(0)], vec![]),
-                    target: Sink::Arena { arg: 1 },
-                }],
-            },
-        }),
-        scalars: 2,
-    });
-    for (score, normalize) in [(RouteScore::Softmax, true), (RouteScore::Sigmoid, false)] {
+            tails: vec![Store {
+                width: 256,
+                program: given(vec![Inst::Result(0)], vec![]),
+                target: Sink::Arena { arg: 1 },
+            }],
+        },
+    };
+    let latent = AttentionConfig {
+        rows: 1,
+        heads: 16,
+        kv_heads: 1,
+        head_dim: 576,
+        value_dim: 512,
+        of_keys: true,
+        shares: 4,
+        window: None,
+        softcap: None,
+        ..attention.clone()
+    };
+    for config in [attention, latent] {
+        out.push(KernelSpec {
+            kind: Kind::Attention(config),
+            scalars: 2,
+        });
+    }
+    for (score, normalize, score_of_groups, bias) in [
+        (RouteScore::Softmax, true, None, None),
+        (RouteScore::Softmax, false, Some(GroupScore::Best), None),
+        (
+            RouteScore::Sigmoid,
+            true,
+            Some(GroupScore::BestTwo),
+            Some(2),
+        ),
+    ] {
         out.push(KernelSpec {
             kind: Kind::Route(RouteConfig {
                 rows: header::ROWS,
                 experts: 64,
                 used: 6,
                 score,
+                groups: score_of_groups.map(|score| RouteGroups {
+                    count: 8,
+                    used: 4,
+                    score,
+                }),
                 normalize,
                 scale: F32::new(1.5),
                 arg: 0,
+                bias,
             }),
-            scalars: 2,
+            scalars: 3,
         });
     }
-    for (combine, format) in [(false, Format::Bf16), (true, Format::Blocks(&Q4_K))] {
+    for (routed, combine, format) in [
+        (true, false, Format::Bf16),
+        (true, true, Format::Blocks(&Q4_K)),
+        (false, false, Format::Bf16),
+    ] {
         out.push(KernelSpec {
             kind: Kind::Experts(ExpertsConfig {
                 team: Team { units: 64, plane },
@@ -213,6 +252,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                 k: 256,
                 n: 128,
                 used: 6,
+                routed,
                 combine,
                 format,
                 row_bytes: format.row_bytes(256) as u32,

@@ -20,6 +20,22 @@ fn plans_of_every_architecture() {
     }
 }
 
+/// Those that need more than a file's shapes to be built.
+#[test]
+fn plans_of_golden_models() {
+    for model in ["gemma3", "mixtral", "deepseek-v3"] {
+        let path = format!(
+            "{}/../tests/goldens/models/{model}",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let file = rusty_loader::open(path).expect(model);
+        let graph = arch::build(&*file).expect(model);
+        let target = Target::named("avx512").expect("target");
+        let plan = compile(&graph, &target).expect(model);
+        insta::assert_snapshot!(format!("{model}-avx512"), plan);
+    }
+}
+
 #[test]
 fn plans_of_every_family_of_targets() {
     for target in ["llvmpipe", "rdna3", "m3", "h200"] {

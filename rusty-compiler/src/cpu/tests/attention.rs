@@ -9,13 +9,15 @@ use crate::cpu::partial::{self, Partial};
 use crate::cpu::simd::Level;
 use crate::step::KvFormat;
 use half::f16;
-use rusty_graph::{AttentionSpec, KvLayer};
+use rusty_graph::{AttentionSpec, AttentionValues, KvLayer};
 
 struct Case {
     spec: AttentionSpec,
     length: usize,
     first: usize,
     format: KvFormat,
+    /// Tasks among which the query heads of a key head are shared.
+    shares: usize,
 }
 
 #[test]
@@ -25,6 +27,7 @@ fn attention_matches_a_plain_softmax() {
         heads,
         kv_heads,
         head_dim,
+        values: AttentionValues::Own,
         scale: 1.0 / (head_dim as f32).sqrt(),
         window,
         softcap,
@@ -34,8 +37,20 @@ fn attention_matches_a_plain_softmax() {
         length,
         first,
         format,
+        shares: 1,
+    };
+    let latent = |heads, head_dim, lanes| AttentionSpec {
+        values: AttentionValues::OfKeys(lanes),
+        ..spec(heads, 1, head_dim, None, None)
+    };
+    let shared = |spec, length, first, format| Case {
+        shares: 2,
+        ..case(spec, length, first, format)
     };
     let cases = [
+        case(latent(6, 48, 32), 70, 66, KvFormat::F32),
+        shared(latent(4, 44, 20), 300, 297, KvFormat::F16),
+        shared(spec(4, 1, 32, None, None), 40, 38, KvFormat::F32),
         case(spec(4, 2, 32, None, None), 1, 0, KvFormat::F32),
         case(spec(6, 2, 20, None, Some(5.0)), 70, 61, KvFormat::F32),
         case(spec(8, 1, 64, Some(33), None), 200, 197, KvFormat::F16),
@@ -59,19 +74,27 @@ fn check_attention(level: Level, case: &Case) {
         KvFormat::F16 => v.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
     };
     let keys = rounded(noise.floats(case.length * width));
-    let values = rounded(noise.floats(case.length * width));
+    let values = match s.values {
+        AttentionValues::Own => rounded(noise.floats(case.length * width)),
+        AttentionValues::OfKeys(_) => keys.clone(),
+    };
     let rows = case.length - case.first;
     let q = noise.floats(rows * heads * d);
     let used = case.length.div_ceil(PAGE_TOKENS);
     let layers = [KvLayer {
         kv_heads: s.kv_heads,
         head_dim: s.head_dim,
+        values: s.values,
     }];
     let pool = KvPool::new(&layers, used as u32 + 3, case.format);
     // Pages in an odd order.
     let pages: Vec<u32> = (0..used).map(|p| (used - 1 - p) as u32 + 2).collect();
     for t in 0..case.length {
-        for (key, from) in [(true, &keys), (false, &values)] {
+        let stored = match s.values {
+            AttentionValues::Own => 2,
+            AttentionValues::OfKeys(_) => 1,
+        };
+        for (key, from) in [(true, &keys), (false, &values)].into_iter().take(stored) {
             let place = pool.place(0, key, pages[t / PAGE_TOKENS], t % PAGE_TOKENS);
             // Two ranges that cut a head.
             let cut = width / 2 - 1;
@@ -82,18 +105,21 @@ fn check_attention(level: Level, case: &Case) {
             }
         }
     }
-    let group = heads / kv_heads;
-    for kv_head in 0..kv_heads {
+    let group = heads / kv_heads / case.shares;
+    let lanes = s.value_dim() as usize;
+    for share in 0..heads / group {
+        let kv_head = share / case.shares;
         let block = Block {
             spec: s,
             layer: pool.layer(0),
-            kv_head,
+            head: share * group,
+            group,
             q: q.as_ptr(),
             rows,
             position: case.first,
             pages: &pages,
         };
-        let padded = block.layer.shape.padded;
+        let padded = block.layer.shape.result;
         let memory = Buffer::words(SCORE_WORDS + 2 * Partial::words(padded));
         let partial = |i: usize| Partial {
             at: memory
@@ -101,7 +127,7 @@ fn check_attention(level: Level, case: &Case) {
                 .wrapping_add(SCORE_WORDS + i * Partial::words(padded)),
             padded,
         };
-        let mut out = vec![0f32; rows * group * d];
+        let mut out = vec![0f32; rows * group * lanes];
         // SAFETY: all memory is whole and this thread's.
         unsafe {
             partial(0).clear(block.queries());
@@ -113,9 +139,9 @@ fn check_attention(level: Level, case: &Case) {
         }
         for row in 0..rows {
             for h in 0..group {
-                let q = &q[(row * heads + kv_head * group + h) * d..][..d];
+                let q = &q[(row * heads + share * group + h) * d..][..d];
                 let want = plain(&s, q, &keys, &values, case.first + row, kv_head);
-                let have = &out[(row * group + h) * d..][..d];
+                let have = &out[(row * group + h) * lanes..][..lanes];
                 for (i, (w, v)) in want.iter().zip(have).enumerate() {
                     let error = (w - f64::from(*v)).abs();
                     assert!(

@@ -1,7 +1,8 @@
 //! Flash attention over KV pages: online softmax (arXiv 2205.14135) with grouped queries (arXiv 2305.13245).
 //!
 //! A cube takes one key/value head for a tile of rows of one sequence, so that every key and value it reads
-//! serves all of the group's query heads and all rows of the tile. A decode row is a tile of one.
+//! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. A decode row is a
+//! tile of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
 use super::bits::f16_value;
 use super::body::safe_tanh;
@@ -28,8 +29,14 @@ pub struct AttentionConfig {
     pub heads: u32,
     /// Key/value heads.
     pub kv_heads: u32,
-    /// Width of a head, even.
+    /// Width of a head's queries and keys, even.
     pub head_dim: u32,
+    /// Width of a head's values, even.
+    pub value_dim: u32,
+    /// Whether values are the first lanes of keys.
+    pub of_keys: bool,
+    /// Cubes among which the query heads of a key/value head are shared.
+    pub shares: u32,
     /// Factor on the scores.
     pub scale: F32,
     /// Keys that a row sees, itself included.
@@ -46,7 +53,7 @@ pub struct AttentionConfig {
 
 impl AttentionConfig {
     fn group(&self) -> u32 {
-        self.heads / self.kv_heads
+        self.heads / self.kv_heads / self.shares
     }
 
     /// Queries of a cube: rows by heads of the group.
@@ -56,7 +63,12 @@ impl AttentionConfig {
 
     /// Pairs of output lanes of a unit.
     fn pairs(&self) -> u32 {
-        (self.queries() * self.head_dim / 2).div_ceil(self.units)
+        (self.queries() * self.value_dim / 2).div_ceil(self.units)
+    }
+
+    /// What a page holds: keys and values, or keys alone.
+    fn halves(&self) -> u32 {
+        if self.of_keys { 1 } else { 2 }
     }
 
     fn words(&self) -> u32 {
@@ -69,7 +81,7 @@ impl AttentionConfig {
     }
 }
 
-/// Cubes: `(tiles, key/value heads)`.
+/// Cubes: `(tiles, key/value heads times shares)`.
 #[cube(launch_unchecked)]
 pub fn attention(
     weights: &[u32],
@@ -198,19 +210,27 @@ fn locate(
     #[comptime] config: AttentionConfig,
 ) {
     let words = comptime!(config.words());
-    let head = CUBE_POS_Y * comptime!(token_words(config.head_dim, config.kv));
+    let halves = comptime!(config.halves());
+    let head = CUBE_POS_Y / config.shares * comptime!(token_words(config.head_dim, config.kv));
     let mut i = UNIT_POS;
     while i < KEYS {
         let position = min(key + i, end - 1);
         put(
             places,
             i * 2,
-            token_base(buffers.step, pages, position, 0u32.runtime(), words) + head,
+            token_base(buffers.step, pages, position, 0u32.runtime(), halves, words) + head,
         );
         put(
             places,
             i * 2 + 1,
-            token_base(buffers.step, pages, position, 1u32.runtime(), words) + head,
+            token_base(
+                buffers.step,
+                pages,
+                position,
+                comptime!(config.halves() - 1).runtime(),
+                halves,
+                words,
+            ) + head,
         );
         i += config.units;
     }
@@ -311,7 +331,7 @@ fn gather(
     end: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let half = comptime!(config.head_dim / 2);
+    let half = comptime!(config.value_dim / 2);
     let keys = min(end - key, KEYS.runtime());
     #[unroll]
     for i in 0..comptime!(config.pairs()) {
@@ -341,9 +361,9 @@ fn store(
     rows: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let half = comptime!(config.head_dim / 2);
+    let half = comptime!(config.value_dim / 2);
     let group = comptime!(config.group());
-    let end = comptime!(config.heads * config.head_dim).runtime();
+    let end = comptime!(config.heads * config.value_dim).runtime();
     #[unroll]
     for i in 0..comptime!(config.pairs()) {
         let task = UNIT_POS + comptime!(i * config.units);
@@ -354,7 +374,7 @@ fn store(
             products[0] = sums[comptime!(i as usize * 2)] / sum;
             products[1] = sums[comptime!(i as usize * 2 + 1)] / sum;
             let head = CUBE_POS_Y * group + query % group;
-            let lane = head * config.head_dim + (task % half) * 2;
+            let lane = head * config.value_dim + (task % half) * 2;
             finish_pair(
                 buffers,
                 &products,

@@ -150,6 +150,35 @@ fn instruction(
         },
         Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
+        Inst::Part {
+            from,
+            group,
+            first,
+            count,
+        } => {
+            let moved = lane / count * group + first + lane % count;
+            load(buffers, row, moved, comptime!(program.operand(from)))
+        }
+        Inst::Join { from, lanes } => {
+            let (left, right) = comptime!((lanes[0], lanes[1]));
+            let turn = lane / comptime!(left + right);
+            let inner = lane % comptime!(left + right);
+            let in_left = inner < left;
+            // Both are read, at a lane that is there.
+            let a = load(
+                buffers,
+                row,
+                turn * left + min(inner, comptime!(left - 1).runtime()),
+                comptime!(program.operand(from[0])),
+            );
+            let b = load(
+                buffers,
+                row,
+                turn * right + select(in_left, 0u32.runtime(), inner - left),
+                comptime!(program.operand(from[1])),
+            );
+            select(in_left, a, b)
+        }
         Inst::Unary(op, x) => unary(regs[comptime!(x as usize)], op),
         Inst::Binary(op, a, b) => {
             binary(regs[comptime!(a as usize)], regs[comptime!(b as usize)], op)

@@ -16,6 +16,7 @@ pub mod experts;
 pub mod gemm;
 pub mod gemv;
 pub mod reduce;
+pub mod route;
 pub mod rows;
 pub mod scales;
 pub mod sink;

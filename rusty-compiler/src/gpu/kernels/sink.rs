@@ -2,7 +2,8 @@
 //!
 //! Stores are made for pairs of lanes, because two half-precision keys or values share a word.
 //!
-//! A page of a layer holds 16 tokens' keys, then their values; each token's heads are contiguous.
+//! A page of a layer holds 16 tokens' keys, then their values (none where values are lanes of the keys); each token's
+//! heads are contiguous.
 
 use super::bits::f16_pair;
 use super::body::{Program, evaluate};
@@ -22,6 +23,8 @@ pub enum Target {
     Page {
         /// 0 keys, 1 values.
         half: u32,
+        /// How many of both a page has.
+        halves: u32,
         /// Storage.
         kv: KvFormat,
     },
@@ -53,11 +56,12 @@ pub fn token_base(
     pages: u32,
     position: u32,
     half: u32,
+    #[comptime] halves: u32,
     #[comptime] words: u32,
 ) -> u32 {
     let tokens = comptime!(PAGE_TOKENS as u32);
     let page = step[(pages + position / tokens) as usize];
-    ((page * 2 + half) * tokens + position % tokens) * words
+    ((page * halves + half) * tokens + position % tokens) * words
 }
 
 /// Evaluates a tail for two neighbouring lanes and stores what is below `end`.
@@ -105,11 +109,11 @@ pub fn store_pair(
                 put(buffers.arena, at + 1, high);
             }
         }
-        Target::Page { half, kv } => {
+        Target::Page { half, halves, kv } => {
             let words = comptime!(token_words(store.width, kv));
             let position = buffers.step[(buffers.step[header::POSITIONS] + row) as usize];
             let pages = buffers.step[(buffers.step[header::PAGES] + row) as usize];
-            let token = token_base(buffers.step, pages, position, half, words);
+            let token = token_base(buffers.step, pages, position, half, halves, words);
             match kv {
                 KvFormat::F32 => {
                     put(buffers.words, token + lane, u32::reinterpret(low));
