@@ -133,6 +133,8 @@ unsafe fn span_of<V: Vector, S: Stored>(
 struct Heads {
     now: [*const u8; CHUNK_PAGES],
     next: [*const u8; CHUNK_PAGES],
+    /// Lanes of a row, where there are rows.
+    row: usize,
 }
 
 impl Heads {
@@ -147,6 +149,7 @@ impl Heads {
         Self {
             now: std::array::from_fn(head),
             next: std::array::from_fn(|p| head(CHUNK_PAGES + p)),
+            row: block.layer.shape.padded,
         }
     }
 
@@ -185,11 +188,11 @@ unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
         let vectors = out.padded / LANES;
         let mut d = 0;
         while vectors - d >= 4 {
-            add_values::<V, S, M, 4>(block, values, tokens, d, &scaled, scores, q, out);
+            add_values::<V, S, M, 4>(values, tokens, d, &scaled, scores, q, out);
             d += 4;
         }
         while d < vectors {
-            add_values::<V, S, M, 1>(block, values, tokens, d, &scaled, scores, q, out);
+            add_values::<V, S, M, 1>(values, tokens, d, &scaled, scores, q, out);
             d += 1;
         }
     }
@@ -234,7 +237,7 @@ unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
     scores: *mut f32,
 ) {
     const TOKENS: usize = 4;
-    let (lanes, padded) = (block.layer.shape.head_dim, block.layer.shape.padded);
+    let (lanes, row) = (block.layer.shape.head_dim, rows.row);
     // SAFETY: the caller's duty; what a row is padded with is never written, and zero.
     unsafe {
         let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
@@ -243,9 +246,9 @@ unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
                 let mut sums = [[V::splat(0.0); TOKENS]; M];
                 for d in (0..lanes).step_by(LANES) {
                     let k: [V::F; TOKENS] = std::array::from_fn(|i| {
-                        S::load::<V>(page.add(((t + i) * padded + d) * S::BYTES))
+                        S::load::<V>(page.add(((t + i) * row + d) * S::BYTES))
                     });
-                    (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * padded + d) * S::BYTES, q));
+                    (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * row + d) * S::BYTES, q));
                     for m in 0..M {
                         let x = match lanes - d {
                             left if left < LANES => V::load_part(qs[m].add(d), left),
@@ -328,7 +331,6 @@ unsafe fn softmax<V: Vector>(
 /// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
 #[inline(always)]
 unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
-    block: &Block<'_>,
     values: &Heads,
     tokens: usize,
     d: usize,
@@ -337,7 +339,6 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
     q: usize,
     out: Partial,
 ) {
-    let padded = block.layer.shape.padded;
     // SAFETY: the caller's duty; tokens past the last position are not read.
     unsafe {
         let mut sums = [[V::splat(0.0); D]; M];
@@ -349,7 +350,7 @@ unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
         }
         for p in 0..tokens.div_ceil(LANES) {
             for t in 0..(tokens - p * LANES).min(LANES) {
-                let at = (t * padded + d * LANES) * S::BYTES;
+                let at = (t * values.row + d * LANES) * S::BYTES;
                 let from = values.now[p].add(at);
                 let v: [V::F; D] =
                     std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
