@@ -2,7 +2,7 @@
 //!
 //! Per layer: norm, q/k/v products (with bias, with norm per head), rotation, attention, output product,
 //! residual; norm, gated feed-forward (or experts), residual. Either half may norm its result before the residual.
-//! Queries, keys and values may be [latent] instead. Rows that want logits are selected after the last layer, so the
+//! Queries, keys and values may be [latent](Latent) instead. Rows that want logits are selected after the last layer, so the
 //! last norm and the head see only those.
 
 mod assembly;
