@@ -132,6 +132,15 @@ pub fn from_hf(arch: &str, name: &str) -> Option<String> {
     Some(format!("{}.{leaf}", module_from_hf(arch, module)?))
 }
 
+/// Whether a tensor is the text model's: its name, or that of the module that it is part of, has a canonical one.
+pub(crate) fn is_in_model(arch: &str, name: &str) -> bool {
+    let modules = name.match_indices('.').map(|(at, _)| &name[..at]);
+    from_hf(arch, name).is_some()
+        || modules
+            .map(|m| format!("{m}.weight"))
+            .any(|m| from_hf(arch, &m).is_some())
+}
+
 /// Whether checkpoints of an architecture store the norms' weights less one.
 pub fn norms_less_one(arch: &str) -> bool {
     Arch::by_id(arch).is_some_and(|a| a.norms_less_one)

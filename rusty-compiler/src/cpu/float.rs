@@ -1,13 +1,16 @@
-//! Float tiles: some input rows times some rows of an F32, F16 or BF16 matrix, in single precision.
+//! Float tiles: some input rows times some rows of a matrix of floats, in single precision.
 //!
 //! Both operands are read along `k`, sixteen lanes at a time, with one accumulator per pair and one sum over
-//! lanes at the end; that order is the same for every tile shape. Weights are converted in registers.
+//! lanes at the end; that order is the same for every tile shape. Weights are converted in registers: F16, BF16, and
+//! blocks of small floats with a scale, whose levels no byte could hold.
 
 use super::prefetch::{Ahead, ask_stream};
 use super::quantize::InputRows;
-use super::simd::{LANES, Vector, per_isa};
+use super::simd::{LANES, Level, Vector, per_isa};
+use rusty_loader::Format;
+use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
 
-/// Stored precision of a float matrix.
+/// Stored precision of plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FloatKind {
     F32,
@@ -15,12 +18,51 @@ pub(super) enum FloatKind {
     Bf16,
 }
 
-impl FloatKind {
-    /// Bytes per value.
-    pub(super) fn bytes(self) -> usize {
+/// How the rows of a float matrix are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowKind {
+    Plain(FloatKind),
+    /// Blocks of 32 E4M3 floats with an f32 scale.
+    Float8x32,
+    /// Blocks of 64.
+    Float8x64,
+    /// Blocks of 128.
+    Float8x128,
+    /// Blocks of 64 4-bit normal floats with an f32 scale.
+    NormalFloat,
+}
+
+impl RowKind {
+    /// The kind of a format; none where its codes become bytes.
+    pub(super) fn of(format: Format) -> Option<Self> {
+        let codec = match format {
+            Format::F32 => return Some(RowKind::Plain(FloatKind::F32)),
+            Format::F16 => return Some(RowKind::Plain(FloatKind::F16)),
+            Format::Bf16 => return Some(RowKind::Plain(FloatKind::Bf16)),
+            Format::Blocks(codec) => codec,
+        };
+        if !matches!(codec.scale.unit, Unit::F32First) || codec.min.is_some() {
+            return None;
+        }
+        match (codec.levels, codec.block_len) {
+            (Levels::E4M3, 32) => Some(RowKind::Float8x32),
+            (Levels::E4M3, 64) => Some(RowKind::Float8x64),
+            (Levels::E4M3, 128) => Some(RowKind::Float8x128),
+            (Levels::Floats(_), 64) => Some(RowKind::NormalFloat),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a row.
+    pub(super) fn row_bytes(self, k: usize) -> usize {
         match self {
-            FloatKind::F32 => 4,
-            FloatKind::F16 | FloatKind::Bf16 => 2,
+            RowKind::Plain(FloatKind::F32) => InF32::offset(k),
+            RowKind::Plain(FloatKind::F16) => InF16::offset(k),
+            RowKind::Plain(FloatKind::Bf16) => InBf16::offset(k),
+            RowKind::Float8x32 => InFloat8::<32>::offset(k),
+            RowKind::Float8x64 => InFloat8::<64>::offset(k),
+            RowKind::Float8x128 => InFloat8::<128>::offset(k),
+            RowKind::NormalFloat => InNormalFloat::offset(k),
         }
     }
 }
@@ -28,7 +70,7 @@ impl FloatKind {
 /// Rows of a row-major float matrix.
 #[derive(Clone, Copy)]
 pub(super) struct FloatRows {
-    pub(super) kind: FloatKind,
+    pub(super) kind: RowKind,
     /// First byte of the first row.
     pub(super) at: *const u8,
     pub(super) k: usize,
@@ -70,6 +112,65 @@ impl Stored for InBf16 {
     }
 }
 
+/// How the values of a row lie.
+pub(super) trait Rows {
+    /// Byte of the block of value `i` (or of that value, where there are no blocks).
+    fn offset(i: usize) -> usize;
+    /// Sixteen values from `i` on, a multiple of sixteen.
+    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F;
+}
+
+impl<S: Stored> Rows for S {
+    #[inline(always)]
+    fn offset(i: usize) -> usize {
+        i * S::BYTES
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+        // SAFETY: the caller's duty.
+        unsafe { <S as Stored>::load::<V>(row.add(i * S::BYTES)) }
+    }
+}
+
+struct InFloat8<const LEN: usize>;
+struct InNormalFloat;
+
+impl<const LEN: usize> Rows for InFloat8<LEN> {
+    #[inline(always)]
+    fn offset(i: usize) -> usize {
+        i / LEN * (LEN + 4)
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let block = row.add(Self::offset(i));
+            let scale = block.cast::<f32>().read_unaligned();
+            V::mul(V::splat(scale), V::load_e4m3(block.add(4 + i % LEN)))
+        }
+    }
+}
+
+impl Rows for InNormalFloat {
+    #[inline(always)]
+    fn offset(i: usize) -> usize {
+        i / NF4_G64.block_len * NF4_G64.block_bytes
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+        // Sixteen bytes hold sixteen values in their low halves and the next sixteen in their high ones.
+        let (pair, high) = (i % NF4_G64.block_len / 32, i / LANES % 2);
+        // SAFETY: the caller's duty.
+        unsafe {
+            let block = row.add(Self::offset(i));
+            let scale = block.cast::<f32>().read_unaligned();
+            let codes = block.add(4 + pair * LANES);
+            let levels = V::lookup_nibbles(NORMAL_FLOATS.as_ptr(), codes, high == 1);
+            V::mul(V::splat(scale), levels)
+        }
+    }
+}
+
 /// Values along `k` between two looks ahead.
 const SEGMENT: usize = 16 * LANES;
 
@@ -88,28 +189,41 @@ pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {
     rows.div_ceil(6) * columns.div_ceil(4) * k.div_ceil(SEGMENT)
 }
 
-per_isa! {
-    /// `out[r * stride + c] = x[first + r] . w[c]`.
-    ///
-    /// # Safety
-    /// `w` holds `columns` rows, `x` the rows, `out` the results.
-    pub(super) fn multiply(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) = multiply_with
-}
-
-#[inline(always)]
-unsafe fn multiply_with<V: Vector>(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) {
+/// `out[r * stride + c] = x[first + r] . w[c]`.
+///
+/// # Safety
+/// `w` holds `columns` rows, `x` the rows, `out` the results.
+pub(super) unsafe fn multiply(
+    level: Level,
+    w: FloatRows,
+    x: InputRows,
+    extent: Extent,
+    ahead: &mut Ahead,
+) {
     // SAFETY: the caller's duty.
     unsafe {
         match w.kind {
-            FloatKind::F32 => blocks::<V, InF32>(w, x, extent, ahead),
-            FloatKind::F16 => blocks::<V, InF16>(w, x, extent, ahead),
-            FloatKind::Bf16 => blocks::<V, InBf16>(w, x, extent, ahead),
+            RowKind::Plain(FloatKind::F32) => multiply_as::<InF32>(level, w, x, extent, ahead),
+            RowKind::Plain(FloatKind::F16) => multiply_as::<InF16>(level, w, x, extent, ahead),
+            RowKind::Plain(FloatKind::Bf16) => multiply_as::<InBf16>(level, w, x, extent, ahead),
+            RowKind::Float8x32 => multiply_as::<InFloat8<32>>(level, w, x, extent, ahead),
+            RowKind::Float8x64 => multiply_as::<InFloat8<64>>(level, w, x, extent, ahead),
+            RowKind::Float8x128 => multiply_as::<InFloat8<128>>(level, w, x, extent, ahead),
+            RowKind::NormalFloat => multiply_as::<InNormalFloat>(level, w, x, extent, ahead),
         }
     }
 }
 
+per_isa! {
+    /// [`multiply`] for rows of one kind.
+    ///
+    /// # Safety
+    /// As there.
+    fn multiply_as<S: Rows>(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) = blocks
+}
+
 #[inline(always)]
-unsafe fn blocks<V: Vector, S: Stored>(w: FloatRows, x: InputRows, e: Extent, ahead: &mut Ahead) {
+unsafe fn blocks<V: Vector, S: Rows>(w: FloatRows, x: InputRows, e: Extent, ahead: &mut Ahead) {
     let mut r = 0;
     // SAFETY: the caller's duty; tiles stay inside the extent.
     unsafe {
@@ -140,7 +254,7 @@ unsafe fn blocks<V: Vector, S: Stored>(w: FloatRows, x: InputRows, e: Extent, ah
 
 /// All columns for `M` rows from `r` on.
 #[inline(always)]
-unsafe fn columns<V: Vector, S: Stored, const M: usize, const N: usize>(
+unsafe fn columns<V: Vector, S: Rows, const M: usize, const N: usize>(
     w: FloatRows,
     x: InputRows,
     e: Extent,
@@ -162,7 +276,7 @@ unsafe fn columns<V: Vector, S: Stored, const M: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
+unsafe fn tile<V: Vector, S: Rows, const M: usize, const N: usize>(
     w: FloatRows,
     x: InputRows,
     e: Extent,
@@ -175,19 +289,20 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
         for m in 0..M {
             xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
         }
-        let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n) * w.k * S::BYTES));
+        let row_bytes = S::offset(w.k);
+        let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n) * row_bytes));
         let mut sums = [[V::splat(0.0); N]; M];
         let whole = w.k / LANES * LANES;
         let mut i = 0;
         while i < whole {
             // Of the first rows' pass over the weights: their next tile lies behind this one.
-            if r == 0 && (i * S::BYTES).is_multiple_of(64) {
-                ask_stream(w.at.wrapping_add(c * w.k * S::BYTES + N * i * S::BYTES), N);
+            if r == 0 && S::offset(i) / 64 != S::offset(i + LANES) / 64 {
+                ask_stream(w.at.wrapping_add(c * row_bytes + N * S::offset(i)), N);
             }
             if i.is_multiple_of(SEGMENT) {
                 ahead.step();
             }
-            let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n].add(i * S::BYTES)));
+            let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n], i));
             for m in 0..M {
                 let a = V::load(xs[m].add(i));
                 for n in 0..N {
@@ -199,9 +314,9 @@ unsafe fn tile<V: Vector, S: Stored, const M: usize, const N: usize>(
         if i < w.k {
             for n in 0..N {
                 let mut last = [0u8; LANES * 4];
-                let bytes = (w.k - i) * S::BYTES;
-                std::ptr::copy_nonoverlapping(ws[n].add(i * S::BYTES), last.as_mut_ptr(), bytes);
-                let b = S::load::<V>(last.as_ptr());
+                let bytes = row_bytes - S::offset(i);
+                std::ptr::copy_nonoverlapping(ws[n].add(S::offset(i)), last.as_mut_ptr(), bytes);
+                let b = S::load::<V>(last.as_ptr(), 0);
                 for m in 0..M {
                     sums[m][n] = V::fma(V::load(xs[m].add(i)), b, sums[m][n]);
                 }

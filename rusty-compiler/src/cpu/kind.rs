@@ -74,8 +74,9 @@ impl Scaling {
         let halves = codec.group == 16;
         let whole = codec.group.is_multiple_of(32);
         let per_group = codec.group == codec.block_len;
-        let stepped = codec.scale.steps.is_some() || !per_group || codec.group > 32;
         let min = codec.min.as_ref().map(|m| m.steps.is_some());
+        let stepped =
+            codec.scale.steps.is_some() || !per_group || codec.group > 32 || min == Some(true);
         Some(match (codec.scale.unit, stepped, min) {
             (Unit::F16(_), false, None) if whole => Scaling::Half,
             (Unit::F16(_), false, Some(false)) if whole => Scaling::HalfMin,

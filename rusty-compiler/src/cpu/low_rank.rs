@@ -4,7 +4,7 @@
 //! Block formats are decoded in registers; int8 is multiplied as it is, see [`super::int8_table`].
 
 use super::block_rows::{self, BlockRows};
-use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32};
+use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
 use super::int8_table;
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
@@ -70,6 +70,7 @@ unsafe fn multiply(
     unsafe {
         match a.kind {
             TableKind::Float(kind) => {
+                let kind = RowKind::Plain(kind);
                 float::multiply(level, FloatRows { kind, at, k }, x, extent, ahead)
             }
             TableKind::Int8 | TableKind::Int4 => {

@@ -82,7 +82,7 @@ impl PartCode {
                     };
                     let w = FloatRows {
                         kind: *kind,
-                        at: bytes.as_ptr().add(column * k * kind.bytes()),
+                        at: bytes.as_ptr().add(column * kind.row_bytes(*k)),
                         k: *k,
                     };
                     let extent = Extent {

@@ -5,7 +5,7 @@
 //! and the mapped pages are given back, so a weight is never resident twice. A model whose panels would not
 //! fit the machine's memory stays in the mapping, and each use packs its panels on the fly: slow, but it runs.
 
-use super::float::FloatKind;
+use super::float::{FloatKind, RowKind};
 use super::kind::Kind;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
@@ -25,7 +25,7 @@ pub(super) enum Matrix {
     /// In place.
     Float {
         bytes: UnifiedTensor,
-        kind: FloatKind,
+        kind: RowKind,
         k: usize,
     },
     /// Panels at an offset of [`Weights::panels`].
@@ -146,16 +146,8 @@ impl Weights {
         let view = find(file, decl)?;
         let (n, k) = (view.rows(), view.row_len());
         let bytes = UnifiedTensor::from_shared(view.bytes);
-        let float = |kind| Matrix::Float {
-            bytes: bytes.clone(),
-            kind,
-            k,
-        };
-        let matrix = match view.format {
-            Format::F32 => float(FloatKind::F32),
-            Format::F16 => float(FloatKind::F16),
-            Format::Bf16 => float(FloatKind::Bf16),
-            Format::Blocks(codec) => {
+        let matrix = match (RowKind::of(view.format), view.format) {
+            (None, Format::Blocks(codec)) => {
                 let kind = Kind::of(codec).ok_or_else(|| {
                     let name = codec.name;
                     failure(
@@ -167,6 +159,11 @@ impl Weights {
                 let layout = PanelLayout { codec, kind, k, n };
                 Matrix::Stored { bytes, layout }
             }
+            (kind, _) => Matrix::Float {
+                bytes,
+                kind: kind.unwrap_or(RowKind::Plain(FloatKind::F32)),
+                k,
+            },
         };
         self.matrices.insert(id, matrix);
         Ok(())

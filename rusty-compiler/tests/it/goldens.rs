@@ -228,13 +228,8 @@ fn experts_do_not_depend_on_the_rows_beside() {
 #[test]
 fn nvfp4_agrees_with_the_oracle() {
     let file = rusty_loader::random::model("qwen3-tiny", "nvfp4").expect("shape");
-    let graph = rusty_graph::arch::build(&*file).expect("graph");
-    let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 500).collect();
-    let oracle = rusty_graph::Interpreter::new(&graph, &*file).expect("oracle");
-    let values = oracle.run(&ids, &[]).expect("values");
-    let want: Vec<f32> = (0..ids.len())
-        .flat_map(|r| values.logits().row(r).to_vec())
-        .collect();
+    let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
+    let want = oracle(&*file, 20);
     let pages: Vec<u32> = (0..24).collect();
     let mut exe = plain(&*file, &vulkan());
     assert_close(
@@ -246,17 +241,61 @@ fn nvfp4_agrees_with_the_oracle() {
     for on in instruction_sets() {
         let mut exe = plain(&*file, &on);
         let have = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
-        let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
-            let pairs = have.iter().zip(&want);
-            pairs.map(|(a, b)| f(f64::from(*a), f64::from(*b))).sum()
-        };
-        let (aa, bb, ab) = (sum(&|a, _| a * a), sum(&|_, b| b * b), sum(&|a, b| a * b));
-        assert!(
-            ab / (aa * bb).sqrt() > 0.999,
-            "{on:?}: {}",
-            ab / (aa * bb).sqrt()
-        );
+        let near = cosine(&have, &want);
+        assert!(near > 0.999, "{on:?}: {near}");
     }
+}
+
+/// Checkpoints that others quantized: the oracle's word on the same weights (their decoding is checked where they are
+/// read). On a CPU, 4-bit codes are multiplied with rounded inputs, small floats with exact ones.
+#[test]
+fn quantized_checkpoints_agree_with_the_oracle() {
+    let mut formats = vec![];
+    for name in ["awq", "gptq", "fp8", "fp8-channel", "nf4-nested"] {
+        let path = format!("{}/../tests/checkpoints/{name}", env!("CARGO_MANIFEST_DIR"));
+        let file = rusty_loader::open(path).expect(name);
+        let format = file.tensor("blk.0.attn_q.weight").expect(name).format;
+        formats.push(format.name());
+        let want = oracle(&*file, 20);
+        let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
+        let pages: Vec<u32> = (0..24).collect();
+        let exact = |on: &On| !name.ends_with("q") || matches!(on, On::Gpu(_));
+        for on in everywhere() {
+            let mut exe = plain(&*file, &on);
+            for chunk in [SELECTED, 1] {
+                let have = all_logits(&mut *exe, &ids, chunk, &pages);
+                match exact(&on) {
+                    true => assert_close(&format!("{name} {on:?}"), &have, &want, 1e-3),
+                    false => {
+                        let near = cosine(&have.concat(), &want);
+                        assert!(near > 0.999, "{name} {on:?}: {near}");
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(
+        formats,
+        ["int4_g32", "int4_g64", "fp8_g64", "fp8_g128", "nf4_g64"]
+    );
+}
+
+/// The oracle's logits of every position of a prompt.
+fn oracle(file: &dyn ModelFile, tokens: u32) -> Vec<f32> {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let ids: Vec<u32> = (0..tokens).map(|i| (i * 37 + 11) % 250).collect();
+    let oracle = rusty_graph::Interpreter::new(&graph, file).expect("oracle");
+    let values = oracle.run(&ids, &[]).expect("values");
+    let rows = (0..ids.len()).flat_map(|r| values.logits().row(r).to_vec());
+    rows.collect()
+}
+
+fn cosine(have: &[f32], want: &[f32]) -> f64 {
+    let sum = |f: &dyn Fn(f64, f64) -> f64| -> f64 {
+        let pairs = have.iter().zip(want);
+        pairs.map(|(a, b)| f(f64::from(*a), f64::from(*b))).sum()
+    };
+    sum(&|a, b| a * b) / (sum(&|a, _| a * a) * sum(&|_, b| b * b)).sqrt()
 }
 
 /// Experts in blocks: as far from the floats as blocks alone make dense models.

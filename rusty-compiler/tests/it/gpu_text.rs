@@ -18,7 +18,9 @@ use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
 use rusty_graph::{BinaryOp, GroupScore, RopeLayout, RouteGroups, RouteScore, UnaryOp};
 use rusty_loader::Format;
-use rusty_loader::formats::{IQ2_XS, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0};
+use rusty_loader::formats::{
+    FP8_G128, INT4_G128, IQ2_XS, NF4_G64, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0,
+};
 
 fn norm_program() -> Program {
     Program {
@@ -68,6 +70,9 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         Format::Blocks(&IQ2_XS),
         Format::Blocks(&TQ1_0),
         Format::Blocks(&NVFP4),
+        Format::Blocks(&INT4_G128),
+        Format::Blocks(&FP8_G128),
+        Format::Blocks(&NF4_G64),
     ] {
         for a in [None, Some(adapters)] {
             let part = |arg| PartConfig {

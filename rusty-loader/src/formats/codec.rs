@@ -5,8 +5,8 @@
 pub struct Codec {
     /// Lower-case name, unique: `q4_0`.
     pub name: &'static str,
-    /// GGUF's tensor type number.
-    pub ggml_type: u32,
+    /// GGUF's tensor type number, where GGUF has the format.
+    pub ggml_type: Option<u32>,
     /// Elements per block.
     pub block_len: usize,
     /// Bytes per block.
@@ -166,6 +166,10 @@ pub enum Levels {
     Signed,
     /// An entry of a table with a power of two of them.
     Table(&'static [i8]),
+    /// An entry of a table of floats.
+    Floats(&'static [f32; 16]),
+    /// An 8-bit float: sign, 4-bit exponent counted from 7, 3-bit mantissa. What stands for no number is 480.
+    E4M3,
 }
 
 /// How the scale (or minimum) of a group is made: `unit * steps * factor`.
@@ -184,6 +188,15 @@ impl Scale {
     pub const fn f16(fields: &'static [BitField]) -> Self {
         Self {
             unit: Unit::F16(fields),
+            steps: None,
+            factor: 1.0,
+        }
+    }
+
+    /// The f32 that a block starts with.
+    pub const fn f32_first() -> Self {
+        Self {
+            unit: Unit::F32First,
             steps: None,
             factor: 1.0,
         }
@@ -210,6 +223,8 @@ pub enum Unit {
     F16(&'static [BitField]),
     /// `2^(e - 128)` of a byte: half of what OCP Microscaling Formats 1.0 calls E8M0, for levels that are doubled.
     HalfE8M0(BitField),
+    /// IEEE single precision in the first four bytes of a block.
+    F32First,
     /// Unsigned 4-bit exponent and 3-bit mantissa; 0x7f stands for 0, as in ggml.
     E4M3(BitField),
 }

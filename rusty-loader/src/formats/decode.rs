@@ -11,7 +11,7 @@ use half::{bf16, f16};
 
 use super::codec::{BitField, Codec, Levels, Scale, Steps, Unit};
 use super::gather::read;
-use super::{ALL, Format};
+use super::{ALL, Format, OF_CHECKPOINTS};
 
 /// Longest block of any format, in elements.
 pub const MAX_BLOCK_LEN: usize = 256;
@@ -20,7 +20,8 @@ impl Format {
     /// The format that users call `name` (any case), or `None`.
     pub fn by_name(name: &str) -> Option<Self> {
         let plain = [Format::F32, Format::F16, Format::Bf16];
-        let blocks = ALL.iter().map(|&c| Format::Blocks(c));
+        let blocks = ALL.iter().chain(OF_CHECKPOINTS);
+        let blocks = blocks.map(|&c| Format::Blocks(c));
         plain
             .into_iter()
             .chain(blocks)
@@ -35,17 +36,17 @@ impl Format {
             30 => Some(Format::Bf16),
             _ => ALL
                 .iter()
-                .find(|c| c.ggml_type == id)
+                .find(|c| c.ggml_type == Some(id))
                 .map(|&c| Format::Blocks(c)),
         }
     }
 
-    /// GGUF's tensor type number.
-    pub const fn ggml_type(self) -> u32 {
+    /// GGUF's tensor type number, or `None` where GGUF has no such format.
+    pub const fn ggml_type(self) -> Option<u32> {
         match self {
-            Format::F32 => 0,
-            Format::F16 => 1,
-            Format::Bf16 => 30,
+            Format::F32 => Some(0),
+            Format::F16 => Some(1),
+            Format::Bf16 => Some(30),
             Format::Blocks(c) => c.ggml_type,
         }
     }
@@ -100,14 +101,16 @@ fn decode_f16(bytes: &[u8], out: &mut [f32]) {
 
 impl Codec {
     /// What a code stands for.
-    pub fn level(&self, code: u8) -> i32 {
+    pub fn level(&self, code: u8) -> f32 {
         match self.levels {
-            Levels::Offset(by) => i32::from(code) - by,
+            Levels::Offset(by) => (i32::from(code) - by) as f32,
             Levels::Signed => {
                 let unused = 32 - self.code_bits();
-                (i32::from(code) << unused) >> unused
+                ((i32::from(code) << unused) >> unused) as f32
             }
-            Levels::Table(levels) => i32::from(levels[usize::from(code) % levels.len()]),
+            Levels::Table(levels) => f32::from(levels[usize::from(code) % levels.len()]),
+            Levels::Floats(levels) => levels[usize::from(code % 16)],
+            Levels::E4M3 => e4m3(code),
         }
     }
 
@@ -120,7 +123,7 @@ impl Codec {
     /// Value of element `i`, by the formula.
     pub fn value(&self, block: &[u8], i: usize) -> f32 {
         let (scale, min) = self.group_scale(block, i / self.group);
-        let product = scale * self.level(self.code(block, i)) as f32;
+        let product = scale * self.level(self.code(block, i));
         if self.min.is_some() {
             product - min
         } else {
@@ -155,12 +158,22 @@ impl Codec {
                     let last = levels.len() - 1;
                     coded.for_each(|(o, &c)| *o = scale * f32::from(levels[usize::from(c) & last]));
                 }
+                Levels::Floats(levels) => {
+                    coded.for_each(|(o, &c)| *o = scale * levels[usize::from(c & 15)]);
+                }
+                Levels::E4M3 => coded.for_each(|(o, &c)| *o = scale * e4m3(c)),
             }
             if self.min.is_some() {
                 out.iter_mut().for_each(|o| *o -= min);
             }
         }
     }
+}
+
+/// As the f16 with these bits, a 256th as large: its exponent counts from 15 instead of 7, subnormals included.
+fn e4m3(code: u8) -> f32 {
+    let bits = u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7;
+    f16::from_bits(bits).to_f32() * 256.0
 }
 
 impl Scale {
@@ -189,10 +202,10 @@ impl Unit {
                 e @ 0..2 => f32::from_bits(0x0020_0000 << e),
                 e => f32::from_bits((e - 1) << 23),
             },
+            Unit::F32First => f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
             Unit::E4M3(field) => match field.read(block, g) {
                 0x7f => 0.0,
-                // As the f16 with these bits: its exponent counts from 15 instead of 7, subnormals included.
-                code => f16::from_bits((code << 7) as u16).to_f32() * 256.0,
+                code => e4m3(code as u8),
             },
         }
     }
@@ -219,6 +232,10 @@ impl Unit {
     /// Overwrites the unit of group `g`, as near as its encoding comes.
     pub fn write(&self, block: &mut [u8], g: usize, value: f32) {
         let (fields, number): (&[BitField], u32) = match self {
+            Unit::F32First => {
+                block[..4].copy_from_slice(&value.to_le_bytes());
+                return;
+            }
             Unit::F16(fields) => (fields, f16::from_f32(value).to_bits().into()),
             Unit::HalfE8M0(field) => (&[*field], (value.abs().to_bits() >> 23) + 1),
             // The bits of the f16 a 256th as large, without its last seven.

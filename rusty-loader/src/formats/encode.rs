@@ -72,6 +72,8 @@ impl Format {
 impl Codec {
     /// The encoder of a block, and whether importance counts.
     fn block_encoder(&self) -> Option<(EncodeBlock, bool)> {
+        // Other formats are others' to write.
+        self.ggml_type?;
         let plain = self.codes.iter().all(|p| matches!(p, Part::Bits(_)));
         let ternary = matches!(self.codes, [Part::Trits(_)]) || self.group == 256;
         let encode: EncodeBlock = match (self.levels, self.scale.unit, &self.min) {
@@ -135,7 +137,7 @@ fn encode_power_of_two(c: &Codec, values: &[f32], _: Option<&[f32]>, out: &mut [
         field.write(out, 0, exponent as u32);
     }
     let d = c.scale.unit.at(out, 0);
-    let error = |v: f32, code: u8| (d * c.level(code) as f32 - v).abs();
+    let error = |v: f32, code: u8| (d * c.level(code) - v).abs();
     c.store(out, |i| {
         let nearest = |best: u8, code: u8| match error(values[i], code) < error(values[i], best) {
             true => code,
@@ -147,7 +149,7 @@ fn encode_power_of_two(c: &Codec, values: &[f32], _: Option<&[f32]>, out: &mut [
 
 impl Codec {
     /// Overwrites the codes of a block.
-    pub(super) fn store(&self, block: &mut [u8], code: impl Fn(usize) -> u8) {
+    pub(crate) fn store(&self, block: &mut [u8], code: impl Fn(usize) -> u8) {
         let mut codes = [0u8; MAX_BLOCK_LEN];
         let codes = &mut codes[..self.block_len];
         codes.iter_mut().enumerate().for_each(|(i, c)| *c = code(i));

@@ -7,7 +7,7 @@ const E2M1: Levels = Levels::Table(&[0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4,
 /// 32 codes with a power of two (OCP Microscaling Formats 1.0).
 pub static MXFP4: Codec = Codec {
     name: "mxfp4",
-    ggml_type: 39,
+    ggml_type: Some(39),
     block_len: 32,
     block_bytes: 17,
     codes: &[Part::Bits(BitField::lanes(1, 4, 16, 0))],
@@ -24,14 +24,15 @@ pub static MXFP4: Codec = Codec {
 /// 64 codes with an 8-bit float per 16.
 pub static NVFP4: Codec = Codec {
     name: "nvfp4",
-    ggml_type: 40,
+    ggml_type: Some(40),
     block_len: 64,
     block_bytes: 36,
     codes: &[Part::Bits(BitField::lanes(4, 4, 8, 0))],
     levels: E2M1,
     group: 16,
     scale: Scale {
-        unit: Unit::E4M3(BitField::packed(0, 8, 0)),
+        // The sign bit counts for nothing.
+        unit: Unit::E4M3(BitField::strided(0, 7, 1, 8, 0)),
         steps: None,
         factor: 0.5,
     },

@@ -33,7 +33,7 @@ const IQ1_LEVELS: Levels = Levels::Table(&[-7, 1, 9, 0, -9, -1, 7, 0]);
 /// Points of eight from 256, a 4-bit scale per 32.
 pub static IQ2_XXS: Codec = Codec {
     name: "iq2_xxs",
-    ggml_type: 16,
+    ggml_type: Some(16),
     block_len: 256,
     block_bytes: 66,
     codes: &[
@@ -58,7 +58,7 @@ pub static IQ2_XXS: Codec = Codec {
 /// Points of eight from 512, a 4-bit scale per 16.
 pub static IQ2_XS: Codec = Codec {
     name: "iq2_xs",
-    ggml_type: 17,
+    ggml_type: Some(17),
     block_len: 256,
     block_bytes: 74,
     codes: &[
@@ -83,7 +83,7 @@ pub static IQ2_XS: Codec = Codec {
 /// Points of eight from 1024, all signs, a 4-bit scale per 16.
 pub static IQ2_S: Codec = Codec {
     name: "iq2_s",
-    ggml_type: 22,
+    ggml_type: Some(22),
     block_len: 256,
     block_bytes: 82,
     codes: &[
@@ -108,7 +108,7 @@ pub static IQ2_S: Codec = Codec {
 /// Points of four from 256, a 4-bit scale per 32.
 pub static IQ3_XXS: Codec = Codec {
     name: "iq3_xxs",
-    ggml_type: 18,
+    ggml_type: Some(18),
     block_len: 256,
     block_bytes: 98,
     codes: &[
@@ -133,7 +133,7 @@ pub static IQ3_XXS: Codec = Codec {
 /// Points of four from 512, all signs, a 4-bit scale per 32.
 pub static IQ3_S: Codec = Codec {
     name: "iq3_s",
-    ggml_type: 21,
+    ggml_type: Some(21),
     block_len: 256,
     block_bytes: 110,
     codes: &[
@@ -156,7 +156,7 @@ pub static IQ3_S: Codec = Codec {
 /// Points of eight from 2048, a 3-bit scale and one direction of the eighth per 32.
 pub static IQ1_S: Codec = Codec {
     name: "iq1_s",
-    ggml_type: 19,
+    ggml_type: Some(19),
     block_len: 256,
     block_bytes: 50,
     codes: &[
@@ -182,7 +182,7 @@ pub static IQ1_S: Codec = Codec {
 /// spread over the top bits of the four words of scales.
 pub static IQ1_M: Codec = Codec {
     name: "iq1_m",
-    ggml_type: 29,
+    ggml_type: Some(29),
     block_len: 256,
     block_bytes: 56,
     codes: &[
@@ -212,7 +212,7 @@ pub static IQ1_M: Codec = Codec {
 /// 256 4-bit codes of uneven levels with a 6-bit scale around 32 per 32.
 pub static IQ4_XS: Codec = Codec {
     name: "iq4_xs",
-    ggml_type: 23,
+    ggml_type: Some(23),
     block_len: 256,
     block_bytes: 136,
     codes: &[Part::Bits(BitField::lanes(8, 4, 16, 0))],

@@ -5,7 +5,7 @@ use super::codec::{BitField, Codec, Levels, Part, Scale, Steps};
 /// 256 2-bit codes with a 4-bit scale and minimum per 16.
 pub static Q2_K: Codec = Codec {
     name: "q2_k",
-    ggml_type: 10,
+    ggml_type: Some(10),
     block_len: 256,
     block_bytes: 84,
     codes: &[Part::Bits(BitField::lanes(16, 2, 32, 0))],
@@ -22,7 +22,7 @@ pub static Q2_K: Codec = Codec {
 /// 256 3-bit codes around 4 with a 6-bit scale around 32 per 16.
 pub static Q3_K: Codec = Codec {
     name: "q3_k",
-    ggml_type: 11,
+    ggml_type: Some(11),
     block_len: 256,
     block_bytes: 110,
     codes: &[
@@ -68,7 +68,7 @@ const PACKED_MINIMA: Steps = Steps::of(&[
 /// 256 4-bit codes with a 6-bit scale and minimum per 32.
 pub static Q4_K: Codec = Codec {
     name: "q4_k",
-    ggml_type: 12,
+    ggml_type: Some(12),
     block_len: 256,
     block_bytes: 144,
     codes: &[Part::Bits(BitField::lanes(16, 4, 32, 0))],
@@ -81,7 +81,7 @@ pub static Q4_K: Codec = Codec {
 /// 256 5-bit codes with a 6-bit scale and minimum per 32.
 pub static Q5_K: Codec = Codec {
     name: "q5_k",
-    ggml_type: 13,
+    ggml_type: Some(13),
     block_len: 256,
     block_bytes: 176,
     codes: &[
@@ -97,7 +97,7 @@ pub static Q5_K: Codec = Codec {
 /// 256 6-bit codes around 32 with a signed byte scale per 16.
 pub static Q6_K: Codec = Codec {
     name: "q6_k",
-    ggml_type: 14,
+    ggml_type: Some(14),
     block_len: 256,
     block_bytes: 210,
     codes: &[

@@ -10,6 +10,7 @@
 //!
 //! Reference for the layouts: `ggml-common.h` and `ggml-quants.c` of ggml, and gguf-py's `quants.py`.
 
+mod checkpoints;
 mod codec;
 mod decode;
 mod encode;
@@ -22,6 +23,9 @@ mod search;
 mod simple;
 mod ternary;
 
+pub use checkpoints::{
+    FP8_G32, FP8_G64, FP8_G128, INT4_G32, INT4_G64, INT4_G128, NF4_G64, NORMAL_FLOATS,
+};
 pub use codec::{BitField, Codec, Grid, Levels, Part, Scale, Steps, TritRun, Unit};
 pub use decode::MAX_BLOCK_LEN;
 pub use encode::Encoder;
@@ -31,7 +35,12 @@ pub use k_quants::{Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
 pub use simple::{IQ4_NL, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub use ternary::{TQ1_0, TQ2_0};
 
-/// Every block format, for look-ups by name or GGUF type.
+/// Block formats of quantized checkpoints.
+pub static OF_CHECKPOINTS: &[&Codec] = &[
+    &INT4_G32, &INT4_G64, &INT4_G128, &FP8_G32, &FP8_G64, &FP8_G128, &NF4_G64,
+];
+
+/// Every block format of GGUF.
 pub static ALL: &[&Codec] = &[
     &Q4_0, &Q4_1, &Q5_0, &Q5_1, &Q8_0, &Q2_K, &Q3_K, &Q4_K, &Q5_K, &Q6_K, &IQ1_S, &IQ1_M, &IQ2_XXS,
     &IQ2_XS, &IQ2_S, &IQ3_XXS, &IQ3_S, &IQ4_NL, &IQ4_XS, &TQ1_0, &TQ2_0, &MXFP4, &NVFP4,

@@ -103,7 +103,7 @@ fn symmetric(c: &Codec, x: &[f32], weights: &[f32]) -> Fit {
     // The peak goes to about the level farthest from zero, a step more or less at a time.
     let (edge, step) = match c.levels {
         Levels::Offset(zero) => (-zero as f32, 0.1),
-        _ => (c.level(0) as f32, 1.0),
+        _ => (c.level(0), 1.0),
     };
     let (mut best, mut scale) = (0f32, 0f32);
     for side in [1.0, -1.0] {
@@ -111,7 +111,7 @@ fn symmetric(c: &Codec, x: &[f32], weights: &[f32]) -> Fit {
             let inverse = side * (edge + step * i as f32) / peak;
             let (mut products, mut squares) = (0f32, 0f32);
             for (v, w) in x.iter().zip(weights) {
-                let level = c.level(c.nearest(v * inverse)) as f32;
+                let level = c.level(c.nearest(v * inverse));
                 products += w * v * level;
                 squares += w * level * level;
             }
@@ -197,10 +197,16 @@ impl Codec {
     /// The code whose level is nearest.
     fn nearest(&self, level: f32) -> u8 {
         match self.levels {
-            Levels::Table(levels) => {
-                let apart = |i: usize| (f32::from(levels[i]) - level).abs();
-                (1..levels.len()).fold(0, |best, i| if apart(i) < apart(best) { i } else { best })
-                    as u8
+            Levels::Table(_) | Levels::Floats(_) | Levels::E4M3 => {
+                let apart = |code: u8| (self.level(code) - level).abs();
+                let nearer = |best, code| {
+                    if apart(code) < apart(best) {
+                        code
+                    } else {
+                        best
+                    }
+                };
+                (1..=self.top_code() as u8).fold(0, nearer)
             }
             Levels::Offset(zero) => {
                 (round(level).clamp(-1e6, 1e6) as i32 + zero).clamp(0, self.top_code()) as u8

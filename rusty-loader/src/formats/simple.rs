@@ -8,7 +8,7 @@ const M: &[BitField] = &[BitField::once(16, 16, 0)];
 /// 32 4-bit codes around 8 with one f16 scale.
 pub static Q4_0: Codec = Codec {
     name: "q4_0",
-    ggml_type: 2,
+    ggml_type: Some(2),
     block_len: 32,
     block_bytes: 18,
     codes: &[Part::Bits(BitField::lanes(2, 4, 16, 0))],
@@ -21,7 +21,7 @@ pub static Q4_0: Codec = Codec {
 /// 32 4-bit codes with one f16 scale and an f16 that is added.
 pub static Q4_1: Codec = Codec {
     name: "q4_1",
-    ggml_type: 3,
+    ggml_type: Some(3),
     block_len: 32,
     block_bytes: 20,
     codes: &[Part::Bits(BitField::lanes(4, 4, 16, 0))],
@@ -34,7 +34,7 @@ pub static Q4_1: Codec = Codec {
 /// 32 5-bit codes around 16 with one f16 scale.
 pub static Q5_0: Codec = Codec {
     name: "q5_0",
-    ggml_type: 6,
+    ggml_type: Some(6),
     block_len: 32,
     block_bytes: 22,
     codes: &[
@@ -50,7 +50,7 @@ pub static Q5_0: Codec = Codec {
 /// 32 5-bit codes with one f16 scale and an f16 that is added.
 pub static Q5_1: Codec = Codec {
     name: "q5_1",
-    ggml_type: 7,
+    ggml_type: Some(7),
     block_len: 32,
     block_bytes: 24,
     codes: &[
@@ -66,7 +66,7 @@ pub static Q5_1: Codec = Codec {
 /// 32 signed bytes with one f16 scale.
 pub static Q8_0: Codec = Codec {
     name: "q8_0",
-    ggml_type: 8,
+    ggml_type: Some(8),
     block_len: 32,
     block_bytes: 34,
     codes: &[Part::Bits(BitField::lanes(2, 8, 32, 0))],
@@ -84,7 +84,7 @@ pub(super) const NON_LINEAR: &[i8] = &[
 /// 32 4-bit codes of uneven levels with one f16 scale.
 pub static IQ4_NL: Codec = Codec {
     name: "iq4_nl",
-    ggml_type: 20,
+    ggml_type: Some(20),
     block_len: 32,
     block_bytes: 18,
     codes: &[Part::Bits(BitField::lanes(2, 4, 16, 0))],

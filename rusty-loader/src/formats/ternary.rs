@@ -5,7 +5,7 @@ use super::codec::{BitField, Codec, Levels, Part, Scale, TritRun};
 /// Five digits to a byte.
 pub static TQ1_0: Codec = Codec {
     name: "tq1_0",
-    ggml_type: 34,
+    ggml_type: Some(34),
     block_len: 256,
     block_bytes: 54,
     codes: &[Part::Trits(&[
@@ -34,7 +34,7 @@ pub static TQ1_0: Codec = Codec {
 /// Two bits each.
 pub static TQ2_0: Codec = Codec {
     name: "tq2_0",
-    ggml_type: 35,
+    ggml_type: Some(35),
     block_len: 256,
     block_bytes: 66,
     codes: &[Part::Bits(BitField::lanes(0, 2, 32, 0))],

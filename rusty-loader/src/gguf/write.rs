@@ -53,7 +53,7 @@ impl GgufWriter {
             for &d in shape.iter().rev() {
                 out.extend((d as u64).to_le_bytes());
             }
-            out.extend(format.ggml_type().to_le_bytes());
+            out.extend(format.ggml_type().unwrap_or(u32::MAX).to_le_bytes());
             out.extend(u64::to_le_bytes(offset));
             offset += byte_len(*format, shape).next_multiple_of(ALIGNMENT);
         }
@@ -72,12 +72,17 @@ impl GgufWriter {
     ///
     /// # Errors
     /// Those of `out` and `data`, and [`io::ErrorKind::InvalidData`] where `data` writes another number of
-    /// bytes than the tensor's shape and format ask for.
+    /// bytes than the tensor's shape and format ask for; [`io::ErrorKind::InvalidInput`] where GGUF has no such format.
     pub fn write<W: Write>(
         &self,
         out: &mut W,
         mut data: impl FnMut(&str, &mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        let foreign = |(_, format, _): &&(String, Format, Vec<usize>)| format.ggml_type().is_none();
+        if let Some((name, format, _)) = self.tensors.iter().find(foreign) {
+            let reason = format!("GGUF has no {} ('{name}')", format.name());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
         out.write_all(&self.header())?;
         for (name, format, shape) in &self.tensors {
             let mut counted = Counted { out, written: 0 };

@@ -36,7 +36,7 @@ impl Spread {
     /// For values of about this deviation, where codes are spread evenly.
     pub fn of(codec: &Codec, deviation: f32) -> Self {
         let bits = codec.code_bits();
-        let levels = Moments::of((0..=(0xffu8 >> (8 - bits))).map(|c| codec.level(c) as f32));
+        let levels = Moments::of((0..=(0xffu8 >> (8 - bits))).map(|c| codec.level(c)));
         let steps = Moments::of_steps(codec.scale.steps);
         // Scales and minima vary apart, so a product's deviation has the mean of the levels in it.
         let unit = deviation / (levels.rms * steps.rms * codec.scale.factor);

@@ -16,6 +16,35 @@ pub struct SafetensorsFile {
     metadata: BTreeMap<String, String>,
 }
 
+/// A tensor as it lies in the file.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: SharedBytes,
+}
+
+impl Stored {
+    /// As a weight, where it is one of floats; `path` and `name` are for errors.
+    pub(super) fn view(self, path: &Path, name: &str) -> Result<WeightView> {
+        let format = match self.dtype {
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::Bf16,
+            other => {
+                let what = format!("dtype {other:?} of tensor '{name}'");
+                let hint = "store it as F32, F16 or BF16";
+                return Err(Error::unsupported(path, what, hint));
+            }
+        };
+        Ok(WeightView {
+            bytes: self.bytes,
+            format,
+            shape: self.shape,
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     dtype: Dtype,
@@ -84,25 +113,23 @@ impl SafetensorsFile {
     /// [`Error::Malformed`] where there is none, [`Error::Unsupported`] where its dtype is neither F32, F16
     /// nor BF16.
     pub fn tensor(&self, name: &str) -> Result<WeightView> {
+        self.stored(name)?.view(&self.path, name)
+    }
+
+    /// A tensor of any dtype.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] where there is none.
+    pub(super) fn stored(&self, name: &str) -> Result<Stored> {
         let missing = || Error::malformed(&self.path, format!("tensor '{name}' is missing"));
         let entry = self.entries.get(name).ok_or_else(missing)?;
-        let format = match entry.dtype {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::Bf16,
-            other => {
-                let what = format!("dtype {other:?} of tensor '{name}'");
-                let hint = "store it as F32, F16 or BF16";
-                return Err(Error::unsupported(&self.path, what, hint));
-            }
-        };
-        Ok(WeightView {
+        Ok(Stored {
+            dtype: entry.dtype,
+            shape: entry.shape.clone(),
             bytes: self
                 .bytes
                 .slice(entry.start..entry.end)
                 .ok_or_else(missing)?,
-            format,
-            shape: entry.shape.clone(),
         })
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod file;
 mod generation;
 mod json;
+mod quantized;
 mod rope;
 mod shards;
 
@@ -16,6 +17,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 pub use file::SafetensorsFile;
+use file::Stored;
 
 use crate::arch::Arch;
 use crate::{
@@ -35,10 +37,11 @@ pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
 fn read(
     path: &Path,
     folder: &Path,
-    weights: impl FnOnce(&Path) -> Result<Vec<(String, WeightView)>>,
+    weights: impl FnOnce(&Path) -> Result<Vec<(String, Stored)>>,
 ) -> Result<LoadedModel> {
     let config_path = &folder.join("config.json");
     let mut config = json::read_json(config_path)?;
+    let method = quantized::Method::of(config_path, &config)?;
     // A model of several kinds of input: its text part is a model of its own.
     let text = config.get_mut("text_config").map(serde_json::Value::take);
     let of_several = text.is_some();
@@ -55,8 +58,9 @@ fn read(
     let mut seen = HashSet::new();
     if of_several {
         // Of a model of several kinds of input only the text model is read.
-        tensors.retain(|(name, _)| tensor_names::from_hf(arch.id, name).is_some());
+        tensors.retain(|(name, _)| tensor_names::is_in_model(arch.id, name));
     }
+    let mut tensors = method.weights(path, tensors)?;
     for (name, view) in &mut tensors {
         if let Some(canonical) = tensor_names::from_hf(arch.id, name) {
             *name = canonical;

@@ -6,14 +6,15 @@ use std::path::{Component, Path};
 use serde_json::Value;
 
 use super::SafetensorsFile;
+use super::file::Stored;
 use super::json::read_json;
-use crate::{Error, Result, WeightView};
+use crate::{Error, Result};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// All tensors under their names in the files, in a stable order.
-pub(super) fn weights(folder: &Path) -> Result<Vec<(String, WeightView)>> {
+pub(super) fn weights(folder: &Path) -> Result<Vec<(String, Stored)>> {
     let single = folder.join(SINGLE);
     if single.is_file() {
         return all_of(&single);
@@ -27,16 +28,16 @@ pub(super) fn weights(folder: &Path) -> Result<Vec<(String, WeightView)>> {
 }
 
 /// All tensors of one file.
-pub(super) fn all_of(path: &Path) -> Result<Vec<(String, WeightView)>> {
+pub(super) fn all_of(path: &Path) -> Result<Vec<(String, Stored)>> {
     let file = SafetensorsFile::open(path)?;
-    let view = |name: &str| Ok((name.to_owned(), file.tensor(name)?));
+    let view = |name: &str| Ok((name.to_owned(), file.stored(name)?));
     file.names()
         .filter(|name| is_weight(name))
         .map(view)
         .collect()
 }
 
-fn indexed(folder: &Path, index: &Path) -> Result<Vec<(String, WeightView)>> {
+fn indexed(folder: &Path, index: &Path) -> Result<Vec<(String, Stored)>> {
     let json = read_json(index)?;
     let Some(map) = json.get("weight_map").and_then(Value::as_object) else {
         return Err(Error::malformed(index, "weight_map is not an object"));
@@ -52,7 +53,7 @@ fn indexed(folder: &Path, index: &Path) -> Result<Vec<(String, WeightView)>> {
         if !files.contains_key(shard) {
             files.insert(shard, SafetensorsFile::open(&folder.join(shard))?);
         }
-        weights.push((name.clone(), files[shard].tensor(name)?));
+        weights.push((name.clone(), files[shard].stored(name)?));
     }
     Ok(weights)
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rusty_loader::Format;
-use rusty_loader::formats::ALL;
+use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
 
 use crate::goldens;
 
@@ -99,15 +99,21 @@ fn names_and_type_numbers_lead_back_to_the_format() {
         .chain(ALL.iter().map(|&c| Format::Blocks(c)))
     {
         assert_eq!(Format::by_name(f.name()), Some(f));
-        assert_eq!(Format::by_ggml_type(f.ggml_type()), Some(f));
+        let number = f.ggml_type().expect("a number");
+        assert_eq!(Format::by_ggml_type(number), Some(f));
     }
     assert_eq!(Format::by_ggml_type(4), None);
+    for codec in OF_CHECKPOINTS {
+        let format = Format::Blocks(codec);
+        assert_eq!(Format::by_name(codec.name), Some(format));
+        assert!(format.ggml_type().is_none() && format.encoder().is_none());
+    }
 }
 
 proptest! {
     #[test]
-    fn chunked_decoding_equals_the_formula(which in 0..ALL.len(), payload in prop::collection::vec(any::<u8>(), 256)) {
-        let codec = ALL[which];
+    fn chunked_decoding_equals_the_formula(which in 0..ALL.len() + OF_CHECKPOINTS.len(), payload in prop::collection::vec(any::<u8>(), 256)) {
+        let codec = ALL.iter().chain(OF_CHECKPOINTS).nth(which).expect("a format");
         let block = &payload[..codec.block_bytes];
         let mut chunked = vec![0.0; codec.block_len];
         codec.decode_block(block, &mut chunked);

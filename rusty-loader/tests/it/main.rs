@@ -9,5 +9,6 @@ mod hub;
 mod hub_server;
 mod models;
 mod quantize_file;
+mod quantized_checkpoints;
 mod text;
 mod weights;

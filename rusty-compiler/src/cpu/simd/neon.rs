@@ -188,6 +188,37 @@ impl Vector for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> F {
+        unsafe {
+            // Half-precision numbers of the same bits are a 256th as large.
+            let bytes = vld1q_u8(p);
+            let halves = |wide: uint16x8_t| {
+                let sign = vshlq_n_u16::<8>(vandq_u16(wide, vdupq_n_u16(0x80)));
+                vorrq_u16(sign, vshlq_n_u16::<7>(vandq_u16(wide, vdupq_n_u16(0x7f))))
+            };
+            let (low, high) = (
+                halves(vmovl_u8(vget_low_u8(bytes))),
+                halves(vmovl_high_u8(bytes)),
+            );
+            let quarters = [
+                vget_low_u16(low),
+                vget_high_u16(low),
+                vget_low_u16(high),
+                vget_high_u16(high),
+            ];
+            map(quarters, |q| vmulq_n_f32(widen(q), 256.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> F {
+        unsafe {
+            let shift = if high { 4 } else { 0 };
+            let level = |i: usize| *table.add(usize::from(*p.add(i) >> shift & 15));
+            let values: [f32; 16] = std::array::from_fn(level);
+            Self::load(values.as_ptr())
+        }
+    }
+    #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F {
         unsafe {
             let bytes = vld1q_u8(p);

@@ -1,16 +1,15 @@
 //! Inputs, integer tiles and float tiles.
 
 use super::{Noise, blocks, decoded_input, filled, levels};
-use crate::cpu::float::{self, Extent, FloatKind, FloatRows};
+use crate::cpu::float::{self, Extent, FloatRows, RowKind};
 use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
 use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::simd::{LANES, Level};
 use crate::cpu::tile::Panel;
-use half::{bf16, f16};
 use rusty_loader::Format;
-use rusty_loader::formats::ALL;
+use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
 
 #[test]
 fn inputs_are_rounded_within_half_a_step() {
@@ -38,7 +37,9 @@ fn inputs_are_rounded_within_half_a_step() {
 
 #[test]
 fn integer_tiles_match_decoded_weights() {
-    for codec in ALL {
+    let of_checkpoints = OF_CHECKPOINTS.iter().copied();
+    let of_bytes = of_checkpoints.filter(|c| RowKind::of(Format::Blocks(c)).is_none());
+    for codec in ALL.iter().copied().chain(of_bytes) {
         let kind = Kind::of(codec).unwrap_or_else(|| panic!("no kernel for {}", codec.name));
         for (n, k) in [(1, 256), (16, 512), (37, 768)] {
             let mut noise = Noise(11 + n as u64);
@@ -117,35 +118,50 @@ fn float_tiles_match_double_precision() {
     for (n, k) in [(1, 16), (9, 40), (33, 129)] {
         let mut noise = Noise(3 + k as u64);
         let weights = noise.floats(n * k);
-        let rows = 15;
-        let x = noise.floats(rows * k);
-        for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
-            let (bytes, exact): (Vec<u8>, Vec<f32>) = match kind {
-                FloatKind::F32 => (
-                    weights.iter().flat_map(|w| w.to_le_bytes()).collect(),
-                    weights.clone(),
-                ),
-                FloatKind::F16 => {
-                    let h: Vec<f16> = weights.iter().map(|w| f16::from_f32(*w)).collect();
-                    let bytes = h.iter().flat_map(|h| h.to_le_bytes()).collect();
-                    (bytes, h.iter().map(|h| h.to_f32()).collect())
-                }
-                FloatKind::Bf16 => {
-                    let h: Vec<bf16> = weights.iter().map(|w| bf16::from_f32(*w)).collect();
-                    let bytes = h.iter().flat_map(|h| h.to_le_bytes()).collect();
-                    (bytes, h.iter().map(|h| h.to_f32()).collect())
-                }
-            };
-            for level in levels() {
-                check_floats(level, kind, &bytes, &exact, &x, (rows, n, k));
-            }
+        for format in [Format::F32, Format::F16, Format::Bf16] {
+            let mut bytes = vec![0; format.row_bytes(weights.len())];
+            let encoder = format.encoder().expect("floats have one");
+            encoder.rows(&weights, &mut bytes);
+            check_floats(format, &bytes, (15, n, k));
         }
     }
 }
 
-fn check_floats(
+/// Every format that is not multiplied as bytes.
+#[test]
+fn tiles_of_small_floats_match_double_precision() {
+    let mut formats = 0;
+    for codec in OF_CHECKPOINTS {
+        let format = Format::Blocks(codec);
+        if RowKind::of(format).is_none() {
+            continue;
+        }
+        for (n, k) in [(1, 128), (9, 384)] {
+            let mut noise = Noise(5 + n as u64);
+            let stored = blocks(codec, n * k / codec.block_len, &mut noise);
+            check_floats(format, &stored, (15, n, k));
+        }
+        formats += 1;
+    }
+    assert_eq!(formats, 4);
+}
+
+/// A matrix `[n, k]` with `rows` inputs, on every level.
+fn check_floats(format: Format, bytes: &[u8], extents: (usize, usize, usize)) {
+    let (rows, n, k) = extents;
+    let mut exact = vec![0.0; n * k];
+    format.decode_row(bytes, &mut exact);
+    let x = Noise(17).floats(rows * k);
+    let kind = RowKind::of(format).expect("floats");
+    assert_eq!(kind.row_bytes(k) * n, bytes.len());
+    for level in levels() {
+        check_rows(level, kind, bytes, &exact, &x, extents);
+    }
+}
+
+fn check_rows(
     level: Level,
-    kind: FloatKind,
+    kind: RowKind,
     bytes: &[u8],
     exact: &[f32],
     x: &[f32],

@@ -48,6 +48,8 @@ fn unit_of(
                 f16_value(fields_of(words, block, group, fields))
             }
         }
+        // Blocks of such formats are whole words.
+        Unit::F32First => f32::reinterpret(words[(block >> 2) as usize]),
         Unit::HalfE8M0(field) => {
             let exponent = group_of(words, block, group, field);
             // Powers below 2^-126 are subnormal.
