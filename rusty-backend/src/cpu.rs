@@ -37,6 +37,12 @@ impl CpuDevice {
         }
     }
 
+    /// The same with at most `limit` bytes of memory: what needs more stays in its file, or is refused.
+    pub fn within(mut self, limit: u64) -> Self {
+        self.target.memory_bytes = self.target.memory_bytes.min(limit);
+        self
+    }
+
     /// Its facts.
     pub fn target(&self) -> &Target {
         &self.target
@@ -106,23 +112,57 @@ fn detect() -> Isa {
     Isa::Scalar
 }
 
-/// Memory of the machine, or of the control group that this process runs in where that is less.
+/// Memory of the machine, or of the control groups that this process runs in where one has less.
 pub(crate) fn memory_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| {
-        let line = text
-            .lines()
-            .find(|l| l.starts_with("MemTotal:"))?
-            .to_string();
-        line.split_whitespace()
-            .nth(1)?
-            .parse::<u64>()
-            .ok()
-            .map(|kib| kib * 1024)
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?;
+        let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kib * 1024)
     });
-    let group = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
-    match (machine, group) {
-        (Some(machine), Some(group)) => machine.min(group),
-        (machine, group) => machine.or(group).unwrap_or(8 << 30),
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let files = groups.lines().flat_map(limit_files);
+    let limits = files.filter_map(|path| read(&path)?.trim().parse::<u64>().ok());
+    let known = machine.into_iter().chain(limits);
+    known.min().unwrap_or(8 << 30)
+}
+
+/// Where the limits of a line of `/proc/self/cgroup` stand: those of the group and of all around it (cgroups(7)).
+fn limit_files(line: &str) -> Vec<String> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+        return vec![];
+    };
+    let (root, file) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        list if list.split(',').any(|c| c == "memory") => {
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
+        _ => return vec![],
+    };
+    let path = path.trim_end_matches('/');
+    let ends = path.match_indices('/').map(|(at, _)| at);
+    let around = ends.chain([path.len()]).map(|end| &path[..end]);
+    around
+        .map(|group| format!("{root}{group}/{file}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::limit_files;
+
+    #[test]
+    fn limits_of_all_groups_around_count() {
+        assert_eq!(
+            limit_files("4:cpu,memory:/a/b"),
+            [
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+            ]
+        );
+        assert_eq!(limit_files("0::/"), ["/sys/fs/cgroup/memory.max"]);
+        assert!(limit_files("1:cpu:/a").is_empty() && limit_files("x").is_empty());
     }
 }

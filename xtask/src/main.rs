@@ -3,6 +3,7 @@
 //! `test` is what CI runs: it sets up what tests need, then checks formatting, layering, licences, lints and
 //! documentation and runs every test. Each step is also a task of its own.
 
+mod gguf_package;
 mod layers;
 mod licences;
 mod nvrtc;
@@ -15,7 +16,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask TASK
 
   test       set up, then everything below (what CI runs)
-  setup      install a software Vulkan device and NVRTC where they are missing
+  setup      install a software Vulkan device, NVRTC and the gguf package where they are missing
   fmt        check formatting
   layers     check that each crate uses only crates below it
   licences   check the licences of all dependencies
@@ -61,6 +62,7 @@ fn run_step((name, task): &Task) -> Result<()> {
 
 fn setup() -> Result<()> {
     vulkan::ensure_device()?;
+    gguf_package::ensure()?;
     nvrtc::ensure_compiler()
 }
 

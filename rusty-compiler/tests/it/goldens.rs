@@ -201,6 +201,32 @@ fn float_models_match_the_reference() {
     }
 }
 
+/// A model whose repacked weights would not fit into memory is multiplied from the file: the same bits.
+#[test]
+fn models_larger_than_memory_run_from_the_file() {
+    let path = golden("gguf/llama/mix-Q4_K_M.gguf");
+    let file = rusty_loader::open(path).expect("opens");
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let ids: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 250).collect();
+    let pages: Vec<u32> = (0..24).collect();
+    let logits = |limit: u64| {
+        let device = CpuDevice::new(Some(2)).within(limit);
+        let plan = compile(&graph, device.target()).expect("plan");
+        let options = BindOptions {
+            pages: 4,
+            kv: KvFormat::F16,
+            slots: 0,
+        };
+        let mut exe = CpuExecutable::bind(plan, &*file, &device, &options).expect("bind");
+        let resident = exe.memory().resident_weights;
+        (all_logits(&mut exe, &ids, SELECTED, &pages), resident)
+    };
+    let (plenty, repacked) = logits(u64::MAX);
+    let (scarce, kept) = logits(repacked / 2);
+    assert!(kept < repacked / 4, "{kept} of {repacked} bytes are copies");
+    assert_eq!(plenty, scarce);
+}
+
 /// Rows that share experts and rows by themselves: on a CPU bit for bit the same.
 #[test]
 fn experts_do_not_depend_on_the_rows_beside() {

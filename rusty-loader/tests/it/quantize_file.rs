@@ -87,6 +87,40 @@ fn every_mixture_keeps_keys_and_comes_near_the_values() {
     }
 }
 
+/// What is written is what llama.cpp's own package reads: every format and mixture.
+#[test]
+fn the_gguf_package_reads_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("source");
+    source(&from);
+    for mix in mix::ALL {
+        let to = folder.path().join(format!("{}.gguf", mix.name));
+        file::write(&from, &to, mix, None, &|_, _| {}).unwrap();
+        let written = Gguf::open(&to).unwrap();
+        let mut values = vec![];
+        for info in &written.tensors {
+            let mut tensor = vec![0.0; info.shape.iter().product::<u64>() as usize];
+            let format = Format::by_ggml_type(info.kind.id).unwrap();
+            format.decode_row(&written.tensor_bytes(info).unwrap(), &mut tensor);
+            values.extend(tensor.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        std::fs::write(to.with_extension("f32"), values).unwrap();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let package = root.join("target/gguf-package");
+    assert!(package.is_dir(), "`cargo xtask setup` installs the package");
+    let output = std::process::Command::new("python3")
+        .arg(root.join("tests/gguf_package.py"))
+        .arg(folder.path())
+        .env("PYTHONPATH", package)
+        .output()
+        .expect("Python");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert_eq!(said.trim(), format!("{} files", mix::ALL.len()));
+}
+
 /// Whole bits per element.
 fn bits(format: Format) -> u16 {
     (8 * format.block_bytes() / format.block_len()) as u16

@@ -1,0 +1,70 @@
+//! What a 7B model takes: Mistral-7B's shape with random weights in Q4_0 and a full context of 4096 tokens, on the CPU. The
+//! most that was ever resident, the file's mapped pages included, must stay under 6 GB, and what is held beyond weights and
+//! cache under 100 MB.
+
+use rusty_backend::DeviceChoice;
+use rusty_engine::{AdapterSet, Engine, EngineOptions};
+use std::process::Command;
+
+/// Names the file in the process that is measured.
+const FILE: &str = "RUSTY_MEMORY_FILE";
+const CONTEXT: usize = 4096;
+const MOST: u64 = 6_000_000_000;
+const MOST_BESIDE: u64 = 100_000_000;
+
+/// A line of the system's account of this process, in bytes.
+fn account(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|l| l.starts_with(line)).expect("line");
+    let kib = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse::<u64>().ok());
+    kib.expect("a number") * 1024
+}
+
+fn measured(path: &str) {
+    let file = rusty_loader::open(path).expect("opens");
+    let options = EngineOptions {
+        device: DeviceChoice::Cpu,
+        context: Some(CONTEXT),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::load(&*file, &options).expect("engine");
+    let loaded = account("VmHWM:");
+    let tokens: Vec<u32> = (0..CONTEXT as u32 - 8)
+        .map(|i| i * 7919 % engine.vocab())
+        .collect();
+    let logits = engine
+        .logits(&tokens, AdapterSet::default())
+        .expect("logits");
+    assert!(logits.iter().all(|l| l.is_finite()));
+    let (peak, held) = (account("VmHWM:"), account("RssAnon:"));
+    let stated = engine.memory();
+    let weights = stated.resident_weights + stated.mapped_weights;
+    let beside = held.saturating_sub(stated.resident_weights + stated.kv);
+    let mb = |bytes: u64| bytes as f64 / 1e6;
+    println!("tokens in the cache           {:>9}", tokens.len());
+    println!("weights                       {:>9.1} MB", mb(weights));
+    println!("keys and values               {:>9.1} MB", mb(stated.kv));
+    println!("held beside them              {:>9.1} MB", mb(beside));
+    println!("most resident while loading   {:>9.1} MB", mb(loaded));
+    println!("most resident ever            {:>9.1} MB", mb(peak));
+    assert!(peak < MOST, "{peak} bytes were resident");
+    assert!(
+        beside < MOST_BESIDE,
+        "{beside} bytes beside weights and cache"
+    );
+}
+
+fn main() {
+    if let Ok(path) = std::env::var(FILE) {
+        return measured(&path);
+    }
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("model.gguf");
+    rusty_loader::random::save("mistral-7b", "q4_0", &path).expect("saved");
+    let own = std::env::current_exe().expect("a path");
+    let status = Command::new(own).env(FILE, &path).status().expect("runs");
+    assert!(status.success());
+}

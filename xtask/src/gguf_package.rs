@@ -1,0 +1,27 @@
+//! llama.cpp's `gguf` Python package, by which tests have what Rusty writes read by somebody else.
+
+use crate::{root, run};
+use anyhow::{Context, Result};
+use std::process::Command;
+
+/// The package, as tried.
+const PACKAGE: &str = "gguf==0.19.0";
+
+/// Installs the package below `target/`, where the tests look for it.
+pub fn ensure() -> Result<()> {
+    let folder = root().join("target/gguf-package");
+    if folder.join("gguf").is_dir() {
+        return Ok(());
+    }
+    run(Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet"])
+        .args([
+            "--disable-pip-version-check",
+            "--root-user-action",
+            "ignore",
+        ])
+        .arg("--target")
+        .arg(folder)
+        .arg(PACKAGE))
+    .context("Python's pip is needed to install the gguf package")
+}
