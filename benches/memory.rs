@@ -3,12 +3,13 @@
 //! cache under 100 MB.
 
 use rusty_backend::DeviceChoice;
-use rusty_engine::{AdapterSet, Engine, EngineOptions};
+use rusty_engine::{Engine, EngineOptions, Prompt, Request};
 use std::process::Command;
 
 /// Names the file in the process that is measured.
 const FILE: &str = "RUSTY_MEMORY_FILE";
 const CONTEXT: usize = 4096;
+const ANSWER: usize = 8;
 const MOST: u64 = 6_000_000_000;
 const MOST_BESIDE: u64 = 100_000_000;
 
@@ -32,19 +33,25 @@ fn measured(path: &str) {
     };
     let engine = Engine::load(&*file, &options).expect("engine");
     let loaded = account("VmHWM:");
-    let tokens: Vec<u32> = (0..CONTEXT as u32 - 8)
+    let tokens: Vec<u32> = (0..(CONTEXT - ANSWER) as u32)
         .map(|i| i * 7919 % engine.vocab())
         .collect();
-    let logits = engine
-        .logits(&tokens, AdapterSet::default())
-        .expect("logits");
-    assert!(logits.iter().all(|l| l.is_finite()));
+    let request = Request {
+        max_tokens: ANSWER,
+        stop_at_end: false,
+        ..Request::new(Prompt::Tokens(tokens))
+    };
+    let mut session = engine.session();
+    let answer = session.generate(&request).expect("starts");
+    assert_eq!(answer.map(|token| token.expect("a token")).count(), ANSWER);
     let (peak, held) = (account("VmHWM:"), account("RssAnon:"));
     let stated = engine.memory();
     let weights = stated.resident_weights + stated.mapped_weights;
     let beside = held.saturating_sub(stated.resident_weights + stated.kv);
+    let size = std::fs::metadata(path).expect("the file").len();
     let mb = |bytes: u64| bytes as f64 / 1e6;
-    println!("tokens in the cache           {:>9}", tokens.len());
+    println!("tokens of context             {CONTEXT:>9}");
+    println!("the file                      {:>9.1} MB", mb(size));
     println!("weights                       {:>9.1} MB", mb(weights));
     println!("keys and values               {:>9.1} MB", mb(stated.kv));
     println!("held beside them              {:>9.1} MB", mb(beside));
