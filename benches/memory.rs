@@ -43,7 +43,8 @@ fn measured(path: &str) {
     };
     let mut session = engine.session();
     let answer = session.generate(&request).expect("starts");
-    assert_eq!(answer.map(|token| token.expect("a token")).count(), ANSWER);
+    let answer: Vec<_> = answer.map(|token| token.expect("a token")).collect();
+    assert_eq!(answer.len(), ANSWER);
     let (peak, held) = (account("VmHWM:"), account("RssAnon:"));
     let stated = engine.memory();
     let weights = stated.resident_weights + stated.mapped_weights;

@@ -6,7 +6,11 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Format, Meta, ModelFile, WeightView};
 
 /// Settings that a GGUF states under its architecture's prefix.
-const STATED: [&str; 39] = [
+const STATED: [&str; 43] = [
+    keys::EMBEDDING_SCALE,
+    keys::RESIDUAL_SCALE,
+    keys::ATTENTION_SCALE,
+    keys::LOGIT_SCALE,
     keys::EXPERT_SHARED_COUNT,
     keys::EXPERT_WEIGHTS_SCALE,
     keys::EXPERT_GATING,
@@ -146,7 +150,7 @@ pub fn twin(file: &dyn ModelFile) -> Vec<u8> {
             Some("attn_k") => count(file, keys::HEAD_COUNT_KV),
             _ => 0,
         };
-        if arch == "llama" && heads > 0 {
+        if ["llama", "granite"].contains(&arch) && heads > 0 {
             let row = if view.shape.len() == 1 {
                 1
             } else {

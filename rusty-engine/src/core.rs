@@ -107,7 +107,14 @@ impl Core {
         let virtual_ids = virtual_ids(data.as_deref(), graph.vocab);
         let (sequence, pool) = self.sequence(id)?;
         sequence.slot = slot;
-        sequence.begin(prompt, &virtual_ids, request, tokenizer, context, pool)?;
+        sequence.begin(
+            prompt,
+            &virtual_ids,
+            request,
+            tokenizer,
+            (graph, context),
+            pool,
+        )?;
         self.write_prefix(id, data.as_deref())
     }
 
@@ -121,6 +128,7 @@ impl Core {
         {
             self.executable.write_prefix(&sequence.pages, prefix)?;
             sequence.computed = prefix.tokens as usize;
+            sequence.fixed = sequence.computed;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::sampler::Sampler;
 use crate::stop::StopMatcher;
 use crate::{Error, Result};
 use rusty_compiler::{BindOptions, RowResult, SlotId, Want};
+use rusty_graph::Graph;
 use rusty_loader::text::{TokenStream, Tokenizer};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -31,8 +32,12 @@ pub(crate) struct Sequence {
     pub slot: SlotId,
     /// Tokens in front that are an adapter's own.
     pub virtual_tokens: usize,
+    /// How many in front were not computed but brought by an adapter.
+    pub fixed: usize,
     /// Length that fixes length-dependent rotary frequencies.
     pub rope_length: u32,
+    /// Length beyond which the cache must be made anew with other frequencies.
+    pub rope_limit: Option<u32>,
     /// The answer under way.
     pub running: Option<Running>,
 }
@@ -69,7 +74,7 @@ impl Sequence {
         virtual_ids: &[u32],
         request: &Request,
         tokenizer: Option<&Tokenizer>,
-        context: usize,
+        (graph, context): (&Graph, usize),
         pool: &mut PagePool,
     ) -> Result<()> {
         let start = Instant::now();
@@ -92,8 +97,13 @@ impl Sequence {
             .zip(&prompt)
             .take_while(|(a, b)| a == b)
             .count();
-        // The last token is always run: its row gives the first answer token.
-        let kept = shared.min(prompt.len() - 1);
+        let length = prompt.len() as u32;
+        // The last token is always run: its row gives the first answer token. Keys that a prompt of this length would
+        // rotate otherwise are of no use to it.
+        let kept = match graph.rotates_alike(self.rope_length, length) {
+            true => shared.min(prompt.len() - 1),
+            false => 0,
+        };
         self.keep(kept, pool);
         self.reserve(prompt.len(), pool)?;
         let timings = Timings {
@@ -102,8 +112,10 @@ impl Sequence {
             ..Timings::default()
         };
         if kept == 0 {
-            self.rope_length = prompt.len() as u32;
+            self.rope_length = length;
+            self.fixed = 0;
         }
+        self.rope_limit = graph.rotation_limit(length);
         self.tokens = prompt;
         self.virtual_tokens = virtual_ids.len();
         self.running = Some(Running {
@@ -218,6 +230,13 @@ impl Sequence {
         if self.tokens.len() >= running.context {
             running.end(Finish::Context);
             return Ok(());
+        }
+        let length = self.tokens.len() as u32;
+        if self.rope_limit.is_some_and(|limit| length > limit) {
+            tracing::debug!("{length} tokens: keys are made anew for a long context");
+            self.computed = self.fixed;
+            self.rope_length = length;
+            self.rope_limit = None;
         }
         self.reserve(self.tokens.len(), pool)
     }

@@ -3,7 +3,8 @@
 use rusty_loader::Format;
 
 use crate::{
-    AttentionValues, Dim, NodeId, Op, RopeId, RopeSpec, SiteId, Symbol, ValueId, WeightId,
+    AttentionValues, Dim, NodeId, Op, RopeId, RopeScaling, RopeSpec, SiteId, Symbol, ValueId,
+    WeightId,
 };
 
 /// A value: the result of exactly one node.
@@ -161,6 +162,20 @@ impl Graph {
     /// A rotary specification by id.
     pub fn rope(&self, id: RopeId) -> &RopeSpec {
         &self.ropes[id.index()]
+    }
+
+    /// Whether sequences of two lengths are rotated alike, so that keys of one may stand in the cache of the other.
+    pub fn rotates_alike(&self, a: u32, b: u32) -> bool {
+        self.ropes.iter().all(|rope| rope.rotates_alike(a, b))
+    }
+
+    /// The length that sequences of this length may grow to before keys must be made anew; `None`: any.
+    pub fn rotation_limit(&self, length: u32) -> Option<u32> {
+        let limits = self.ropes.iter().filter_map(|rope| match rope.scaling {
+            RopeScaling::Long { original, .. } if length <= original => Some(original),
+            _ => None,
+        });
+        limits.min()
     }
 
     /// Width (innermost constant extent) of an activation or vector.

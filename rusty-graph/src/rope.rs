@@ -88,3 +88,14 @@ pub struct RopeSpec {
     /// Context extension.
     pub scaling: RopeScaling,
 }
+
+impl RopeSpec {
+    /// Whether frequencies are the same for sequences of two lengths.
+    pub fn rotates_alike(&self, a: u32, b: u32) -> bool {
+        match self.scaling {
+            RopeScaling::Dynamic { original, .. } => a.max(original) == b.max(original),
+            RopeScaling::Long { original, .. } => (a > original) == (b > original),
+            _ => true,
+        }
+    }
+}

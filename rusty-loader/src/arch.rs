@@ -133,6 +133,11 @@ static ARCHS: &[Arch] = &[
         hf: "qwen3_moe",
         ..arch("qwen3moe", RopeLayout::Half)
     },
+    arch("granite", RopeLayout::Interleaved),
+    Arch {
+        modules: &[("post_attention_layernorm", "post_attention_norm")],
+        ..arch("olmo2", RopeLayout::Half)
+    },
     DEEPSEEK,
     // Its GGUFs carry its predecessor's name.
     Arch {

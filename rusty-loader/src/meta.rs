@@ -54,6 +54,14 @@ pub mod keys {
     pub const LOGIT_CAP: &str = "final_logit_softcapping";
     /// Queries are scaled by one over the root of this; absent: of the key length.
     pub const QUERY_SCALAR: &str = "attention.query_pre_attn_scalar";
+    /// Factor on embeddings.
+    pub const EMBEDDING_SCALE: &str = "embedding_scale";
+    /// Factor on what attention and feed-forward add to a row.
+    pub const RESIDUAL_SCALE: &str = "residual_scale";
+    /// Factor on attention's scores.
+    pub const ATTENTION_SCALE: &str = "attention.scale";
+    /// Divisor of logits.
+    pub const LOGIT_SCALE: &str = "logit_scale";
     /// Experts of a layer; absent: none.
     pub const EXPERT_COUNT: &str = "expert_count";
     /// Experts that a token takes.

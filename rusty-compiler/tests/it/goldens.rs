@@ -16,12 +16,13 @@ const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens");
 const SELECTED: usize = 64;
 
 /// Models whose weights are floats.
-const FLOAT_MODELS: [&str; 19] = [
+const FLOAT_MODELS: [&str; 21] = [
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",
     "gemma2",
     "gemma3",
+    "granite",
     "llama-dynamic",
     "llama-linear",
     "llama-llama3rope-sharded",
@@ -29,6 +30,7 @@ const FLOAT_MODELS: [&str; 19] = [
     "llama-yarn",
     "mistral-window",
     "mixtral",
+    "olmo2",
     "phi3",
     "phi3-longrope",
     "qwen2-bias",
@@ -56,8 +58,13 @@ fn quantized() -> Vec<(String, String)> {
     files
 }
 
+/// A file or folder of the goldens, or of the models beside them.
 fn golden(path: &str) -> PathBuf {
-    PathBuf::from(GOLDENS).join(path)
+    let found = PathBuf::from(GOLDENS).join(path);
+    match path.strip_prefix("models/").filter(|_| !found.exists()) {
+        Some(model) => PathBuf::from(GOLDENS).join("../architectures").join(model),
+        None => found,
+    }
 }
 
 struct Expected(Vec<u8>);

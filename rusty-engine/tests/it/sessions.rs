@@ -3,6 +3,7 @@
 use super::demo as load;
 use super::demo::{attach, chat};
 use rusty_backend::DeviceChoice;
+use rusty_compiler::KvFormat;
 use rusty_engine::{
     AdapterId, AdapterSet, Engine, EngineOptions, Error, Finish, Prompt, Request, Sampling, Session,
 };
@@ -140,6 +141,46 @@ fn a_kept_prefix_gives_what_a_fresh_session_gives() {
     let cached = generation.timings().cached_tokens;
     assert!((32..=37).contains(&cached), "{cached} tokens were kept");
     assert_eq!(have, answer(&mut engine.session(), &request(&second)));
+}
+
+/// Where frequencies depend on the length, an answer and a chat that grow past the limit go on as fresh prompts of the
+/// same tokens would.
+#[test]
+fn growing_past_a_rotary_limit_is_as_starting_beyond_it() {
+    for (model, grows) in [
+        ("models/phi3-longrope", true),
+        ("models/llama-dynamic", false),
+    ] {
+        let file = rusty_loader::open(super::golden(model)).expect(model);
+        let options = EngineOptions {
+            device: DeviceChoice::Cpu,
+            kv: KvFormat::F32,
+            context: Some(96),
+            sessions: 2,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::load(&*file, &options).expect(model);
+        let request = |tokens: &[u32], max_tokens| Request {
+            max_tokens,
+            stop_at_end: false,
+            ..Request::new(Prompt::Tokens(tokens.to_vec()))
+        };
+        let fresh = |tokens: &[u32], count| answer(&mut engine.session(), &request(tokens, count));
+        // Both limits lie between 20 and 60 tokens.
+        let mut tokens: Vec<u32> = (0..20).map(|i| i * 37 % 251).collect();
+        let mut session = engine.session();
+        let count = if grows { 24 } else { 4 };
+        let said = answer(&mut session, &request(&tokens, count));
+        for token in &said {
+            if grows {
+                assert_eq!([*token], fresh(&tokens, 1)[..], "{model} {}", tokens.len());
+            }
+            tokens.push(*token);
+        }
+        tokens.extend((0..40).map(|i| (i * 53 + 7) % 251));
+        let again = answer(&mut session, &request(&tokens, 4));
+        assert_eq!(again, fresh(&tokens, 4), "{model}");
+    }
 }
 
 #[test]

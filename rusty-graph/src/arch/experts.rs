@@ -4,7 +4,7 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, QkNorm};
 use crate::{Graph, Result};
 
 pub(super) const MIXTRAL: Arch = Arch {
@@ -24,7 +24,7 @@ fn mixtral(file: &dyn ModelFile) -> Result<Graph> {
 
 fn qwen3_moe(file: &dyn ModelFile) -> Result<Graph> {
     let decoder = Decoder {
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         ..Decoder::read(file)?
     };
     // GGUFs do not say; transformers' default is not to, but every published checkpoint does.

@@ -7,7 +7,7 @@
 use rusty_loader::ModelFile;
 use rusty_loader::meta::keys;
 
-use super::decoder::Decoder;
+use super::decoder::{Decoder, QkNorm};
 use super::{Arch, Checkpoint};
 use crate::{Graph, Result, UnaryOp};
 
@@ -35,7 +35,7 @@ fn gemma2(file: &dyn ModelFile) -> Result<Graph> {
 
 fn gemma3(file: &dyn ModelFile) -> Result<Graph> {
     let decoder = Decoder {
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         // 27B, as above.
         ..common(file, 62)?
     };

@@ -8,8 +8,10 @@ pub mod decoder;
 mod deepseek;
 mod experts;
 mod gemma;
+mod granite;
 mod llama;
 mod mistral;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -42,6 +44,8 @@ pub const REGISTRY: &[Arch] = &[
     experts::QWEN3_MOE,
     deepseek::V2,
     deepseek::V3,
+    granite::ARCH,
+    olmo2::ARCH,
 ];
 
 /// Builds the graph of a model file.

@@ -3,14 +3,14 @@
 use rusty_loader::ModelFile;
 
 use super::Arch;
-use super::decoder::Decoder;
+use super::decoder::{Decoder, QkNorm};
 use crate::{Graph, Result};
 
 pub(super) const ARCH: Arch = Arch { id: "qwen3", build };
 
 fn build(file: &dyn ModelFile) -> Result<Graph> {
     let decoder = Decoder {
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         ..Decoder::read(file)?
     };
     decoder.refuse_window(file)?.build(file)

@@ -13,12 +13,13 @@ use rusty_loader::ModelFile;
 use std::path::PathBuf;
 
 /// Models of the supported architectures.
-const MODELS: [&str; 19] = [
+const MODELS: [&str; 21] = [
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",
     "gemma2",
     "gemma3",
+    "granite",
     "llama-dynamic",
     "llama-linear",
     "llama-llama3rope-sharded",
@@ -26,6 +27,7 @@ const MODELS: [&str; 19] = [
     "llama-yarn",
     "mistral-window",
     "mixtral",
+    "olmo2",
     "phi3",
     "phi3-longrope",
     "qwen2-bias",
@@ -35,8 +37,14 @@ const MODELS: [&str; 19] = [
     "qwen3-yarn",
 ];
 
+/// A file or folder of the goldens, or of the models beside them.
 fn golden(path: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens")).join(path)
+    let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests"));
+    let found = tests.join("goldens").join(path);
+    match path.strip_prefix("models/").filter(|_| !found.exists()) {
+        Some(model) => tests.join("architectures").join(model),
+        None => found,
+    }
 }
 
 fn open(path: &str) -> Box<dyn ModelFile> {

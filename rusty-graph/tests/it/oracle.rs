@@ -48,9 +48,15 @@ pub fn assert_close(what: &str, have: &Matrix, want: &[f32]) {
 
 #[test]
 fn every_golden_model_is_accounted_for() {
-    let found: BTreeSet<String> = std::fs::read_dir(golden("models"))
-        .expect("models")
-        .map(|e| e.expect("entry").file_name().into_string().expect("name"))
+    let folders = [golden("models"), golden("../architectures")];
+    let entries = folders
+        .iter()
+        .flat_map(|f| std::fs::read_dir(f).expect("models"));
+    let models = entries
+        .map(|e| e.expect("entry"))
+        .filter(|e| e.path().is_dir());
+    let found: BTreeSet<String> = models
+        .map(|e| e.file_name().into_string().expect("name"))
         .collect();
     let listed = MODELS.iter().map(|m| m.to_string()).collect();
     assert_eq!(found, listed);

@@ -3,7 +3,7 @@
 use rusty_loader::ModelFile;
 use rusty_loader::meta::keys;
 
-use super::{Biases, Decoder, Experts};
+use super::{Biases, Decoder, Experts, QkNorm};
 use crate::arch::Checkpoint;
 use crate::{AttentionSpec, AttentionValues, GraphBuilder, Result, UnaryOp, ValueId};
 
@@ -67,6 +67,10 @@ impl<'a> Assembly<'a> {
             .model
             .weight_if_present(self.builder, bias, &[spec.vocab])?;
         let mut logits = self.builder.matmul("output", hidden, head, bias)?;
+        if spec.logit_divisor != 1.0 {
+            let by = 1.0 / spec.logit_divisor;
+            logits = self.builder.scale("output.divided", logits, by)?;
+        }
         if let Some(cap) = spec.logit_cap {
             let b = &mut *self.builder;
             let scaled = b.scale("output.scaled", logits, 1.0 / cap)?;
@@ -97,13 +101,13 @@ impl<'a> Assembly<'a> {
         let sliding = sliding.filter(|s| s.layers[layer as usize]);
         let rope = sliding.map_or(&self.spec.rope, |s| &s.rope).clone();
         let rope = self.builder.rope_spec(rope);
-        let h = self.norm(&format!("{blk}.attn_norm"), x)?;
+        let h = self.pre_norm(&format!("{blk}.attn_norm"), x)?;
         let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let q = self.product(&format!("{blk}.attn_q"), h, q_width, qkv_bias)?;
         let k = self.product(&format!("{blk}.attn_k"), h, kv_width, qkv_bias)?;
         let v = self.product(&format!("{blk}.attn_v"), h, kv_width, qkv_bias)?;
-        let q = self.head_norm(&format!("{blk}.attn_q_norm"), q)?;
-        let k = self.head_norm(&format!("{blk}.attn_k_norm"), k)?;
+        let q = self.qk_norm(&format!("{blk}.attn_q_norm"), q)?;
+        let k = self.qk_norm(&format!("{blk}.attn_k_norm"), k)?;
         let q = self
             .builder
             .rope(&format!("{blk}.q_rope"), q, rope, head_dim)?;
@@ -131,27 +135,34 @@ impl<'a> Assembly<'a> {
         let name = format!("{blk}.attn_output");
         let out = self.product(&name, attended, self.spec.width, Biases::IfPresent)?;
         let out = self.post_norm(&format!("{blk}.post_attention_norm"), out)?;
-        self.builder.add(&format!("{blk}.attn_residual"), x, out)
+        self.residual(&format!("{blk}.attn_residual"), x, out)
     }
 
-    /// Norm per head, where the architecture has it.
-    fn head_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
-        let Decoder {
-            head_dim,
-            eps,
-            qk_norm,
-            ..
-        } = *self.spec;
-        if !qk_norm {
-            return Ok(x);
+    /// The sum of a row and what a half of a block makes of it.
+    fn residual(&mut self, name: &str, x: ValueId, made: ValueId) -> Result<ValueId> {
+        let made = match self.spec.residual_scale {
+            1.0 => made,
+            by => self.builder.scale(&format!("{name}.scaled"), made, by)?,
+        };
+        self.builder.add(name, x, made)
+    }
+
+    /// Norm of queries or keys, where the architecture has it.
+    fn qk_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        let Decoder { head_dim, eps, .. } = *self.spec;
+        match self.spec.qk_norm {
+            QkNorm::None => Ok(x),
+            QkNorm::Row => self.norm(name, x),
+            QkNorm::Heads => {
+                let weight = format!("{name}.weight");
+                let weight = self.model.weight(self.builder, &weight, &[head_dim])?;
+                self.builder.head_norm(name, x, weight, eps, head_dim)
+            }
         }
-        let weight = format!("{name}.weight");
-        let weight = self.model.weight(self.builder, &weight, &[head_dim])?;
-        self.builder.head_norm(name, x, weight, eps, head_dim)
     }
 
     fn feed_forward(&mut self, blk: &str, x: ValueId) -> Result<ValueId> {
-        let h = self.norm(&format!("{blk}.ffn_norm"), x)?;
+        let h = self.pre_norm(&format!("{blk}.ffn_norm"), x)?;
         let router = format!("{blk}.ffn_gate_inp");
         let experts = self
             .spec
@@ -162,7 +173,7 @@ impl<'a> Assembly<'a> {
             None => self.dense(blk, "", h, self.spec.ffn)?,
         };
         let down = self.post_norm(&format!("{blk}.post_ffw_norm"), down)?;
-        self.builder.add(&format!("{blk}.ffn_residual"), x, down)
+        self.residual(&format!("{blk}.ffn_residual"), x, down)
     }
 
     /// The feed-forward whose products' names end in `of`.
@@ -222,6 +233,14 @@ impl<'a> Assembly<'a> {
         }
         self.builder
             .experts(&name, x, of.routes, &weights, role == "down")
+    }
+
+    /// Norm of a half's input, where the architecture has it.
+    fn pre_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
+        match self.spec.pre_norms {
+            true => self.norm(name, x),
+            false => Ok(x),
+        }
     }
 
     /// Norm of a half's result, where the architecture has it.

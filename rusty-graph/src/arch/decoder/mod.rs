@@ -1,7 +1,8 @@
 //! The decoder that the Llama family and those after it share, as a description that an architecture fills in.
 //!
 //! Per layer: norm, q/k/v products (with bias, with norm per head), rotation, attention, output product,
-//! residual; norm, gated feed-forward (or experts), residual. Either half may norm its result before the residual.
+//! residual; norm, gated feed-forward (or experts), residual. Either half may norm its result before the residual,
+//! also instead of its input.
 //! Queries, keys and values may be [latent](Latent) instead. Rows that want logits are selected after the last layer, so the
 //! last norm and the head see only those.
 
@@ -21,6 +22,17 @@ pub enum Biases {
     IfPresent,
     /// Always; a file without it is incomplete.
     Required,
+}
+
+/// Norms of queries and keys before the rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// There are none.
+    None,
+    /// Over each head, all with one weight.
+    Heads,
+    /// Over all heads at once.
+    Row,
 }
 
 /// Layers whose tokens see a window of keys.
@@ -86,6 +98,10 @@ pub struct Decoder {
     pub sliding: Option<Sliding>,
     /// Factor on the embeddings.
     pub embedding_scale: f32,
+    /// Factor on the results of attention and of the feed-forward.
+    pub residual_scale: f32,
+    /// Divisor of logits.
+    pub logit_divisor: f32,
     /// Factor on attention's scores.
     pub query_scale: f32,
     /// Cap on attention's scores, `cap * tanh(score / cap)`.
@@ -94,12 +110,14 @@ pub struct Decoder {
     pub logit_cap: Option<f32>,
     /// Experts of the layers whose files have a router; the others have one feed-forward.
     pub experts: Option<Experts>,
+    /// Whether attention and the feed-forward read a normed row.
+    pub pre_norms: bool,
     /// Whether the results of attention and of the feed-forward are normed before the residual.
     pub post_norms: bool,
     /// What stands in for queries, keys and values of each head.
     pub latent: Option<Latent>,
-    /// Whether each head's queries and keys are normed before the rotation.
-    pub qk_norm: bool,
+    /// Norms of queries and keys before the rotation.
+    pub qk_norm: QkNorm,
     /// Biases of the query, key and value products. Those of the others follow the file.
     pub qkv_bias: Biases,
     /// Trained context in tokens.

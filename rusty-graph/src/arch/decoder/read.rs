@@ -4,7 +4,7 @@ use rusty_loader::meta::keys;
 use rusty_loader::{Meta, ModelFile};
 
 use super::assembly::EMBEDDING;
-use super::{Biases, Decoder, Experts, Latent, Sliding};
+use super::{Biases, Decoder, Experts, Latent, QkNorm, Sliding};
 use crate::arch::Checkpoint;
 use crate::{
     GroupScore, Result, RopeScaling, RopeSpec, RouteGroups, RouteScore, RouteSpec, UnaryOp,
@@ -51,13 +51,16 @@ impl Decoder {
             rope: RopeSpec::from_model(file, head_dim)?,
             sliding: None,
             embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_divisor: 1.0,
             query_scale: (1.0 / f64::from(head_dim).sqrt()) as f32,
             score_cap: None,
             logit_cap: None,
+            pre_norms: true,
             post_norms: false,
             experts: None,
             latent: None,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
             qkv_bias: Biases::IfPresent,
             context: model.count(keys::CONTEXT_LENGTH)?,
             vocab: vocabulary(&model)?,
