@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, Site, SiteId, ValueId};
 use rusty_loader::tensor_names::module_from_hf;
-use rusty_loader::{ModelFile, fused};
+use rusty_loader::{ModelFile, arch, fused};
 use std::path::Path;
 
 /// A base model.
@@ -142,11 +142,13 @@ impl<'a> Base<'a> {
             .collect()
     }
 
-    /// Width of a head where the site's output rows are stored with interleaved rotary pairs: what such a site
-    /// feeds is rotated (through norms and biases), with that layout.
+    /// Width of a head where the site's output rows are stored with interleaved rotary pairs, and checkpoints have them in
+    /// halves: what such a site feeds is rotated (through norms and biases), with that layout.
     pub(crate) fn interleaved_heads(&self, site: SiteId) -> Option<usize> {
         let (layout, head_dim) = self.rotation(self.product(site)?.output)?;
-        (layout == RopeLayout::Interleaved).then_some(head_dim)
+        let reordered =
+            layout == RopeLayout::Interleaved && arch::checkpoints_halve_pairs(&self.graph.arch);
+        reordered.then_some(head_dim)
     }
 
     fn rotation(&self, mut value: ValueId) -> Option<(RopeLayout, usize)> {

@@ -13,15 +13,11 @@ use crate::precision::Precision;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::SlotData;
+use rusty_loader::arch::{gguf_name, gguf_reorders_pairs};
 use rusty_loader::gguf::Gguf;
 use rusty_loader::{Format, Meta, SharedBytes};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Whether GGUF files of an architecture keep rotary pairs interleaved.
-pub(crate) fn keeps_pairs_interleaved(arch: &str) -> bool {
-    ["llama", "mistral"].contains(&arch)
-}
 
 /// Reads a LoRA file for a model.
 pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result<SlotData> {
@@ -46,21 +42,14 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
             "'adapter.alora.invocation_tokens'",
         ));
     }
-    let family = |arch: &str| {
-        if arch == "mistral" {
-            "llama".into()
-        } else {
-            arch.to_string()
-        }
-    };
     match text("general.architecture") {
-        Some(arch) if family(arch) != family(&base.graph.arch) => {
+        Some(arch) if gguf_name(arch) != gguf_name(&base.graph.arch) => {
             let reason = format!("is for {arch}; the model is {}", base.graph.arch);
             return Err(Error::malformed(path, reason));
         }
         _ => {}
     }
-    let interleaved = text("general.architecture").is_some_and(keeps_pairs_interleaved);
+    let interleaved = text("general.architecture").is_some_and(gguf_reorders_pairs);
     let mut modules = Modules {
         by_name: BTreeMap::new(),
         others: BTreeMap::new(),
@@ -142,7 +131,7 @@ fn place(
         Place::Sites(_) if is_a => Ok((module, "lora_A.weight", tensor)),
         Place::Sites(ids) => {
             let [id] = ids[..] else {
-                // Files that keep pairs interleaved have no fused products.
+                // Files of architectures with fused products have rows in the order of checkpoints.
                 return Ok((module, "lora_B.weight", tensor));
             };
             let heads = base.rotated_heads(id).filter(|_| interleaved);

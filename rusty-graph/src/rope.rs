@@ -6,7 +6,7 @@
 //! `modeling_rope_utils.py` of transformers for the exact constants of each scaling kind.
 
 mod frequencies;
-mod read;
+pub(crate) mod read;
 
 /// Which lanes of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,8 +5,8 @@ use crate::{GroupScore, RouteGroups, RouteScore, RouteSpec};
 impl RouteSpec {
     /// Writes the `used` indices of the chosen experts, as numbers, and then their weights into `out`.
     ///
-    /// Experts are taken by descending score (plus `bias`, where there is one), the lowest index first among equals; a
-    /// score that is not a number is never above another. Slices must have `experts` and `2 used` elements; surplus ones
+    /// Experts are taken by descending score (plus `bias`, where there is one), the lowest index first among equals. Where a
+    /// score is not a number, some experts are taken. Slices must have `experts` and `2 used` elements; surplus ones
     /// are left alone.
     pub fn choose(&self, logits: &[f32], bias: Option<&[f32]>, out: &mut [f32]) {
         let used = self.used as usize;

@@ -123,12 +123,19 @@ const GEMMA3_DEFAULTS: &[(&str, Default)] = &[
 
 static ARCHS: &[Arch] = &[
     arch("llama", RopeLayout::Interleaved),
-    arch("mistral", RopeLayout::Interleaved),
+    // Its GGUFs carry Llama's name.
+    Arch {
+        gguf: "llama",
+        ..arch("mistral", RopeLayout::Interleaved)
+    },
     arch("qwen2", RopeLayout::Half),
     arch("qwen3", RopeLayout::Half),
     arch("phi3", RopeLayout::Half),
-    // Its GGUFs carry Llama's name.
-    arch("mixtral", RopeLayout::Interleaved),
+    // Its, too.
+    Arch {
+        gguf: "llama",
+        ..arch("mixtral", RopeLayout::Interleaved)
+    },
     Arch {
         hf: "qwen3_moe",
         ..arch("qwen3moe", RopeLayout::Half)
@@ -159,6 +166,23 @@ static ARCHS: &[Arch] = &[
         ..GEMMA
     },
 ];
+
+/// Whether GGUFs of an architecture (by its canonical id, or as they name it) store the rows of rotated heads as
+/// neighbouring pairs where checkpoints store them in halves.
+pub fn gguf_reorders_pairs(arch: &str) -> bool {
+    let found = Arch::by_id(arch).or_else(|| Arch::by_gguf_name(arch));
+    found.is_some_and(|a| a.gguf_rope != a.hf_rope)
+}
+
+/// Whether checkpoints of an architecture store rotated heads in halves.
+pub fn checkpoints_halve_pairs(arch: &str) -> bool {
+    Arch::by_id(arch).is_none_or(|a| a.hf_rope == RopeLayout::Half)
+}
+
+/// What GGUFs call an architecture; several may share a name.
+pub fn gguf_name(arch: &str) -> &str {
+    Arch::by_id(arch).map_or(arch, |a| a.gguf)
+}
 
 impl Arch {
     pub(crate) fn by_gguf_name(name: &str) -> Option<&'static Arch> {

@@ -34,7 +34,9 @@ impl Widths {
         let rows = self.plain.checked_add(self.value);
         let rows = rows.and_then(|rows| rows.checked_mul(self.heads));
         let bytes = rows.and_then(|rows| rows.checked_mul(view.row_bytes()));
+        // A tensor without bytes could claim any number of heads.
         self.plain > 0
+            && !view.bytes.is_empty()
             && rows.is_some_and(|rows| view.shape == [rows, self.rank])
             && bytes == Some(view.bytes.len())
     }
@@ -114,4 +116,41 @@ fn swapped(bytes: &[u8], element: usize, rows: usize, columns: usize) -> Vec<u8>
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+    use crate::meta::keys;
+    use crate::{Format, Meta, SharedBytes, WeightView};
+
+    fn names(heads: u64, rank: u64, bytes: usize, shape: [usize; 2]) -> Vec<String> {
+        let meta = [
+            (keys::HEAD_COUNT, heads),
+            (keys::ROPE_DIMENSION_COUNT, 2),
+            (keys::KEY_LENGTH_LATENT, 3),
+            (keys::VALUE_LENGTH_LATENT, 1),
+            (keys::KV_LORA_RANK, rank),
+        ];
+        let meta = meta.map(|(key, size)| (key.to_owned(), Meta::U64(size)));
+        let view = WeightView {
+            bytes: SharedBytes::from_vec(vec![0; bytes]),
+            format: Format::F32,
+            shape: shape.to_vec(),
+        };
+        let name = "blk.0.attn_kv_b.weight".to_owned();
+        let parts = split(&meta.into(), vec![(name, view)]);
+        parts.into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn heads_are_taken_apart_where_they_are_there() {
+        let parts = ["k_b.0", "v_b.0", "k_b.1", "v_b.1"];
+        let parts = parts.map(|p| format!("blk.0.attn_{p}.weight"));
+        assert_eq!(names(2, 5, 80, [4, 5]), parts);
+        // Whatever number of heads a tensor without bytes claims.
+        let whole = ["blk.0.attn_kv_b.weight"];
+        assert_eq!(names(1 << 40, 0, 0, [2 << 40, 0]), whole);
+        assert_eq!(names(3, 5, 80, [4, 5]), whole);
+    }
 }

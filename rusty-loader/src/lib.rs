@@ -9,7 +9,7 @@
 //! * A tensor is a [`WeightView`]: shared bytes of the mapping, a [`Format`] and a shape. Opening reads
 //!   no tensor bytes.
 
-mod arch;
+pub mod arch;
 pub mod bytes;
 pub mod error;
 pub mod formats;

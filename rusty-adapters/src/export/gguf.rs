@@ -3,9 +3,9 @@
 use super::{At, Lora, Matrix};
 use crate::base_model::Base;
 use crate::draft::interleave;
-use crate::gguf::keeps_pairs_interleaved;
 use crate::{Error, Result};
 use rusty_loader::Meta;
+use rusty_loader::arch::gguf_reorders_pairs;
 use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
             At::Site(id) => base.rotated_heads(id),
             At::Embedding => None,
         };
-        let heads = heads.filter(|_| keeps_pairs_interleaved(arch));
+        let heads = heads.filter(|_| gguf_reorders_pairs(arch));
         for (end, matrix) in [("lora_a", &pair.a), ("lora_b", &pair.b)] {
             let mut matrix = Matrix {
                 values: matrix.values.clone(),

@@ -11,9 +11,6 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Keys that the writer states itself.
-const OWN: [&str; 2] = ["general.architecture", "general.alignment"];
-
 /// The format of a merged tensor.
 fn format_of(stored: Format) -> Format {
     match stored.encoder() {
@@ -32,13 +29,7 @@ pub(super) fn write(
     let arch = file.meta.get("general.architecture");
     let arch = arch.and_then(|m| m.as_str()).unwrap_or_default();
     let mut writer = GgufWriter::new(arch);
-    let mut keys: Vec<_> = file.meta.iter().collect();
-    keys.sort_by_key(|(key, _)| key.as_str());
-    for (key, value) in keys {
-        if !OWN.contains(&key.as_str()) {
-            writer.meta(key, value.clone());
-        }
-    }
+    writer.copy_keys(&file, &[]);
     let mut head = None;
     let parts: BTreeMap<&str, Vec<Part>> = (file.tensors.iter())
         .map(|info| {

@@ -6,6 +6,7 @@
 
 use super::prefetch::{Ahead, ask_stream};
 use super::quantize::InputRows;
+use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
 use rusty_loader::Format;
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
@@ -48,7 +49,7 @@ impl RowKind {
             (Levels::E4M3, 32) => Some(RowKind::Float8x32),
             (Levels::E4M3, 64) => Some(RowKind::Float8x64),
             (Levels::E4M3, 128) => Some(RowKind::Float8x128),
-            (Levels::Floats(_), 64) => Some(RowKind::NormalFloat),
+            (Levels::Floats(table), 64) if *table == NORMAL_FLOATS => Some(RowKind::NormalFloat),
             _ => None,
         }
     }
@@ -117,7 +118,7 @@ pub(super) trait Rows {
     /// Byte of the block of value `i` (or of that value, where there are no blocks).
     fn offset(i: usize) -> usize;
     /// Sixteen values from `i` on, a multiple of sixteen.
-    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F;
+    unsafe fn load<V: SmallFloats>(row: *const u8, i: usize) -> V::F;
 }
 
 impl<S: Stored> Rows for S {
@@ -126,7 +127,7 @@ impl<S: Stored> Rows for S {
         i * S::BYTES
     }
     #[inline(always)]
-    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+    unsafe fn load<V: SmallFloats>(row: *const u8, i: usize) -> V::F {
         // SAFETY: the caller's duty.
         unsafe { <S as Stored>::load::<V>(row.add(i * S::BYTES)) }
     }
@@ -141,7 +142,7 @@ impl<const LEN: usize> Rows for InFloat8<LEN> {
         i / LEN * (LEN + 4)
     }
     #[inline(always)]
-    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+    unsafe fn load<V: SmallFloats>(row: *const u8, i: usize) -> V::F {
         // SAFETY: the caller's duty.
         unsafe {
             let block = row.add(Self::offset(i));
@@ -157,7 +158,7 @@ impl Rows for InNormalFloat {
         i / NF4_G64.block_len * NF4_G64.block_bytes
     }
     #[inline(always)]
-    unsafe fn load<V: Vector>(row: *const u8, i: usize) -> V::F {
+    unsafe fn load<V: SmallFloats>(row: *const u8, i: usize) -> V::F {
         // Sixteen bytes hold sixteen values in their low halves and the next sixteen in their high ones.
         let (pair, high) = (i % NF4_G64.block_len / 32, i / LANES % 2);
         // SAFETY: the caller's duty.
@@ -223,7 +224,12 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn blocks<V: Vector, S: Rows>(w: FloatRows, x: InputRows, e: Extent, ahead: &mut Ahead) {
+unsafe fn blocks<V: SmallFloats, S: Rows>(
+    w: FloatRows,
+    x: InputRows,
+    e: Extent,
+    ahead: &mut Ahead,
+) {
     let mut r = 0;
     // SAFETY: the caller's duty; tiles stay inside the extent.
     unsafe {
@@ -254,7 +260,7 @@ unsafe fn blocks<V: Vector, S: Rows>(w: FloatRows, x: InputRows, e: Extent, ahea
 
 /// All columns for `M` rows from `r` on.
 #[inline(always)]
-unsafe fn columns<V: Vector, S: Rows, const M: usize, const N: usize>(
+unsafe fn columns<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
     w: FloatRows,
     x: InputRows,
     e: Extent,
@@ -276,7 +282,7 @@ unsafe fn columns<V: Vector, S: Rows, const M: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn tile<V: Vector, S: Rows, const M: usize, const N: usize>(
+unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
     w: FloatRows,
     x: InputRows,
     e: Extent,

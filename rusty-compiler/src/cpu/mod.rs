@@ -34,6 +34,7 @@ mod injection;
 mod int8_table;
 mod kind;
 mod kv;
+mod lanes;
 mod largest;
 mod low_rank;
 mod memory;

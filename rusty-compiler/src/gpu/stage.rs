@@ -5,6 +5,9 @@ use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;
 use rusty_backend::DeviceBuffer;
 
+/// Layers of a grid of lanes: enough to fill a device, and below what any allows. The kernel walks through the rest.
+const MOST_LAYERS: u32 = 128;
+
 /// How many groups a launch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grid {
@@ -35,7 +38,7 @@ impl Grid {
             }
             Grid::Lanes { lanes, per_row } => {
                 let [x, y] = spread(lanes);
-                [x, y, rows * per_row]
+                [x, y, (rows * per_row).min(MOST_LAYERS)]
             }
             Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
             Grid::Attention { y } => [tiles, y, 1],

@@ -22,8 +22,14 @@ use std::path::PathBuf;
 /// The CPU and the Vulkan adapter, a software one included.
 const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Cpu, DeviceChoice::Wgpu(WgpuApi::Vulkan)];
 
+/// A file or folder of the goldens, or of the models beside them.
 fn golden(path: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens")).join(path)
+    let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests"));
+    let found = tests.join("goldens").join(path);
+    match path.strip_prefix("models/").filter(|_| !found.exists()) {
+        Some(model) => tests.join("architectures").join(model),
+        None => found,
+    }
 }
 
 fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {

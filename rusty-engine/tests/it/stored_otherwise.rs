@@ -5,7 +5,7 @@ use super::adapters::assert_close;
 use super::gguf_twin::twin;
 use super::golden;
 use rusty_adapters::merge::{Method, merge};
-use rusty_adapters::{Precision, load, random};
+use rusty_adapters::{Container, Precision, export, load, random};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
 use rusty_engine::{AdapterSet, Engine, EngineOptions};
@@ -77,21 +77,42 @@ fn noise(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(value).collect()
 }
 
-const FUSED: [&str; 4] = [
-    "self_attn.qkv_proj",
-    "self_attn.o_proj",
-    "mlp.gate_up_proj",
-    "mlp.down_proj",
+/// A model, and modules of it that files store as one (by architecture) or in an order of their own.
+struct Case {
+    model: &'static str,
+    modules: &'static [&'static str],
+    factors: usize,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        model: "models/phi3",
+        modules: &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+        factors: 24,
+    },
+    // Its checkpoints have rotary pairs side by side, as its GGUFs have.
+    Case {
+        model: "models/deepseek-v2-lite",
+        modules: &["q_proj", "kv_a_proj_with_mqa", "o_proj"],
+        factors: 12,
+    },
+    Case {
+        model: "models/granite",
+        modules: &["q_proj", "k_proj", "down_proj"],
+        factors: 18,
+    },
 ];
 
-/// A LoRA of rank 3 on every module of Phi-3 as PEFT writes it, and a checkpoint with `W + 2 B A` in place of `W`.
-fn fused_adapter(source: &Path, adapter: &Path, merged: &Path) {
+/// A LoRA of rank 3 on these modules as PEFT writes it, and a checkpoint with `W + 2 B A` in place of `W`.
+fn low_rank_adapter(case: &Case, source: &Path, adapter: &Path, merged: &Path) {
     const RANK: usize = 3;
     let mut model = read(&source.join("model.safetensors"));
     let mut factors = Tensors::new();
-    let changed = model
-        .iter_mut()
-        .filter(|(name, _)| FUSED.iter().any(|m| name.ends_with(&format!("{m}.weight"))));
+    let changed = model.iter_mut().filter(|(name, _)| {
+        case.modules
+            .iter()
+            .any(|m| name.ends_with(&format!(".{m}.weight")))
+    });
     for (seed, (name, (shape, weight))) in changed.enumerate() {
         let (n, k) = (shape[0], shape[1]);
         let (a, b) = (noise(RANK * k, 2 * seed), noise(n * RANK, 2 * seed + 1));
@@ -105,13 +126,13 @@ fn fused_adapter(source: &Path, adapter: &Path, merged: &Path) {
         factors.insert(format!("{stem}.lora_A.weight"), (vec![RANK, k], a));
         factors.insert(format!("{stem}.lora_B.weight"), (vec![n, RANK], b));
     }
-    assert_eq!(factors.len(), 24);
+    assert_eq!(factors.len(), case.factors, "{}", case.model);
     for folder in [adapter, merged] {
         std::fs::create_dir_all(folder).expect("folder");
     }
     let config = json!({
         "peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK,
-        "target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+        "target_modules": case.modules,
     });
     std::fs::write(adapter.join("adapter_config.json"), config.to_string()).expect("config");
     write(&factors, &adapter.join("adapter_model.safetensors"));
@@ -119,38 +140,44 @@ fn fused_adapter(source: &Path, adapter: &Path, merged: &Path) {
     write(&model, &merged.join("model.safetensors"));
 }
 
-/// An adapter of fused modules is the model with that change, from a folder and from a GGUF; and merging writes it.
+/// An adapter of such modules is the model with that change, from a folder and from a GGUF; and merging writes it.
 #[test]
-fn fused_modules_are_several_sites() {
-    let folder = tempfile::tempdir().expect("folder");
-    let source = single_precision("models/phi3", folder.path());
-    let (adapter, by_hand) = (folder.path().join("lora"), folder.path().join("by-hand"));
-    fused_adapter(&source, &adapter, &by_hand);
-    let want = logits(&open(&by_hand), None);
-    let gguf = folder.path().join("phi3.gguf");
-    let file = rusty_loader::open(&source).expect("phi3");
-    std::fs::write(&gguf, twin(&*file)).expect("written");
-    let out = folder.path().join("merged");
-    for (source, out) in [(source, out.clone()), (gguf, out.with_extension("gguf"))] {
-        let engine = open(&source);
-        let base = engine.adapter_base();
-        let lora = load(&adapter, &base, Precision::Stored).expect("adapter");
-        merge(
-            &[(&lora, 1.0)],
-            Method::Linear,
-            &base,
-            (&source, &out),
-            &|_, _| {},
-        )
-        .expect("merged");
-        let what = source.display().to_string();
-        let lora = engine.attach(lora).expect("attached");
-        let plain = logits(&engine, None);
-        let most = plain.iter().zip(&want).map(|(a, b)| (a - b).abs());
-        assert!(most.fold(0.0, f32::max) > 0.1, "the adapter does nothing");
-        assert_close(&what, &logits(&engine, lora), &want);
-        assert_close(&what, &logits(&open(&out), None), &want);
+fn modules_stored_otherwise_take_adapters() {
+    for case in &CASES {
+        let folder = tempfile::tempdir().expect("folder");
+        let source = single_precision(case.model, folder.path());
+        let (adapter, by_hand) = (folder.path().join("lora"), folder.path().join("by-hand"));
+        low_rank_adapter(case, &source, &adapter, &by_hand);
+        let want = logits(&open(&by_hand), None);
+        let gguf = folder.path().join("model.gguf");
+        let file = rusty_loader::open(&source).expect(case.model);
+        std::fs::write(&gguf, twin(&*file)).expect("written");
+        let out = folder.path().join("merged");
+        for (source, out) in [(source, out.clone()), (gguf, out.with_extension("gguf"))] {
+            check(case, &adapter, &source, &out, &want);
+        }
     }
+}
+
+fn check(case: &Case, adapter: &Path, source: &Path, out: &Path, want: &[f32]) {
+    let engine = open(source);
+    let base = engine.adapter_base();
+    let lora = load(adapter, &base, Precision::Stored).expect("adapter");
+    let paths = (source, out);
+    merge(&[(&lora, 1.0)], Method::Linear, &base, paths, &|_, _| {}).expect("merged");
+    let what = format!("{} in {}", case.model, source.display());
+    let kind = if source.is_dir() { "folder" } else { "file" };
+    let file = out.with_file_name(format!("{kind}-lora.gguf"));
+    export(&lora, &base, &file, Container::Gguf).expect("exported");
+    let again = load(&file, &base, Precision::Stored).expect("read back");
+    let again = engine.attach(again).expect("attached");
+    assert_close(&format!("{what}, by GGUF"), &logits(&engine, again), want);
+    let lora = engine.attach(lora).expect("attached");
+    let plain = logits(&engine, None);
+    let most = plain.iter().zip(want).map(|(a, b)| (a - b).abs());
+    assert!(most.fold(0.0, f32::max) > 0.1, "the adapter does nothing");
+    assert_close(&what, &logits(&engine, lora), want);
+    assert_close(&what, &logits(&open(out), None), want);
 }
 
 /// The text model of a checkpoint of several kinds of input is merged in its place; all other tensors stay.

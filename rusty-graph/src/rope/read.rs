@@ -51,6 +51,14 @@ impl RopeSpec {
     }
 }
 
+/// YaRN's factor for a stretch, `0.1 m ln(factor) + 1` (arXiv 2309.00071, section 3.4, with DeepSeek's `mscale` as `m`).
+pub(crate) fn yarn_magnitude(m: f64, factor: f64) -> f64 {
+    match factor > 1.0 {
+        true => 0.1 * m * factor.ln() + 1.0,
+        false => 1.0,
+    }
+}
+
 struct Scaling<'a> {
     model: Checkpoint<'a>,
     dims: u32,
@@ -202,13 +210,7 @@ impl Scaling<'_> {
 
     /// YaRN's default factor on cos and sin (section 3.4 of the paper; DeepSeek's two `mscale`s).
     fn magnitude(&self, factor: f64) -> Result<f64> {
-        let mscale = |m: f64| {
-            if factor <= 1.0 {
-                1.0
-            } else {
-                0.1 * m * factor.ln() + 1.0
-            }
-        };
+        let mscale = |m: f64| yarn_magnitude(m, factor);
         let (one, all) = (
             self.model.float(keys::ROPE_SCALING_MSCALE)?,
             self.model.float(keys::ROPE_SCALING_MSCALE_ALL_DIM)?,

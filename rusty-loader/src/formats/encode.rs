@@ -149,7 +149,7 @@ fn encode_power_of_two(c: &Codec, values: &[f32], _: Option<&[f32]>, out: &mut [
 
 impl Codec {
     /// Overwrites the codes of a block.
-    pub(crate) fn store(&self, block: &mut [u8], code: impl Fn(usize) -> u8) {
+    pub(super) fn store(&self, block: &mut [u8], code: impl Fn(usize) -> u8) {
         let mut codes = [0u8; MAX_BLOCK_LEN];
         let codes = &mut codes[..self.block_len];
         codes.iter_mut().enumerate().for_each(|(i, c)| *c = code(i));

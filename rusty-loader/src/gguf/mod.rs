@@ -14,6 +14,7 @@ mod types;
 pub mod write;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use crate::{Error, Meta, Result, SharedBytes};
@@ -33,6 +34,8 @@ pub struct Gguf {
     pub meta: HashMap<String, Meta>,
     /// Tensors in the file's order.
     pub tensors: Vec<TensorInfo>,
+    /// Keys in the file's order, and where the type and value of each lie.
+    keys: Vec<(String, Range<usize>)>,
     bytes: SharedBytes,
 }
 
@@ -67,6 +70,15 @@ impl Gguf {
     /// As [`Gguf::open`].
     pub fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<Self> {
         parse::parse(bytes).map_err(|reason| Error::malformed(path, reason))
+    }
+
+    /// Keys in the file's order, each with the stored bytes of its type and value: what a copy must hold to say the same,
+    /// text that is no UTF-8 included.
+    pub fn stored_keys(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let all: &[u8] = &self.bytes;
+        self.keys
+            .iter()
+            .map(move |(key, range)| (key.as_str(), &all[range.clone()]))
     }
 
     /// The stored bytes of one of this container's tensors.

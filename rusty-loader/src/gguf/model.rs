@@ -179,7 +179,8 @@ fn complete_rope(meta: &mut HashMap<String, Meta>) {
     let yarn = meta.get(keys::ROPE_SCALING_TYPE).and_then(Meta::as_str) == Some("yarn");
     let relative = float(meta, keys::ROPE_SCALING_ATTN_FACTOR);
     let factor = float(meta, keys::ROPE_SCALING_FACTOR);
-    if let (true, Some(tenth)) = (yarn, float(meta, keys::ROPE_SCALING_YARN_LOG)) {
+    let latent = yarn && meta.contains_key(keys::KV_LORA_RANK);
+    if let (true, Some(tenth)) = (latent, float(meta, keys::ROPE_SCALING_YARN_LOG)) {
         // DeepSeek's: the scores are scaled, cos and sin by nothing but a stated factor.
         let all = Meta::F64(10.0 * tenth);
         meta.insert(keys::ROPE_SCALING_MSCALE_ALL_DIM.into(), all);

@@ -1,6 +1,7 @@
 //! The header: counts, key/value pairs, tensor descriptions.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::cursor::{Cursor, Reason};
 use super::types::TensorType;
@@ -23,7 +24,7 @@ pub(super) fn parse(bytes: SharedBytes) -> Reason<Gguf> {
     // A pair is at least a length, a type and one byte; a description a length, dims, type and offset.
     cursor.bounded(pair_count, 13, "keys")?;
     cursor.bounded(tensor_count, 24, "tensors")?;
-    let meta = pairs(&mut cursor, pair_count)?;
+    let (meta, keys) = pairs(&mut cursor, pair_count)?;
     let alignment = alignment(&meta)?;
     let mut tensors = Vec::new();
     for _ in 0..tensor_count {
@@ -39,6 +40,7 @@ pub(super) fn parse(bytes: SharedBytes) -> Reason<Gguf> {
         data_start,
         meta,
         tensors,
+        keys,
         bytes,
     })
 }
@@ -63,19 +65,25 @@ fn preamble(cursor: &mut Cursor<'_>) -> Reason<u32> {
     }
 }
 
-fn pairs(cursor: &mut Cursor<'_>, count: u64) -> Reason<HashMap<String, Meta>> {
+/// Keys by name, and where the type and value of each lie.
+type Pairs = (HashMap<String, Meta>, Vec<(String, Range<usize>)>);
+
+fn pairs(cursor: &mut Cursor<'_>, count: u64) -> Reason<Pairs> {
     let mut meta = HashMap::new();
+    let mut keys = Vec::new();
     let mut elements = MAX_ELEMENTS;
     for _ in 0..count {
         let key = cursor.name(MAX_NAME, "a key")?;
+        let start = cursor.position();
         let kind = cursor.u32("a value type")?;
         let value =
             value(cursor, kind, &mut elements, 0).map_err(|e| format!("key '{key}': {e}"))?;
         if meta.insert(key.to_owned(), value).is_some() {
             return Err(format!("key '{key}' appears twice"));
         }
+        keys.push((key.to_owned(), start..cursor.position()));
     }
-    Ok(meta)
+    Ok((meta, keys))
 }
 
 /// Bytes of a value of type `kind` (the least, for strings and arrays).

@@ -5,6 +5,7 @@
 
 use std::io::{self, Write};
 
+use super::Gguf;
 use crate::{Format, Meta};
 
 const ALIGNMENT: u64 = 32;
@@ -12,7 +13,8 @@ const ALIGNMENT: u64 = 32;
 /// A GGUF file in the making: keys, then tensors in order.
 #[derive(Debug, Default)]
 pub struct GgufWriter {
-    meta: Vec<(String, Meta)>,
+    /// Keys with the bytes of their type and value.
+    keys: Vec<(String, Vec<u8>)>,
     tensors: Vec<(String, Format, Vec<usize>)>,
 }
 
@@ -26,7 +28,22 @@ impl GgufWriter {
 
     /// Adds a key under its full name in the file; keys must differ.
     pub fn meta(&mut self, key: &str, value: impl Into<Meta>) -> &mut Self {
-        self.meta.push((key.to_owned(), value.into()));
+        let value = value.into();
+        let kind = value_type(&value);
+        let mut bytes = kind.to_le_bytes().to_vec();
+        put_value(&mut bytes, &value, kind);
+        self.keys.push((key.to_owned(), bytes));
+        self
+    }
+
+    /// Adds the keys of another file as they are stored, but for those that a writer states itself.
+    pub fn copy_keys(&mut self, from: &Gguf, but: &[&str]) -> &mut Self {
+        const OWN: [&str; 2] = ["general.architecture", "general.alignment"];
+        let copied = from
+            .stored_keys()
+            .filter(|(key, _)| !OWN.contains(key) && !but.contains(key));
+        self.keys
+            .extend(copied.map(|(key, bytes)| (key.to_owned(), bytes.to_vec())));
         self
     }
 
@@ -40,11 +57,10 @@ impl GgufWriter {
     pub fn header(&self) -> Vec<u8> {
         let mut out = b"GGUF\x03\0\0\0".to_vec();
         out.extend((self.tensors.len() as u64).to_le_bytes());
-        out.extend((self.meta.len() as u64).to_le_bytes());
-        for (key, value) in &self.meta {
+        out.extend((self.keys.len() as u64).to_le_bytes());
+        for (key, value) in &self.keys {
             put_string(&mut out, key);
-            out.extend(value_type(value).to_le_bytes());
-            put_value(&mut out, value, value_type(value));
+            out.extend(value);
         }
         let mut offset = 0;
         for (name, format, shape) in &self.tensors {

@@ -19,13 +19,8 @@ use crate::{Error, Format, Meta, Result, SharedBytes};
 /// Elements that are encoded between two writes.
 const SLAB: usize = 1 << 22;
 
-/// Keys that the writer states itself.
-const OWN: [&str; 4] = [
-    "general.architecture",
-    "general.alignment",
-    "general.file_type",
-    "general.quantization_version",
-];
+/// Keys that are stated anew.
+const OWN: [&str; 2] = ["general.file_type", "general.quantization_version"];
 
 /// What became of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,13 +51,7 @@ pub fn write(
     let model = model(source, &file, importance.is_some())?;
     let arch = file.meta.get("general.architecture").and_then(Meta::as_str);
     let mut writer = GgufWriter::new(arch.unwrap_or_default());
-    let mut keys: Vec<_> = file.meta.iter().collect();
-    keys.sort_by_key(|(key, _)| key.as_str());
-    for (key, value) in keys {
-        if !OWN.contains(&key.as_str()) {
-            writer.meta(key, value.clone());
-        }
-    }
+    writer.copy_keys(&file, &OWN);
     writer.meta("general.file_type", mix.file_type);
     writer.meta("general.quantization_version", 2u64);
     let mut report = Report::default();

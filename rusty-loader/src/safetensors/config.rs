@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::json::to_meta;
 use super::rope;
-use crate::arch::Arch;
+use crate::arch::{Arch, RopeLayout};
 use crate::meta::keys;
 use crate::{Error, Meta, Result};
 
@@ -79,7 +79,12 @@ pub(super) fn canonical(path: &Path, config: &Value, arch: &Arch) -> Result<Hash
     }
     meta.entry(keys::TIE_WORD_EMBEDDINGS.to_owned())
         .or_insert(Meta::Bool(false));
-    meta.insert(keys::ROPE_LAYOUT.to_owned(), arch.hf_rope.name().into());
+    let layout = match meta.get("hf.rope_interleave").and_then(Meta::as_bool) {
+        Some(true) => RopeLayout::Interleaved,
+        Some(false) => RopeLayout::Half,
+        None => arch.hf_rope,
+    };
+    meta.insert(keys::ROPE_LAYOUT.to_owned(), layout.name().into());
     if let Some(window) = sliding_window(&meta) {
         meta.insert(keys::SLIDING_WINDOW.to_owned(), window);
     }

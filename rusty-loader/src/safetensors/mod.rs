@@ -20,8 +20,9 @@ pub use file::SafetensorsFile;
 use file::Stored;
 
 use crate::arch::Arch;
+use crate::meta::keys;
 use crate::{
-    Error, Format, LoadedModel, Result, SharedBytes, WeightView, fused, latent, structure,
+    Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, fused, latent, structure,
     tensor_names,
 };
 
@@ -60,6 +61,9 @@ fn read(
         // Of a model of several kinds of input only the text model is read.
         tensors.retain(|(name, _)| tensor_names::is_in_model(arch.id, name));
     }
+    // Layers behind the last one predict further tokens; nothing reads them.
+    let layers = meta.get(keys::BLOCK_COUNT).and_then(Meta::as_u64);
+    tensors.retain(|(name, _)| !is_behind(name, layers));
     let mut tensors = method.weights(path, tensors)?;
     for (name, view) in &mut tensors {
         if let Some(canonical) = tensor_names::from_hf(arch.id, name) {
@@ -76,6 +80,15 @@ fn read(
     let model = LoadedModel::new(path.display().to_string(), arch.id, meta, tensors);
     structure::check(path, &model)?;
     Ok(model)
+}
+
+/// Whether a tensor belongs to a layer behind the model's last.
+fn is_behind(name: &str, layers: Option<u64>) -> bool {
+    let layer = name.strip_prefix("model.layers.");
+    let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+    layer
+        .zip(layers)
+        .is_some_and(|(layer, layers)| layer >= layers)
 }
 
 /// A norm's weights as others store them, in single precision.

@@ -87,6 +87,44 @@ fn every_mixture_keeps_keys_and_comes_near_the_values() {
     }
 }
 
+/// Keys are copied as they are stored: pieces of characters, and types that this writer would choose otherwise.
+#[test]
+fn keys_are_copied_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("a.gguf"), folder.path().join("b.gguf"));
+    source(&from);
+    let mut bytes = std::fs::read(&from).unwrap();
+    let (text, broken) = (b"none".as_slice(), b"n\xffne");
+    let at = bytes
+        .windows(4)
+        .position(|w| w == text)
+        .expect("a key's text");
+    bytes[at..at + 4].copy_from_slice(broken);
+    std::fs::write(&from, bytes).unwrap();
+    file::write(
+        &from,
+        &to,
+        mix::Mix::by_name("q4_0").unwrap(),
+        None,
+        &|_, _| {},
+    )
+    .unwrap();
+    let (before, after) = (Gguf::open(&from).unwrap(), Gguf::open(&to).unwrap());
+    let kept = |file: &Gguf| -> Vec<(String, Vec<u8>)> {
+        let keys = file
+            .stored_keys()
+            .filter(|(key, _)| *key != "general.file_type");
+        let mut keys: Vec<_> = keys
+            .filter(|(key, _)| *key != "general.quantization_version")
+            .map(|(key, value)| (key.to_owned(), value.to_vec()))
+            .collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(kept(&before), kept(&after));
+    assert!(kept(&after).iter().any(|(_, v)| v.ends_with(broken)));
+}
+
 /// What is written is what llama.cpp's own package reads: every format and mixture.
 #[test]
 fn the_gguf_package_reads_what_is_written() {

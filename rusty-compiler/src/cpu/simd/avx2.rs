@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 pub(in crate::cpu) struct Avx2;
 
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Floats(__m256, __m256);
+pub(in crate::cpu) struct Floats(pub(super) __m256, pub(super) __m256);
 
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Ints(__m256i, __m256i);
@@ -205,41 +205,6 @@ impl Vector for Avx2 {
             let one = |p: *const u16| {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            };
-            Floats(one(p), one(p.add(8)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> Floats {
-        unsafe {
-            // Half-precision numbers of the same bits are a 256th as large.
-            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
-            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
-            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
-            let bits = _mm256_or_si256(sign, rest);
-            let by = _mm256_set1_ps(256.0);
-            Floats(
-                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), by),
-                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits)), by),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Floats {
-        unsafe {
-            let (low_half, high_half) = (_mm256_loadu_ps(table), _mm256_loadu_ps(table.add(8)));
-            let one = |p: *const u8| {
-                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let codes = if high {
-                    _mm256_srli_epi32::<4>(wide)
-                } else {
-                    wide
-                };
-                // Three bits choose inside a half, the fourth between them.
-                let a = _mm256_permutevar8x32_ps(low_half, codes);
-                let b = _mm256_permutevar8x32_ps(high_half, codes);
-                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
-                _mm256_blendv_ps(a, b, fourth)
             };
             Floats(one(p), one(p.add(8)))
         }

@@ -129,30 +129,6 @@ impl Vector for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> __m512 {
-        unsafe {
-            // Half-precision numbers of the same bits are a 256th as large.
-            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
-            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
-            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
-            let halves = _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
-            _mm512_mul_ps(halves, _mm512_set1_ps(256.0))
-        }
-    }
-    #[inline(always)]
-    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> __m512 {
-        unsafe {
-            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
-            let codes = if high {
-                _mm512_srli_epi32::<4>(wide)
-            } else {
-                wide
-            };
-            // Only the four lowest bits of an index count.
-            _mm512_permutexvar_ps(codes, _mm512_loadu_ps(table))
-        }
-    }
-    #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
     }

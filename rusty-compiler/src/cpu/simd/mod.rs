@@ -13,6 +13,7 @@ pub(super) mod math;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod scalar;
+pub(super) mod small_floats;
 
 use rusty_backend::{CpuDevice, Isa};
 
@@ -114,10 +115,6 @@ pub(super) trait Vector: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self::F;
     /// One half-precision value.
     unsafe fn half(p: *const u16) -> f32;
-    /// Sixteen E4M3 floats; what stands for no number is 480.
-    unsafe fn load_e4m3(p: *const u8) -> Self::F;
-    /// Entries of a table of sixteen by the low or high halves of sixteen bytes.
-    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F;
     unsafe fn load_u8(p: *const u8) -> Self::F;
     unsafe fn load_i8(p: *const i8) -> Self::F;
     /// Nearest half precision, ties to even.

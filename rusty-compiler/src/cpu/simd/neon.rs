@@ -15,7 +15,7 @@ type I = [int32x4_t; 4];
 type B = [uint8x16_t; 4];
 
 #[inline(always)]
-fn map<T: Copy, U>(a: [T; 4], f: impl Fn(T) -> U) -> [U; 4] {
+pub(super) fn map<T: Copy, U>(a: [T; 4], f: impl Fn(T) -> U) -> [U; 4] {
     [f(a[0]), f(a[1]), f(a[2]), f(a[3])]
 }
 
@@ -26,7 +26,7 @@ fn zip<T: Copy, U: Copy, R>(a: [T; 4], b: [U; 4], f: impl Fn(T, U) -> R) -> [R; 
 
 /// Half to single precision.
 #[inline(always)]
-unsafe fn widen(h: uint16x4_t) -> float32x4_t {
+pub(super) unsafe fn widen(h: uint16x4_t) -> float32x4_t {
     let out: float32x4_t;
     // SAFETY: FCVTL belongs to the base instruction set and touches registers only.
     unsafe {
@@ -185,37 +185,6 @@ impl Vector for Neon {
             map([0, 4, 8, 12], |i| {
                 vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(i))))
             })
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> F {
-        unsafe {
-            // Half-precision numbers of the same bits are a 256th as large.
-            let bytes = vld1q_u8(p);
-            let halves = |wide: uint16x8_t| {
-                let sign = vshlq_n_u16::<8>(vandq_u16(wide, vdupq_n_u16(0x80)));
-                vorrq_u16(sign, vshlq_n_u16::<7>(vandq_u16(wide, vdupq_n_u16(0x7f))))
-            };
-            let (low, high) = (
-                halves(vmovl_u8(vget_low_u8(bytes))),
-                halves(vmovl_high_u8(bytes)),
-            );
-            let quarters = [
-                vget_low_u16(low),
-                vget_high_u16(low),
-                vget_low_u16(high),
-                vget_high_u16(high),
-            ];
-            map(quarters, |q| vmulq_n_f32(widen(q), 256.0))
-        }
-    }
-    #[inline(always)]
-    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> F {
-        unsafe {
-            let shift = if high { 4 } else { 0 };
-            let level = |i: usize| *table.add(usize::from(*p.add(i) >> shift & 15));
-            let values: [f32; 16] = std::array::from_fn(level);
-            Self::load(values.as_ptr())
         }
     }
     #[inline(always)]

@@ -149,18 +149,6 @@ impl Vector for Scalar {
         })
     }
     #[inline(always)]
-    unsafe fn load_e4m3(p: *const u8) -> F {
-        std::array::from_fn(|i| {
-            let code = u16::from(unsafe { *p.add(i) });
-            f16::from_bits((code & 0x80) << 8 | (code & 0x7f) << 7).to_f32() * 256.0
-        })
-    }
-    #[inline(always)]
-    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> F {
-        let shift = if high { 4 } else { 0 };
-        std::array::from_fn(|i| unsafe { *table.add(usize::from(*p.add(i) >> shift & 15)) })
-    }
-    #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> F {
         std::array::from_fn(|i| f32::from(unsafe { *p.add(i) }))
     }

@@ -6,7 +6,7 @@
 
 use super::contract::tile_number;
 use super::decode::{RUN, decode_run};
-use super::env::{bound, put};
+use super::env::{Buffers, bound, put};
 use super::reduce::{Team, cube_sum};
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -37,7 +37,7 @@ pub struct ExpertsConfig {
     pub arg: usize,
 }
 
-/// Cubes: `(x * y >= lanes, z = rows, times the experts of a row where products are not summed)`.
+/// Cubes: `(x * y >= lanes, z <= rows, times the experts of a row where products are not summed)`.
 #[cube(launch_unchecked)]
 pub fn experts(
     weights: &[u32],
@@ -51,71 +51,89 @@ pub fn experts(
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let per_row = comptime!(if config.combine { 1 } else { config.used });
-    let row = CUBE_POS_Z / per_row;
     let first = buffers.args[comptime!(config.arg + 3)];
     let lane = first + tile_number();
-    if row < buffers.step[comptime!(config.rows)] && lane < buffers.args[comptime!(config.arg + 4)]
-    {
-        let places = comptime!(if config.combine { config.used } else { 1 });
-        let inputs_per_row = comptime!(if config.combine || !config.routed {
-            config.used
+    if lane < buffers.args[comptime!(config.arg + 4)] {
+        let pairs = buffers.step[comptime!(config.rows)] * per_row;
+        // A grid may have fewer layers than there are pairs.
+        let mut pair = CUBE_POS_Z;
+        while pair < pairs {
+            product_lane(&buffers, pair, lane, first, config);
+            pair += CUBE_COUNT_Z;
+        }
+    }
+}
+
+/// One lane of one product, or of a row's sum of products.
+#[cube]
+fn product_lane(
+    buffers: &Buffers<'_>,
+    pair: u32,
+    lane: u32,
+    first: u32,
+    #[comptime] config: ExpertsConfig,
+) {
+    let per_row = comptime!(if config.combine { 1 } else { config.used });
+    let row = pair / per_row;
+    let places = comptime!(if config.combine { config.used } else { 1 });
+    let inputs_per_row = comptime!(if config.combine || !config.routed {
+        config.used
+    } else {
+        1
+    });
+    let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
+    let base = buffers.args[comptime!(config.arg + 5)] + (lane - first) * config.row_bytes;
+    let stride = buffers.args[comptime!(config.arg + 6)];
+    let x = buffers.args[comptime!(config.arg)] + row * comptime!(config.k * inputs_per_row);
+    let runs = comptime!(config.k.div_ceil(RUN as u32));
+    let mut w = Array::<f32>::new(RUN);
+    let mut sum = 0.0f32;
+    #[unroll]
+    for j in 0..places {
+        let place = if comptime!(config.combine) {
+            j.runtime()
         } else {
-            1
-        });
-        let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
-        let base = buffers.args[comptime!(config.arg + 5)] + (lane - first) * config.row_bytes;
-        let stride = buffers.args[comptime!(config.arg + 6)];
-        let x = buffers.args[comptime!(config.arg)] + row * comptime!(config.k * inputs_per_row);
-        let runs = comptime!(config.k.div_ceil(RUN as u32));
-        let mut w = Array::<f32>::new(RUN);
-        let mut sum = 0.0f32;
-        #[unroll]
-        for j in 0..places {
-            let place = if comptime!(config.combine) {
-                j.runtime()
-            } else {
-                CUBE_POS_Z % per_row
-            };
-            let expert = match comptime!(config.routed) {
-                true => u32::cast_from(buffers.arena[(routes + place) as usize]),
-                false => place,
-            };
-            let inputs = match comptime!(inputs_per_row > 1) {
-                true => x + place * config.k,
-                false => x,
-            };
-            let mut product = 0.0f32;
-            let mut run = UNIT_POS;
-            while run < runs {
-                let address = base + expert * stride;
-                decode_run(
-                    &buffers,
-                    address,
-                    run,
-                    &mut w,
-                    comptime!(config.format),
-                    comptime!(config.k),
+            pair % per_row
+        };
+        let expert = match comptime!(config.routed) {
+            true => u32::cast_from(buffers.arena[(routes + place) as usize]),
+            false => place,
+        };
+        let inputs = match comptime!(inputs_per_row > 1) {
+            true => x + place * config.k,
+            false => x,
+        };
+        let mut product = 0.0f32;
+        let mut run = UNIT_POS;
+        while run < runs {
+            let address = base + expert * stride;
+            decode_run(
+                buffers,
+                address,
+                run,
+                &mut w,
+                comptime!(config.format),
+                comptime!(config.k),
+            );
+            #[unroll]
+            for i in 0..RUN {
+                let at = min(
+                    run * RUN as u32 + i as u32,
+                    comptime!(config.k - 1).runtime(),
                 );
-                #[unroll]
-                for i in 0..RUN {
-                    let at = min(
-                        run * RUN as u32 + i as u32,
-                        comptime!(config.k - 1).runtime(),
-                    );
-                    product += w[i] * buffers.arena[(inputs + at) as usize];
-                }
-                run += comptime!(config.team.units);
+                product += w[i] * buffers.arena[(inputs + at) as usize];
             }
-            if comptime!(config.combine) {
-                product *= buffers.arena[(routes + comptime!(config.used) + place) as usize];
-            }
-            sum += product;
+            run += comptime!(config.team.units);
         }
-        let total = cube_sum(sum, comptime!(config.team));
-        if UNIT_POS == 0 {
-            let out = buffers.args[comptime!(config.arg + 2)];
-            let at = CUBE_POS_Z * config.n + lane;
-            put(buffers.arena, out + at, total);
+        if comptime!(config.combine) {
+            product *= buffers.arena[(routes + comptime!(config.used) + place) as usize];
         }
+        sum += product;
+    }
+    let total = cube_sum(sum, comptime!(config.team));
+    if UNIT_POS == 0 {
+        let out = buffers.args[comptime!(config.arg + 2)];
+        let at = pair * config.n + lane;
+        put(buffers.arena, out + at, total);
     }
 }

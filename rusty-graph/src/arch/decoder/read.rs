@@ -6,6 +6,7 @@ use rusty_loader::{Meta, ModelFile};
 use super::assembly::EMBEDDING;
 use super::{Biases, Decoder, Experts, Latent, QkNorm, Sliding};
 use crate::arch::Checkpoint;
+use crate::rope::read::yarn_magnitude;
 use crate::{
     GroupScore, Result, RopeScaling, RopeSpec, RouteGroups, RouteScore, RouteSpec, UnaryOp,
 };
@@ -99,7 +100,11 @@ impl Decoder {
                 score: score(&model)?,
                 groups: groups(&model)?,
                 normalize: stated.unwrap_or(normalize),
-                scale: model.float_or(keys::EXPERT_WEIGHTS_SCALE, 1.0)? as f32,
+                // Files that must state a factor state 0 where there is none.
+                scale: match model.float_or(keys::EXPERT_WEIGHTS_SCALE, 1.0)? {
+                    0.0 => 1.0,
+                    scale => scale as f32,
+                },
             },
         });
         Ok(self)
@@ -130,7 +135,7 @@ impl Decoder {
         let sharper = match &self.rope.scaling {
             RopeScaling::Yarn { factor, .. } if *factor > 1.0 => {
                 let all = model.float_or(keys::ROPE_SCALING_MSCALE_ALL_DIM, 0.0)?;
-                0.1 * all * factor.ln() + 1.0
+                yarn_magnitude(all, *factor)
             }
             _ => 1.0,
         };

@@ -98,7 +98,6 @@ impl Layout {
             let shapes = (&zeros.shape, &scales.shape);
             return Err(format!("is [{n}, {k}], zeros and scales {shapes:?}"));
         }
-        let half = scales.dtype == safetensors::Dtype::F16;
         let module = Module {
             layout: self,
             n,
@@ -108,9 +107,11 @@ impl Layout {
             scales: floats(scales, "scales")?,
             groups: groups(parts, k, group, count)?,
         };
-        match module.codec(group).filter(|_| half) {
+        let halves = |s: &f32| half::f16::from_f32(*s).to_f32() == *s;
+        let exact = module.scales.iter().all(halves);
+        match module.codec(group).filter(|_| exact) {
             Some(codec) => Ok(module.blocks(codec)),
-            None => Ok(module.decoded()),
+            None => Ok(module.decoded(exact)),
         }
     }
 }
@@ -142,12 +143,39 @@ impl Module<'_> {
         all.into_iter().find(fits).filter(|_| in_order)
     }
 
-    fn code(&self, n: usize, k: usize) -> u8 {
-        let (at, nibble) = match self.layout.packing {
-            Packing::Awq => (k * (self.n / 8) + n / 8, AWQ_NIBBLES[n % 8]),
-            Packing::Gptq => (k / 8 * self.n + n, (k % 8) as u32),
-        };
-        (word(self.words, at) >> (4 * nibble) & 15) as u8
+    /// Codes of eight outputs from `n` on, a row of inputs for each: what a pass over the words gives without reading
+    /// any of them twice.
+    fn codes(&self, n: usize, rows: &mut [Vec<u8>; 8]) {
+        rows.iter_mut().for_each(|row| row.clear());
+        match self.layout.packing {
+            Packing::Awq => {
+                for k in 0..self.k {
+                    let codes = word(self.words, k * (self.n / 8) + n / 8);
+                    for (row, nibble) in rows.iter_mut().zip(AWQ_NIBBLES) {
+                        row.push((codes >> (4 * nibble) & 15) as u8);
+                    }
+                }
+            }
+            Packing::Gptq => {
+                for eight in 0..self.k / 8 {
+                    for (i, row) in rows.iter_mut().enumerate() {
+                        let codes = word(self.words, eight * self.n + n + i);
+                        row.extend((0..8).map(|j| (codes >> (4 * j) & 15) as u8));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `each` with every output and the codes of its inputs, in order.
+    fn rows(&self, mut each: impl FnMut(usize, &[u8])) {
+        let mut rows: [Vec<u8>; 8] = std::array::from_fn(|_| Vec::with_capacity(self.k));
+        for first in (0..self.n).step_by(8) {
+            self.codes(first, &mut rows);
+            for (i, row) in rows.iter().enumerate() {
+                each(first + i, row);
+            }
+        }
     }
 
     /// Scale and zero of an output's group. What overflows a zero's 4 bits wraps, as in the packers' own kernels.
@@ -156,24 +184,24 @@ impl Module<'_> {
             Packing::Awq => AWQ_NIBBLES[n % 8],
             Packing::Gptq => (n % 8) as u32,
         };
-        let stored = word(self.zero_words, group * (self.n / 8) + n / 8) >> (4 * nibble);
+        let stored = word(self.zero_words, group * (self.n / 8) + n / 8) >> (4 * nibble) & 15;
         let zero = (stored + self.layout.zero_plus) & 15;
         (self.scales[group * self.n + n], zero as u8)
     }
 
     fn blocks(&self, codec: &'static Codec) -> WeightView {
         let format = Format::Blocks(codec);
-        let row_bytes = format.row_bytes(self.k);
-        let mut bytes = vec![0; self.n * row_bytes];
-        for (n, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
-            for (b, block) in row.chunks_exact_mut(codec.block_bytes).enumerate() {
-                let first = b * codec.block_len;
-                codec.store(block, |i| self.code(n, first + i));
-                let (scale, zero) = self.scale(n, self.groups[first]);
-                block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
-                block[2] = zero;
+        let mut bytes = Vec::with_capacity(self.n * format.row_bytes(self.k));
+        self.rows(|n, row| {
+            for (b, codes) in row.chunks_exact(codec.block_len).enumerate() {
+                let (scale, zero) = self.scale(n, self.groups[b * codec.block_len]);
+                bytes.extend(half::f16::from_f32(scale).to_le_bytes());
+                bytes.extend([zero, 0]);
+                for half in codes.chunks_exact(32) {
+                    bytes.extend((0..16).map(|i| half[i] | half[16 + i] << 4));
+                }
             }
-        }
+        });
         WeightView {
             bytes: SharedBytes::from_vec(bytes),
             format,
@@ -181,23 +209,68 @@ impl Module<'_> {
         }
     }
 
-    fn decoded(&self) -> WeightView {
-        let bytes = 4 * self.n * self.k;
-        tracing::warn!(
-            "groups of inputs lie in no order: [{}, {}] takes {bytes} bytes in single precision",
-            self.n,
-            self.k
-        );
-        let value = |n: usize, k: usize| {
-            let (scale, zero) = self.scale(n, self.groups[k]);
-            scale * (i32::from(self.code(n, k)) - i32::from(zero)) as f32
+    /// In single precision; `exact` is whether scales are half-precision numbers.
+    fn decoded(&self, exact: bool) -> WeightView {
+        let size = 4 * self.n * self.k;
+        let why = match exact {
+            true => "groups of inputs lie in no order",
+            false => "scales are no half-precision numbers",
         };
-        let rows = (0..self.n).flat_map(|n| (0..self.k).map(move |k| (n, k)));
-        let bytes = rows.flat_map(|(n, k)| value(n, k).to_le_bytes()).collect();
+        let (n, k) = (self.n, self.k);
+        tracing::warn!("{why}: [{n}, {k}] takes {size} bytes in single precision");
+        let mut bytes = Vec::with_capacity(size);
+        self.rows(|n, row| {
+            for (code, group) in row.iter().zip(&self.groups) {
+                let (scale, zero) = self.scale(n, *group);
+                let value = scale * (i32::from(*code) - i32::from(zero)) as f32;
+                bytes.extend(value.to_le_bytes());
+            }
+        });
         WeightView {
             bytes: SharedBytes::from_vec(bytes),
             format: Format::F32,
             shape: vec![self.n, self.k],
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Parts, Stored};
+    use super::Layout;
+    use crate::SharedBytes;
+    use safetensors::Dtype;
+
+    fn stored(dtype: Dtype, shape: [usize; 2], bytes: Vec<u8>) -> Stored {
+        Stored {
+            dtype,
+            shape: shape.to_vec(),
+            bytes: SharedBytes::from_vec(bytes),
+        }
+    }
+
+    /// Packers store a zero of 0 less one, which fills the word: it wraps, as in their own kernels.
+    #[test]
+    fn zeros_less_one_wrap() {
+        let about = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": 32});
+        let words: Vec<u8> = (0..128).map(|i| (i * 37 % 251) as u8).collect();
+        let half = half::f16::ONE.to_le_bytes();
+        let parts: Parts = [
+            ("qweight", stored(Dtype::I32, [4, 8], words.clone())),
+            ("qzeros", stored(Dtype::I32, [1, 1], vec![0xff; 4])),
+            ("scales", stored(Dtype::F16, [1, 8], half.repeat(8))),
+        ]
+        .map(|(name, part)| (name.to_owned(), part))
+        .into();
+        let view = Layout::of(&about)
+            .and_then(|l| l.weight(&parts))
+            .expect("a weight");
+        let mut values = vec![0.0; 256];
+        view.format.decode_row(&view.bytes, &mut values);
+        // The first output's first inputs are the nibbles of the first word.
+        let want: Vec<f32> = (0..8)
+            .map(|i| f32::from(words[i / 2] >> (4 * (i % 2)) & 15))
+            .collect();
+        assert_eq!(values[..8], want);
     }
 }

@@ -32,7 +32,7 @@ pub(super) enum Method {
 /// The parts of a module by their names: `qweight` of `model.layers.0.mlp.up_proj.qweight`.
 type Parts = BTreeMap<String, Stored>;
 
-/// Names of parts; what has one of them is part of a quantized module. Longer ones first.
+/// Names of parts; what has one of them is part of a quantized module.
 const PARTS: [&str; 16] = [
     "weight.quant_state.bitsandbytes__nf4",
     "weight.quant_state.bitsandbytes__fp4",
@@ -70,7 +70,7 @@ impl Method {
             },
             "fp8" => Ok(Method::Float8(tile(about))),
             "compressed-tensors" => match text("format") {
-                Some("float-quantized") => Ok(Method::Float8(None)),
+                Some("float-quantized") => Ok(Method::Float8(tile_of_group(about))),
                 other => unsupported(format!("compressed tensors in the format {other:?}")),
             },
             "bitsandbytes" => match text("bnb_4bit_quant_type") {
@@ -145,7 +145,23 @@ impl Method {
 
 /// Rows and columns of a tile that shares a scale.
 fn tile(about: &Value) -> Option<[usize; 2]> {
-    let sizes = about.get("weight_block_size")?.as_array()?;
+    extents(about.get("weight_block_size")?)
+}
+
+/// The same as compressed tensors state it, for the first of their groups of modules.
+fn tile_of_group(about: &Value) -> Option<[usize; 2]> {
+    let groups = about.get("config_groups")?.as_object()?;
+    extents(
+        groups
+            .values()
+            .next()?
+            .get("weights")?
+            .get("block_structure")?,
+    )
+}
+
+fn extents(sizes: &Value) -> Option<[usize; 2]> {
+    let sizes = sizes.as_array()?;
     match sizes.iter().map(Value::as_u64).collect::<Vec<_>>()[..] {
         [Some(rows), Some(columns)] => Some([rows as usize, columns as usize]),
         _ => None,

@@ -1,0 +1,144 @@
+//! Small floats as checkpoints store them, in registers: E4M3 bytes, and nibbles that name an entry of a table.
+
+use super::Vector;
+
+/// What a [`Vector`] makes of small floats.
+///
+/// # Safety
+/// As for [`Vector`].
+pub(in crate::cpu) trait SmallFloats: Vector {
+    /// Sixteen E4M3 floats; what stands for no number is 480.
+    unsafe fn load_e4m3(p: *const u8) -> Self::F;
+    /// Entries of a table of sixteen by the low or high halves of sixteen bytes.
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F;
+}
+
+#[cfg(target_arch = "x86_64")]
+// SAFETY (all functions): the trait's contract.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl SmallFloats for super::avx512::Avx512 {
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        use std::arch::x86_64::*;
+        unsafe {
+            // Half-precision numbers of the same bits are a 256th as large.
+            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
+            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
+            let halves = _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+            _mm512_mul_ps(halves, _mm512_set1_ps(256.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
+        use std::arch::x86_64::*;
+        unsafe {
+            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let codes = if high {
+                _mm512_srli_epi32::<4>(wide)
+            } else {
+                wide
+            };
+            // Only the four lowest bits of an index count.
+            _mm512_permutexvar_ps(codes, _mm512_loadu_ps(table))
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+// SAFETY (all functions): the trait's contract.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl SmallFloats for super::avx2::Avx2 {
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        use std::arch::x86_64::*;
+        unsafe {
+            // Half-precision numbers of the same bits are a 256th as large.
+            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
+            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
+            let bits = _mm256_or_si256(sign, rest);
+            let by = _mm256_set1_ps(256.0);
+            super::avx2::Floats(
+                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), by),
+                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(bits)), by),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
+        use std::arch::x86_64::*;
+        unsafe {
+            let (low_half, high_half) = (_mm256_loadu_ps(table), _mm256_loadu_ps(table.add(8)));
+            let one = |p: *const u8| {
+                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                let codes = if high {
+                    _mm256_srli_epi32::<4>(wide)
+                } else {
+                    wide
+                };
+                // Three bits choose inside a half, the fourth between them.
+                let a = _mm256_permutevar8x32_ps(low_half, codes);
+                let b = _mm256_permutevar8x32_ps(high_half, codes);
+                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
+                _mm256_blendv_ps(a, b, fourth)
+            };
+            super::avx2::Floats(one(p), one(p.add(8)))
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+// SAFETY (all functions): the trait's contract.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl SmallFloats for super::neon::Neon {
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        use std::arch::aarch64::*;
+        unsafe {
+            // Half-precision numbers of the same bits are a 256th as large.
+            let bytes = vld1q_u8(p);
+            let halves = |wide: uint16x8_t| {
+                let sign = vshlq_n_u16::<8>(vandq_u16(wide, vdupq_n_u16(0x80)));
+                vorrq_u16(sign, vshlq_n_u16::<7>(vandq_u16(wide, vdupq_n_u16(0x7f))))
+            };
+            let (low, high) = (
+                halves(vmovl_u8(vget_low_u8(bytes))),
+                halves(vmovl_high_u8(bytes)),
+            );
+            let quarters = [
+                vget_low_u16(low),
+                vget_high_u16(low),
+                vget_low_u16(high),
+                vget_high_u16(high),
+            ];
+            super::neon::map(quarters, |q| vmulq_n_f32(super::neon::widen(q), 256.0))
+        }
+    }
+    #[inline(always)]
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
+        unsafe {
+            let shift = if high { 4 } else { 0 };
+            let level = |i: usize| *table.add(usize::from(*p.add(i) >> shift & 15));
+            let values: [f32; 16] = std::array::from_fn(level);
+            Self::load(values.as_ptr())
+        }
+    }
+}
+
+// SAFETY (all functions): the trait's contract.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl SmallFloats for super::scalar::Scalar {
+    #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> Self::F {
+        std::array::from_fn(|i| {
+            let code = u16::from(unsafe { *p.add(i) });
+            half::f16::from_bits((code & 0x80) << 8 | (code & 0x7f) << 7).to_f32() * 256.0
+        })
+    }
+    #[inline(always)]
+    unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
+        let shift = if high { 4 } else { 0 };
+        std::array::from_fn(|i| unsafe { *table.add(usize::from(*p.add(i) >> shift & 15)) })
+    }
+}
