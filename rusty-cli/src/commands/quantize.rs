@@ -29,6 +29,13 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
         .map(Importance::open)
         .transpose()?;
     let source = model::resolve(&options.source)?;
+    if source.is_dir() {
+        bail!(
+            "{} is a folder: IN must be a GGUF (llama.cpp's convert_hf_to_gguf.py makes one of a folder; --quantize of \
+             other commands quantizes a folder while it is loaded)",
+            source.display()
+        );
+    }
     let same = |a: &std::path::Path, b: &std::path::Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same(&source, &options.out) {
         bail!("IN and OUT are the same file");

@@ -17,11 +17,10 @@
 //! inputs, and blocks that are a multiple of 32.
 
 use super::kind::{Kind, Scaling, Width};
-use super::prefetch::ask_range;
 use super::simd::LANES;
 use half::{bf16, f16};
 use rusty_loader::Codec;
-use rusty_loader::formats::{Levels, MAX_BLOCK_LEN};
+use rusty_loader::formats::{BitField, Levels, MAX_BLOCK_LEN, Part};
 
 /// Inputs per group: what one activation scale covers.
 pub(super) const GROUP: usize = 32;
@@ -85,23 +84,26 @@ impl PanelLayout {
             out.fill(0);
         }
         let mut codes = [[0u8; MAX_BLOCK_LEN]; LANES];
+        let nibbles = self.nibbles();
         let blocks = self.k / c.block_len;
         for block in 0..blocks {
-            // The rows of the next panel follow these; a core's own guesses do not reach that far.
-            let share = stored.len().div_ceil(blocks);
-            ask_range(
-                stored.as_ptr().wrapping_add(stored.len() + block * share),
-                share,
-            );
             for (r, row) in stored.chunks_exact(row_bytes).enumerate() {
                 let bytes = &row[block * c.block_bytes..][..c.block_bytes];
+                self.pack_scales(bytes, block, r, out);
+                if let Some(nibbles) = &nibbles {
+                    let first = block * self.block_groups() * self.kind.width.code_bytes();
+                    nibbles.pack(bytes, r, &mut out[first..]);
+                    continue;
+                }
                 let codes = &mut codes[r][..c.block_len];
                 codes.fill(0);
                 c.codes(bytes, codes);
                 if matches!(c.levels, Levels::Signed) {
                     codes.iter_mut().for_each(|code| *code ^= 0x80);
                 }
-                self.pack_scales(bytes, block, r, out);
+            }
+            if nibbles.is_some() {
+                continue;
             }
             for part in 0..self.block_groups() {
                 let group = block * self.block_groups() + part;
@@ -110,6 +112,21 @@ impl PanelLayout {
                 self.pack_codes(&codes, part * GROUP, out);
             }
         }
+    }
+
+    /// Where the codes of a block lie, if they are plain nibbles.
+    fn nibbles(&self) -> Option<Nibbles> {
+        let [Part::Bits(field)] = self.codec.codes else {
+            return None;
+        };
+        [16, 32]
+            .into_iter()
+            .find(|lanes| *field == BitField::lanes(field.first / 8, 4, *lanes, 0))
+            .map(|lanes| Nibbles {
+                first: field.first / 8,
+                lanes,
+                groups: self.block_groups(),
+            })
     }
 
     fn pack_codes(&self, codes: &[[u8; MAX_BLOCK_LEN]; LANES], at: usize, out: &mut [u8]) {
@@ -283,6 +300,40 @@ impl PanelLayout {
                 f16_at(supers) * byte(at + row) * self.kind.factor,
                 f16_at(supers + 2 * LANES) * byte(at + LANES + row),
             ),
+        }
+    }
+}
+
+/// Codes of four bits that lie in `lanes` bytes at a time, low halves first: words of a block become words of a panel without
+/// being taken apart.
+struct Nibbles {
+    first: usize,
+    lanes: usize,
+    groups: usize,
+}
+
+impl Nibbles {
+    /// Packs row `r` of a block into its groups of a panel, as [`PanelLayout::pack_codes`] does with codes of this width.
+    fn pack(&self, block: &[u8], r: usize, out: &mut [u8]) {
+        const LOW: u32 = 0x0f0f_0f0f;
+        let words = block[self.first..].as_chunks::<4>().0;
+        let word = |i: usize| u32::from_le_bytes(words[i]);
+        // A group's quads, four codes each: the low halves of some words, or the high ones.
+        let quads = GROUP / 4;
+        for group in 0..self.groups {
+            for j in 0..quads / 2 {
+                let (at, high) = match self.lanes {
+                    16 => (group * quads / 2 + 2 * j % (quads / 2), j >= quads / 4),
+                    _ => (group / 2 * quads + 2 * j, group % 2 == 1),
+                };
+                let (a, b) = (word(at), word(at + 1));
+                let pair = match high {
+                    false => a & LOW | (b & LOW) << 4,
+                    true => a >> 4 & LOW | b & !LOW,
+                };
+                let vector = group * quads / 2 + j;
+                out[vector * 64 + r * 4..][..4].copy_from_slice(&pair.to_le_bytes());
+            }
         }
     }
 }

@@ -23,13 +23,6 @@ pub(super) fn ask_stream(at: *const u8, lines: usize) {
     }
 }
 
-/// Asks for the lines of the `bytes` bytes from `at` on.
-pub(super) fn ask_range(at: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(LINE) {
-        ask_for::<true>(at.addr() + line);
-    }
-}
-
 /// Lines of memory, in the order in which they are wanted.
 #[derive(Default)]
 struct Lines {
