@@ -1,11 +1,10 @@
 //! Adapter files that say more, less or other than they should: taken whole or refused by name, never in part.
 
-use super::{engine, golden};
+use super::{Tensors, engine, golden, tensors};
 use rusty_adapters::{Container, Precision, export, load};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
 use rusty_engine::Engine;
-use rusty_loader::safetensors::SafetensorsFile;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ const ATTENTION: &str = "base_model.model.model.layers.0.self_attn.q_proj";
 /// The tensors of an adapter, to be changed and written anew.
 struct Adapter {
     config: Value,
-    tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+    tensors: Tensors,
 }
 
 impl Adapter {
@@ -54,18 +53,6 @@ impl Adapter {
     fn put(&mut self, name: &str, shape: &[usize], values: Vec<f32>) {
         self.tensors.insert(name.into(), (shape.to_vec(), values));
     }
-}
-
-fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
-    let file = SafetensorsFile::open(path).expect("safetensors");
-    let names: Vec<String> = file.names().map(str::to_string).collect();
-    let read = |name: String| {
-        let view = file.tensor(&name).expect("tensor");
-        let mut values = vec![0.0; view.elements()];
-        view.format.decode_row(&view.bytes, &mut values);
-        (name, (view.shape, values))
-    };
-    names.into_iter().map(read).collect()
 }
 
 fn logits(engine: &Engine, path: &Path) -> Vec<f32> {

@@ -2,7 +2,7 @@
 
 use super::adapters::{BASES, Golden, assert_close, check_prompts, names};
 use super::gguf_twin::twin;
-use super::{engine, golden};
+use super::{engine, golden, logits, open};
 use rusty_adapters::merge::{Method, merge};
 use rusty_adapters::{Cache, Precision, Pruning, compress, load, packed};
 use rusty_backend::DeviceChoice;
@@ -10,26 +10,9 @@ use rusty_compiler::{KvFormat, SlotData};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
 use std::path::{Path, PathBuf};
 
-fn open(path: &Path) -> Engine {
-    let file = rusty_loader::open(path).expect("model");
-    let options = EngineOptions {
-        device: DeviceChoice::Cpu,
-        kv: KvFormat::F32,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::load(&*file, &options).expect("engine");
-    engine.keep_base(file.into());
-    engine
-}
-
 fn prepared(engine: &Engine, name: &str) -> SlotData {
     let path = golden(&format!("adapters/{name}"));
     load(&path, &engine.adapter_base(), Precision::Stored).expect(name)
-}
-
-fn logits(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<f32> {
-    let tokens: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
-    engine.logits(&tokens, set).expect("logits")
 }
 
 /// The base as a folder and as a GGUF file.

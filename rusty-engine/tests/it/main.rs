@@ -16,8 +16,10 @@ mod stored_otherwise;
 
 use rusty_backend::{DeviceChoice, WgpuApi};
 use rusty_compiler::KvFormat;
-use rusty_engine::{Engine, EngineOptions};
-use std::path::PathBuf;
+use rusty_engine::{AdapterSet, Engine, EngineOptions};
+use rusty_loader::safetensors::SafetensorsFile;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// The CPU and the Vulkan adapter, a software one included.
 const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Cpu, DeviceChoice::Wgpu(WgpuApi::Vulkan)];
@@ -47,4 +49,39 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
 fn demo(options: &EngineOptions) -> Engine {
     let file = rusty_engine::demo::model().expect("demo");
     Engine::load(&*file, options).expect("demo")
+}
+
+/// An engine on the CPU, with single precision in its cache, that knows the file that it came from.
+fn open(path: &Path) -> Engine {
+    let file = rusty_loader::open(path).expect("model");
+    let options = EngineOptions {
+        device: DeviceChoice::Cpu,
+        kv: KvFormat::F32,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::load(&*file, &options).expect("engine");
+    engine.keep_base(file.into());
+    engine
+}
+
+/// Logits of a dozen tokens.
+fn logits(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<f32> {
+    let tokens: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
+    engine.logits(&tokens, set).expect("logits")
+}
+
+/// Shapes and values of tensors by name.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
+/// All tensors of a safetensors file.
+fn tensors(path: &Path) -> Tensors {
+    let file = SafetensorsFile::open(path).expect("safetensors");
+    let names: Vec<String> = file.names().map(str::to_string).collect();
+    let read = |name: String| {
+        let view = file.tensor(&name).expect("tensor");
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        (name, (view.shape, values))
+    };
+    names.into_iter().map(read).collect()
 }

@@ -3,49 +3,13 @@
 
 use super::adapters::assert_close;
 use super::gguf_twin::twin;
-use super::golden;
+use super::{Tensors, golden, logits, open, tensors};
 use rusty_adapters::merge::{Method, merge};
 use rusty_adapters::{Container, Precision, export, load, random};
-use rusty_backend::DeviceChoice;
-use rusty_compiler::KvFormat;
-use rusty_engine::{AdapterSet, Engine, EngineOptions};
-use rusty_loader::safetensors::SafetensorsFile;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-
-fn open(path: &Path) -> Engine {
-    let file = rusty_loader::open(path).expect("model");
-    let options = EngineOptions {
-        device: DeviceChoice::Cpu,
-        kv: KvFormat::F32,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::load(&*file, &options).expect("engine");
-    engine.keep_base(file.into());
-    engine
-}
-
-fn logits(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<f32> {
-    let tokens: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
-    engine.logits(&tokens, set).expect("logits")
-}
-
-fn read(path: &Path) -> Tensors {
-    let file = SafetensorsFile::open(path).expect("safetensors");
-    let names: Vec<String> = file.names().map(str::to_string).collect();
-    let read = |name: String| {
-        let view = file.tensor(&name).expect("tensor");
-        let mut values = vec![0.0; view.elements()];
-        view.format.decode_row(&view.bytes, &mut values);
-        (name, (view.shape, values))
-    };
-    names.into_iter().map(read).collect()
-}
 
 fn write(tensors: &Tensors, path: &Path) {
     let bytes = |v: &[f32]| v.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
@@ -65,7 +29,7 @@ fn single_precision(model: &str, folder: &Path) -> PathBuf {
     std::fs::create_dir_all(&to).expect("folder");
     std::fs::copy(from.join("config.json"), to.join("config.json")).expect("config");
     write(
-        &read(&from.join("model.safetensors")),
+        &tensors(&from.join("model.safetensors")),
         &to.join("model.safetensors"),
     );
     to
@@ -106,7 +70,7 @@ const CASES: [Case; 3] = [
 /// A LoRA of rank 3 on these modules as PEFT writes it, and a checkpoint with `W + 2 B A` in place of `W`.
 fn low_rank_adapter(case: &Case, source: &Path, adapter: &Path, merged: &Path) {
     const RANK: usize = 3;
-    let mut model = read(&source.join("model.safetensors"));
+    let mut model = tensors(&source.join("model.safetensors"));
     let mut factors = Tensors::new();
     let changed = model.iter_mut().filter(|(name, _)| {
         case.modules
@@ -187,13 +151,13 @@ fn text_models_inside_others_merge() {
     let plain = golden("models/gemma3");
     let source = folder.path().join("source");
     std::fs::create_dir_all(&source).expect("folder");
-    let mut tensors: Tensors = read(&plain.join("model.safetensors"))
+    let mut stored: Tensors = tensors(&plain.join("model.safetensors"))
         .into_iter()
         .map(|(name, tensor)| (format!("language_model.{name}"), tensor))
         .collect();
     let picture = ("vision_tower.patch.weight", (vec![4, 8], noise(32, 5)));
-    tensors.insert(picture.0.into(), picture.1.clone());
-    write(&tensors, &source.join("model.safetensors"));
+    stored.insert(picture.0.into(), picture.1.clone());
+    write(&stored, &source.join("model.safetensors"));
     let config = std::fs::read(plain.join("config.json")).expect("config");
     let config: Value = serde_json::from_slice(&config).expect("config");
     let config = json!({"model_type": "gemma3", "text_config": config});
@@ -219,5 +183,8 @@ fn text_models_inside_others_merge() {
         "the adapter does nothing"
     );
     assert_close("inside another", &logits(&open(&out), None), &want);
-    assert_eq!(read(&out.join("model.safetensors"))[picture.0], picture.1);
+    assert_eq!(
+        tensors(&out.join("model.safetensors"))[picture.0],
+        picture.1
+    );
 }

@@ -13,6 +13,20 @@ pub(in crate::cpu) trait SmallFloats: Vector {
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F;
 }
 
+/// Sixteen E4M3 floats as half-precision numbers of the same bits, which are a 256th as large.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn e4m3_halves(p: *const u8) -> std::arch::x86_64::__m256i {
+    use std::arch::x86_64::*;
+    // SAFETY: AVX2 and sixteen bytes, by the trait's contract.
+    unsafe {
+        let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+        let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
+        let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
+        _mm256_or_si256(sign, rest)
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -21,11 +35,7 @@ impl SmallFloats for super::avx512::Avx512 {
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
         use std::arch::x86_64::*;
         unsafe {
-            // Half-precision numbers of the same bits are a 256th as large.
-            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
-            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
-            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
-            let halves = _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
+            let halves = _mm512_cvtph_ps(e4m3_halves(p));
             _mm512_mul_ps(halves, _mm512_set1_ps(256.0))
         }
     }
@@ -53,11 +63,7 @@ impl SmallFloats for super::avx2::Avx2 {
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
         use std::arch::x86_64::*;
         unsafe {
-            // Half-precision numbers of the same bits are a 256th as large.
-            let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
-            let sign = _mm256_slli_epi16::<8>(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)));
-            let rest = _mm256_slli_epi16::<7>(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)));
-            let bits = _mm256_or_si256(sign, rest);
+            let bits = e4m3_halves(p);
             let by = _mm256_set1_ps(256.0);
             super::avx2::Floats(
                 _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(bits)), by),
