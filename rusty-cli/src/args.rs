@@ -312,7 +312,8 @@ pub struct Tokenize {
 pub struct Bench {
     /// GGUF file, model folder or hub id [default: the built-in demo].
     pub model: Option<String>,
-    /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, llama-3-8b.
+    /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, mistral-7b, llama-3-8b, llama-tiny,
+    /// qwen3-tiny.
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     pub random: Option<String>,
     /// Format of random weights.

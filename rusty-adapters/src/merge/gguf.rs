@@ -9,7 +9,7 @@ use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The format of a merged tensor.
 fn format_of(stored: Format) -> Format {
@@ -84,7 +84,9 @@ pub(super) fn write(
         }
     };
     // Renamed into place: whoever sees the file sees all of it.
-    let part = out.with_extension("part");
+    let mut part = out.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
     let mut save = || -> std::io::Result<()> {
         let mut to = BufWriter::new(File::create(&part)?);
         writer.write(&mut to, &mut data)?;

@@ -63,12 +63,12 @@ pub fn run(options: &Inspect) -> Result<()> {
     }
     let total = facts.total(&plan);
     let fits = match target.memory_bytes.checked_sub(total) {
-        Some(left) => format!("leaves {:.0} MiB", mib(left)),
-        None => "does not fit".into(),
+        Some(left) => format!("leaves {:.0} MiB of", mib(left)),
+        None => "does not fit in".into(),
     };
     writeln!(
         out,
-        "in all        {:.1} MiB with {} tokens of context; {fits} of {:.0} MiB",
+        "in all        {:.1} MiB with {} tokens of context; {fits} {:.0} MiB",
         mib(total),
         facts.context,
         mib(target.memory_bytes)

@@ -244,6 +244,10 @@ impl Scaling<'_> {
             Some(v) => Err(self
                 .model
                 .meta_error(key, format!("is {v}; needed: a positive number"))),
+            None if key == keys::ROPE_SCALING_FACTOR => {
+                let reason = "is missing; --rope-factor states one";
+                Err(self.model.meta_error(key, reason.into()))
+            }
             None => Err(self.model.meta_error(key, "is missing".into())),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
@@ -72,7 +72,9 @@ pub fn write(
         })
     };
     // Renamed into place: whoever sees the file sees all of it.
-    let part = out.with_extension("part");
+    let mut part = out.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
     let mut save = || -> std::io::Result<()> {
         let mut to = BufWriter::with_capacity(1 << 20, File::create(&part)?);
         writer.write(&mut to, &mut data)?;

@@ -25,6 +25,9 @@ impl Importance {
             false => from_binary(&bytes)
                 .ok_or_else(|| Error::malformed(path, "no importance matrix of either kind"))?,
         };
+        if columns.is_empty() {
+            return Err(Error::malformed(path, "holds no importances"));
+        }
         Ok(Self { columns })
     }
 

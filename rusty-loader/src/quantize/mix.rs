@@ -86,7 +86,16 @@ pub struct Model {
 impl Mix {
     /// The mixture that users call `name` (any case).
     pub fn by_name(name: &str) -> Option<&'static Mix> {
-        ALL.iter().find(|m| m.name.eq_ignore_ascii_case(name))
+        // As llama-quantize has it, a plain K format of several sizes is the middle one.
+        let medium = ["q3_k", "q4_k", "q5_k"]
+            .iter()
+            .any(|n| n.eq_ignore_ascii_case(name));
+        let name = if medium {
+            format!("{name}_m")
+        } else {
+            name.to_owned()
+        };
+        ALL.iter().find(|m| m.name.eq_ignore_ascii_case(&name))
     }
 
     /// The format of the matrix `name` whose rows have `row` elements.

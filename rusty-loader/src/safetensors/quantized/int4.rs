@@ -111,7 +111,7 @@ impl Layout {
         let exact = module.scales.iter().all(halves);
         match module.codec(group).filter(|_| exact) {
             Some(codec) => Ok(module.blocks(codec)),
-            None => Ok(module.decoded(exact)),
+            None => Ok(module.decoded()),
         }
     }
 }
@@ -209,15 +209,9 @@ impl Module<'_> {
         }
     }
 
-    /// In single precision; `exact` is whether scales are half-precision numbers.
-    fn decoded(&self, exact: bool) -> WeightView {
+    /// In single precision: where groups lie in no order, or scales are no half-precision numbers.
+    fn decoded(&self) -> WeightView {
         let size = 4 * self.n * self.k;
-        let why = match exact {
-            true => "groups of inputs lie in no order",
-            false => "scales are no half-precision numbers",
-        };
-        let (n, k) = (self.n, self.k);
-        tracing::warn!("{why}: [{n}, {k}] takes {size} bytes in single precision");
         let mut bytes = Vec::with_capacity(size);
         self.rows(|n, row| {
             for (code, group) in row.iter().zip(&self.groups) {

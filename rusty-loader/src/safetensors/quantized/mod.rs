@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::file::Stored;
-use crate::{Error, Result, WeightView};
+use crate::{Error, Format, Result, WeightView};
 
 /// How a checkpoint's linear layers are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,6 +127,20 @@ impl Method {
             Ok((format!("{module}.weight"), view))
         });
         let made = made.collect::<Result<Vec<_>>>()?;
+        let whole: Vec<usize> = made
+            .iter()
+            .filter(|(_, view)| view.format == Format::F32)
+            .map(|(_, view)| view.bytes.len())
+            .collect();
+        if !whole.is_empty() {
+            tracing::warn!(
+                "{} of {} quantized matrices fit no blocks (act-order, or scales that are no half-precision numbers): they \
+                 take {} MiB in single precision",
+                whole.len(),
+                made.len(),
+                whole.iter().sum::<usize>() >> 20
+            );
+        }
         let plain = weights
             .into_iter()
             .map(|(name, t)| Ok((name.clone(), t.view(path, &name)?)));
