@@ -2,8 +2,9 @@
 //! most that was ever resident, the file's mapped pages included, must stay under 6 GB, and what is held beyond weights and
 //! cache under 100 MB.
 
-use rusty_backend::DeviceChoice;
+use rusty_backend::{DeviceChoice, Target};
 use rusty_engine::{Engine, EngineOptions, Prompt, Request};
+use rusty_loader::ModelFile;
 use std::process::Command;
 
 /// Names the file in the process that is measured.
@@ -24,8 +25,18 @@ fn account(line: &str) -> u64 {
     kib.expect("a number") * 1024
 }
 
+/// What the plan says before anything is loaded: weights, cache and activations.
+fn planned(file: &dyn ModelFile) -> u64 {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let plan = rusty_compiler::compile(&graph, &Target::host_cpu()).expect("plan");
+    let weights: u64 = plan.weights.iter().map(|w| w.bytes()).sum();
+    weights + plan.kv_bytes_per_token(2) * CONTEXT as u64 + plan.arena_bytes
+}
+
 fn measured(path: &str) {
     let file = rusty_loader::open(path).expect("opens");
+    let planned = planned(&*file);
+    assert!(planned < MOST, "the plan takes {planned} bytes");
     let options = EngineOptions {
         device: DeviceChoice::Cpu,
         context: Some(CONTEXT),
@@ -52,6 +63,7 @@ fn measured(path: &str) {
     let size = std::fs::metadata(path).expect("the file").len();
     let mb = |bytes: u64| bytes as f64 / 1e6;
     println!("tokens of context             {CONTEXT:>9}");
+    println!("planned                       {:>9.1} MB", mb(planned));
     println!("the file                      {:>9.1} MB", mb(size));
     println!("weights                       {:>9.1} MB", mb(weights));
     println!("keys and values               {:>9.1} MB", mb(stated.kv));

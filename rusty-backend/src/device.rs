@@ -154,6 +154,10 @@ impl Device {
     }
 
     fn open_best(threads: Option<usize>, memory_limit: Option<u64>) -> Device {
+        let cpu = || Device::Cpu(CpuDevice::new(threads).within(memory_limit.unwrap_or(u64::MAX)));
+        if !may_have_gpu() {
+            return cpu();
+        }
         let present: Vec<_> = discover()
             .into_iter()
             .filter(|info| info.absent.is_none() && info.hardware)
@@ -170,7 +174,7 @@ impl Device {
                 Err(error) => tracing::warn!("{choice} is there but does not open: {error}"),
             }
         }
-        Device::Cpu(CpuDevice::new(threads))
+        cpu()
     }
 
     /// Its facts.
@@ -188,6 +192,13 @@ impl Device {
             Device::Gpu(gpu) => Some(gpu),
         }
     }
+}
+
+/// Whether the system shows a node of any GPU's driver: where it shows none, asking drivers would find software at best,
+/// and takes as long as opening a model. Systems without such nodes may always have one.
+fn may_have_gpu() -> bool {
+    const NODES: [&str; 4] = ["/dev/dri", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"];
+    !cfg!(target_os = "linux") || NODES.iter().any(|node| std::path::Path::new(node).exists())
 }
 
 fn available() -> String {
