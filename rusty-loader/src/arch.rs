@@ -131,7 +131,7 @@ static ARCHS: &[Arch] = &[
     arch("qwen2", RopeLayout::Half),
     arch("qwen3", RopeLayout::Half),
     arch("phi3", RopeLayout::Half),
-    // Its, too.
+    // Llama's name in GGUFs, too.
     Arch {
         gguf: "llama",
         ..arch("mixtral", RopeLayout::Interleaved)

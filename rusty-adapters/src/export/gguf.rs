@@ -1,23 +1,17 @@
 //! A LoRA as llama.cpp's `convert_lora_to_gguf.py` writes it.
 
 use super::{At, Lora, Matrix};
+use crate::Result;
 use crate::base_model::Base;
 use crate::draft::interleave;
-use crate::{Error, Result};
 use rusty_loader::Meta;
-use rusty_loader::arch::gguf_reorders_pairs;
+use rusty_loader::arch::{gguf_name, gguf_reorders_pairs};
 use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
 
 pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Result<()> {
-    // Files of the Mistral family carry Llama's name.
-    let arch = match base.graph.arch.as_str() {
-        "mistral" => "llama",
-        other => other,
-    };
+    let arch = gguf_name(&base.graph.arch);
     let mut writer = GgufWriter::new(arch);
     writer.meta("general.type", Meta::from("adapter"));
     writer.meta("general.name", Meta::from(name));
@@ -46,15 +40,7 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
             bytes.insert(name, matrix.bytes());
         }
     }
-    let save = || {
-        let mut file = BufWriter::new(File::create(out)?);
-        writer.write(&mut file, |name, file| file.write_all(&bytes[name]))?;
-        std::io::Write::flush(&mut file)
-    };
-    save().map_err(|reason| Error::Io {
-        path: out.into(),
-        reason,
-    })
+    Ok(writer.save(out, |name, file| file.write_all(&bytes[name]))?)
 }
 
 fn turned(matrix: &Matrix) -> Matrix {

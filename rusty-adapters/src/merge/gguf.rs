@@ -7,9 +7,8 @@ use rusty_loader::fused::Part;
 use rusty_loader::gguf::Gguf;
 use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 /// The format of a merged tensor.
 fn format_of(stored: Format) -> Format {
@@ -83,25 +82,9 @@ pub(super) fn write(
             }
         }
     };
-    // Renamed into place: whoever sees the file sees all of it.
-    let mut part = out.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let mut save = || -> std::io::Result<()> {
-        let mut to = BufWriter::new(File::create(&part)?);
-        writer.write(&mut to, &mut data)?;
-        to.flush()?;
-        std::fs::rename(&part, out)
-    };
-    let saved = save();
-    if saved.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    match (failure, saved) {
-        (Some(error), _) => Err(error),
-        (None, saved) => saved.map_err(|reason| Error::Io {
-            path: out.into(),
-            reason,
-        }),
+    let saved = writer.save(out, &mut data);
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(saved?),
     }
 }

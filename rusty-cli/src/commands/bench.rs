@@ -48,9 +48,9 @@ pub fn run(options: &Bench) -> Result<()> {
         slots: options.adapters as u32,
     };
     let mut executable = rusty_compiler::bind(plan, &*file, &device, &bind)?;
+    let load_s = start.elapsed().as_secs_f64();
     // Random weights lie in memory of their own until here.
     drop(file);
-    let load_s = start.elapsed().as_secs_f64();
     for i in 1..=options.adapters {
         let adapter = rusty_adapters::random(
             &format!("random-{i}"),

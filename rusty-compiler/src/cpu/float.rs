@@ -8,8 +8,8 @@ use super::prefetch::{Ahead, ask_stream};
 use super::quantize::InputRows;
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
-use rusty_loader::Format;
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
+use rusty_loader::{Codec, Format};
 
 /// Stored precision of plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,23 +34,23 @@ pub(super) enum RowKind {
 }
 
 impl RowKind {
-    /// The kind of a format; none where its codes become bytes.
-    pub(super) fn of(format: Format) -> Option<Self> {
+    /// The kind of a format, or the codec whose codes become bytes.
+    pub(super) fn of(format: Format) -> Result<Self, &'static Codec> {
         let codec = match format {
-            Format::F32 => return Some(RowKind::Plain(FloatKind::F32)),
-            Format::F16 => return Some(RowKind::Plain(FloatKind::F16)),
-            Format::Bf16 => return Some(RowKind::Plain(FloatKind::Bf16)),
+            Format::F32 => return Ok(RowKind::Plain(FloatKind::F32)),
+            Format::F16 => return Ok(RowKind::Plain(FloatKind::F16)),
+            Format::Bf16 => return Ok(RowKind::Plain(FloatKind::Bf16)),
             Format::Blocks(codec) => codec,
         };
         if !matches!(codec.scale.unit, Unit::F32First) || codec.min.is_some() {
-            return None;
+            return Err(codec);
         }
         match (codec.levels, codec.block_len) {
-            (Levels::E4M3, 32) => Some(RowKind::Float8x32),
-            (Levels::E4M3, 64) => Some(RowKind::Float8x64),
-            (Levels::E4M3, 128) => Some(RowKind::Float8x128),
-            (Levels::Floats(table), 64) if *table == NORMAL_FLOATS => Some(RowKind::NormalFloat),
-            _ => None,
+            (Levels::E4M3, 32) => Ok(RowKind::Float8x32),
+            (Levels::E4M3, 64) => Ok(RowKind::Float8x64),
+            (Levels::E4M3, 128) => Ok(RowKind::Float8x128),
+            (Levels::Floats(table), 64) if *table == NORMAL_FLOATS => Ok(RowKind::NormalFloat),
+            _ => Err(codec),
         }
     }
 

@@ -8,6 +8,7 @@ use super::block_rows::{BlockRows, Dots, store_sums};
 use super::float::Extent;
 use super::low_rank::{Columns, add_half};
 use super::quantize::InputRows;
+use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Vector};
 use super::stored_panel::{InQ8, Panel, SCALE_BYTES};
 use crate::delta_table::PANEL;
@@ -76,7 +77,7 @@ impl Dots for Integers {
 /// # Safety
 /// As [`super::low_rank::expand`].
 #[inline(always)]
-pub(super) unsafe fn expand<V: Vector>(
+pub(super) unsafe fn expand<V: WordProducts>(
     c: Columns,
     (u, u_stride): (*const f32, usize),
     (y, y_stride): (*mut f32, usize),
@@ -98,7 +99,7 @@ pub(super) unsafe fn expand<V: Vector>(
 
 /// All panels of a strip for `M` rows.
 #[inline(always)]
-unsafe fn strip<V: Vector, const M: usize>(
+unsafe fn strip<V: WordProducts, const M: usize>(
     c: Columns,
     (u, y): (*const f32, *mut f32),
     strides: (usize, usize),
@@ -123,7 +124,7 @@ unsafe fn strip<V: Vector, const M: usize>(
 /// `N` panels from `first` on for `M` rows. First all words are made, which is one long wait for each panel but not
 /// for all together, then all products.
 #[inline(always)]
-unsafe fn panels<V: Vector, const M: usize, const N: usize>(
+unsafe fn panels<V: WordProducts, const M: usize, const N: usize>(
     c: Columns,
     first: usize,
     (u, y): (*const f32, *mut f32),
@@ -164,7 +165,7 @@ struct Words {
 }
 
 #[inline(always)]
-unsafe fn make_words<V: Vector, const M: usize>(
+unsafe fn make_words<V: WordProducts, const M: usize>(
     blocks: *const u8,
     ranks: usize,
     (u, u_stride): (*const f32, usize),
@@ -186,7 +187,7 @@ unsafe fn make_words<V: Vector, const M: usize>(
 
 /// Adds up to 16 ranks of a panel, two at a time.
 #[inline(always)]
-unsafe fn add_products<V: Vector, const M: usize>(
+unsafe fn add_products<V: WordProducts, const M: usize>(
     blocks: *const u8,
     ranks: usize,
     words: &[Words; M],

@@ -8,6 +8,7 @@ use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, Row
 use super::int8_table;
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
+use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
 use super::stored_panel::{InQ4, Panel};
@@ -126,7 +127,7 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
+unsafe fn expand_with<V: WordProducts>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
     // SAFETY: the caller's duty.
     unsafe {
         match c.kind {

@@ -5,7 +5,7 @@
 //! and the mapped pages are given back, so a weight is never resident twice. A model whose panels would not
 //! fit the machine's memory stays in the mapping, and each use packs its panels on the fly: slow, but it runs.
 
-use super::float::{FloatKind, RowKind};
+use super::float::RowKind;
 use super::kind::Kind;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use rayon::prelude::*;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::{WeightDecl, WeightId};
-use rusty_loader::{Format, ModelFile, WeightView};
+use rusty_loader::{ModelFile, WeightView};
 use std::collections::BTreeMap;
 
 /// Share of the machine's memory that panels may take.
@@ -146,8 +146,8 @@ impl Weights {
         let view = find(file, decl)?;
         let (n, k) = (view.rows(), view.row_len());
         let bytes = UnifiedTensor::from_shared(view.bytes);
-        let matrix = match (RowKind::of(view.format), view.format) {
-            (None, Format::Blocks(codec)) => {
+        let matrix = match RowKind::of(view.format) {
+            Err(codec) => {
                 let kind = Kind::of(codec).ok_or_else(|| {
                     let name = codec.name;
                     failure(
@@ -159,11 +159,7 @@ impl Weights {
                 let layout = PanelLayout { codec, kind, k, n };
                 Matrix::Stored { bytes, layout }
             }
-            (kind, _) => Matrix::Float {
-                bytes,
-                kind: kind.unwrap_or(RowKind::Plain(FloatKind::F32)),
-                k,
-            },
+            Ok(kind) => Matrix::Float { bytes, kind, k },
         };
         self.matrices.insert(id, matrix);
         Ok(())

@@ -1,6 +1,7 @@
 //! Whole models against other implementations' logits, on every instruction set of the machine's CPU and on
 //! its Vulkan adapter, a software one included.
 
+use crate::golden_paths::golden;
 use rusty_backend::{CpuDevice, Device, DeviceChoice, Isa, WgpuApi};
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
@@ -9,9 +10,7 @@ use rusty_compiler::{
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
 use safetensors::SafeTensors;
-use std::path::PathBuf;
 
-const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens");
 /// Rows that may want logits in one step.
 const SELECTED: usize = 64;
 
@@ -56,15 +55,6 @@ fn quantized() -> Vec<(String, String)> {
     }
     assert!(files.len() >= 26, "{files:?}");
     files
-}
-
-/// A file or folder of the goldens, or of the models beside them.
-fn golden(path: &str) -> PathBuf {
-    let found = PathBuf::from(GOLDENS).join(path);
-    match path.strip_prefix("models/").filter(|_| !found.exists()) {
-        Some(model) => PathBuf::from(GOLDENS).join("../architectures").join(model),
-        None => found,
-    }
 }
 
 struct Expected(Vec<u8>);

@@ -1,5 +1,7 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+#[path = "../../../tests/golden_paths.rs"]
+mod golden_paths;
 mod goldens;
 mod gpu_text;
 mod long_context;

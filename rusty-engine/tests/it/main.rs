@@ -9,30 +9,23 @@ mod demo;
 mod experts;
 #[path = "../../../tests/gguf_twin.rs"]
 mod gguf_twin;
+#[path = "../../../tests/golden_paths.rs"]
+mod golden_paths;
 mod residency;
 mod samplers;
 mod sessions;
 mod stored_otherwise;
 
+use golden_paths::golden;
 use rusty_backend::{DeviceChoice, WgpuApi};
 use rusty_compiler::KvFormat;
 use rusty_engine::{AdapterSet, Engine, EngineOptions};
 use rusty_loader::safetensors::SafetensorsFile;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The CPU and the Vulkan adapter, a software one included.
 const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Cpu, DeviceChoice::Wgpu(WgpuApi::Vulkan)];
-
-/// A file or folder of the goldens, or of the models beside them.
-fn golden(path: &str) -> PathBuf {
-    let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests"));
-    let found = tests.join("goldens").join(path);
-    match path.strip_prefix("models/").filter(|_| !found.exists()) {
-        Some(model) => tests.join("architectures").join(model),
-        None => found,
-    }
-}
 
 fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
     let file = rusty_loader::open(golden(model)).expect(model);

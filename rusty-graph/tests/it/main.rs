@@ -3,14 +3,16 @@
 #[path = "../../../tests/gguf_twin.rs"]
 mod gguf_twin;
 mod gguf_twins;
+#[path = "../../../tests/golden_paths.rs"]
+mod golden_paths;
 mod invariants;
 mod oracle;
 mod rope_scaling;
 mod text;
 
+use golden_paths::golden;
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
-use std::path::PathBuf;
 
 /// Models of the supported architectures.
 const MODELS: [&str; 21] = [
@@ -36,16 +38,6 @@ const MODELS: [&str; 21] = [
     "qwen3-untied-bf16",
     "qwen3-yarn",
 ];
-
-/// A file or folder of the goldens, or of the models beside them.
-fn golden(path: &str) -> PathBuf {
-    let tests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests"));
-    let found = tests.join("goldens").join(path);
-    match path.strip_prefix("models/").filter(|_| !found.exists()) {
-        Some(model) => tests.join("architectures").join(model),
-        None => found,
-    }
-}
 
 fn open(path: &str) -> Box<dyn ModelFile> {
     rusty_loader::open(golden(path)).expect(path)

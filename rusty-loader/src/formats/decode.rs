@@ -170,8 +170,9 @@ impl Codec {
     }
 }
 
-/// As the f16 with these bits, a 256th as large: its exponent counts from 15 instead of 7, subnormals included.
-fn e4m3(code: u8) -> f32 {
+/// An 8-bit float E4M3 (arXiv 2209.05433), whose two codes for no number are 480 here: the f16 with these bits is a 256th as
+/// large, because its exponent counts from 15 instead of 7, subnormals included.
+pub fn e4m3(code: u8) -> f32 {
     let bits = u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7;
     f16::from_bits(bits).to_f32() * 256.0
 }

@@ -27,7 +27,7 @@ pub use checkpoints::{
     FP8_G32, FP8_G64, FP8_G128, INT4_G32, INT4_G64, INT4_G128, NF4_G64, NORMAL_FLOATS,
 };
 pub use codec::{BitField, Codec, Grid, Levels, Part, Scale, Steps, TritRun, Unit};
-pub use decode::MAX_BLOCK_LEN;
+pub use decode::{MAX_BLOCK_LEN, e4m3};
 pub use encode::Encoder;
 pub use fp4::{MXFP4, NVFP4};
 pub use i_quants::{IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_XS};

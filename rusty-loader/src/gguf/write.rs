@@ -1,12 +1,14 @@
 //! Writing GGUF files, version 3.
 //!
-//! [`GgufWriter`] lays the tensors out; [`GgufWriter::write`] streams header and data. Integers are written
-//! as 32-bit where they fit and floats as 32-bit, as llama.cpp expects of its keys.
+//! [`GgufWriter`] lays the tensors out; [`GgufWriter::write`] streams header and data, [`GgufWriter::save`] into a file that is
+//! seen whole or not at all. Integers are written as 32-bit where they fit and floats as 32-bit, as llama.cpp expects of its keys.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use super::Gguf;
-use crate::{Format, Meta};
+use crate::{Error, Format, Meta};
 
 const ALIGNMENT: u64 = 32;
 
@@ -112,6 +114,34 @@ impl GgufWriter {
             out.write_all(&[0; ALIGNMENT as usize][..padding as usize])?;
         }
         Ok(())
+    }
+
+    /// Writes the file at `path`: beside it as `PATH.part`, which is renamed when all of it lies on the disk and removed
+    /// where that fails.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with what [`GgufWriter::write`] and the file system report.
+    pub fn save(
+        &self,
+        path: &Path,
+        data: impl FnMut(&str, &mut dyn Write) -> io::Result<()>,
+    ) -> crate::Result<()> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let written = || -> io::Result<()> {
+            let mut to = BufWriter::with_capacity(1 << 20, File::create(&part)?);
+            self.write(&mut to, data)?;
+            to.into_inner()?.sync_all()?;
+            std::fs::rename(&part, path)
+        };
+        written().map_err(|reason| {
+            let _ = std::fs::remove_file(&part);
+            Error::Io {
+                path: path.into(),
+                reason,
+            }
+        })
     }
 }
 

@@ -3,9 +3,8 @@
 //! Keys and the order of tensors stay as they are. Each tensor is read from the mapping, encoded in parallel by slabs of
 //! rows and written before the next is looked at, so memory holds one slab, whatever the model's size.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 use rayon::prelude::*;
 
@@ -71,23 +70,7 @@ pub fn write(
             progress(done, total);
         })
     };
-    // Renamed into place: whoever sees the file sees all of it.
-    let mut part = out.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let mut save = || -> std::io::Result<()> {
-        let mut to = BufWriter::with_capacity(1 << 20, File::create(&part)?);
-        writer.write(&mut to, &mut data)?;
-        to.into_inner()?.sync_all()?;
-        std::fs::rename(&part, out)
-    };
-    save().map_err(|reason| {
-        let _ = std::fs::remove_file(&part);
-        Error::Io {
-            path: out.into(),
-            reason,
-        }
-    })?;
+    writer.save(out, &mut data)?;
     Ok(report)
 }
 

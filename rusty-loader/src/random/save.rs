@@ -1,13 +1,11 @@
 //! Random models as files, for measuring what begins with a file.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use super::{Described, fill};
 use crate::gguf::write::GgufWriter;
 use crate::meta::keys;
-use crate::{Error, PageBuffer, Result};
+use crate::{PageBuffer, Result};
 
 /// Canonical keys that a GGUF states in another way or not at all.
 const IMPLIED: [&str; 5] = [
@@ -37,20 +35,12 @@ pub fn save(shape: &str, format: &str, path: &Path) -> Result<()> {
     for (name, dims, format) in &described.tensors {
         writer.tensor(name, *format, dims);
     }
-    let io = |reason| Error::Io {
-        path: path.into(),
-        reason,
-    };
-    let mut to = BufWriter::with_capacity(1 << 20, File::create(path).map_err(io)?);
     let mut next = described.tensors.iter();
-    writer
-        .write(&mut to, |_, out| {
-            let (name, dims, format) = next.next().ok_or(std::io::ErrorKind::UnexpectedEof)?;
-            let len = format.row_bytes(dims.iter().product());
-            let mut bytes = PageBuffer::new(len, name).map_err(std::io::Error::other)?;
-            fill(name, *format, dims.len() == 1, &mut bytes);
-            out.write_all(&bytes)
-        })
-        .map_err(io)?;
-    to.flush().map_err(io)
+    writer.save(path, |_, out| {
+        let (name, dims, format) = next.next().ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let len = format.row_bytes(dims.iter().product());
+        let mut bytes = PageBuffer::new(len, name).map_err(std::io::Error::other)?;
+        fill(name, *format, dims.len() == 1, &mut bytes);
+        out.write_all(&bytes)
+    })
 }

@@ -64,7 +64,10 @@ fn read(
     // Layers behind the last one predict further tokens; nothing reads them.
     let layers = meta.get(keys::BLOCK_COUNT).and_then(Meta::as_u64);
     tensors.retain(|(name, _)| !is_behind(name, layers));
-    let mut tensors = method.weights(path, tensors)?;
+    let mut tensors = match method {
+        Some(method) => method.weights(path, tensors)?,
+        None => quantized::plain(path, tensors)?,
+    };
     for (name, view) in &mut tensors {
         if let Some(canonical) = tensor_names::from_hf(arch.id, name) {
             *name = canonical;

@@ -11,7 +11,7 @@ pub(in crate::cpu) struct Avx2;
 pub(in crate::cpu) struct Floats(pub(super) __m256, pub(super) __m256);
 
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Ints(__m256i, __m256i);
+pub(in crate::cpu) struct Ints(pub(super) __m256i, pub(super) __m256i);
 
 macro_rules! both {
     ($f:ident, $a:expr, $b:expr) => {
@@ -361,47 +361,5 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn dot_signed(acc: Ints, codes: Ints, x: Ints) -> Ints {
         unsafe { Ints(signed8(acc.0, codes.0, x.0), signed8(acc.1, codes.1, x.1)) }
-    }
-    #[inline(always)]
-    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Ints, Ints) {
-        unsafe {
-            let one = |at: usize| {
-                let a = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.add(at).cast()));
-                let b = _mm256_cvtepi8_epi16(_mm_loadu_si128(q.add(at).cast()));
-                Ints(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b))
-            };
-            (one(0), one(16))
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_words(acc: Ints, words: Ints, x: i32) -> Ints {
-        unsafe {
-            let x = _mm256_set1_epi32(x);
-            Ints(
-                _mm256_add_epi32(acc.0, _mm256_madd_epi16(words.0, x)),
-                _mm256_add_epi32(acc.1, _mm256_madd_epi16(words.1, x)),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn in_order(a: Floats, b: Floats) -> (Floats, Floats) {
-        unsafe {
-            // Unpacking works within 128-bit lanes: of each half, one register has the even quads.
-            let one = |v: Floats| {
-                Floats(
-                    _mm256_permute2f128_ps::<0x20>(v.0, v.1),
-                    _mm256_permute2f128_ps::<0x31>(v.0, v.1),
-                )
-            };
-            (one(a), one(b))
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_i16(p: *mut i16, v: Floats) {
-        unsafe {
-            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.0), _mm256_cvtps_epi32(v.1));
-            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
-            _mm256_storeu_si256(p.cast(), words);
-        }
     }
 }

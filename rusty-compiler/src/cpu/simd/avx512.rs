@@ -237,32 +237,4 @@ impl Vector for Avx512 {
             _mm512_dpbusd_epi32(acc, unsigned, x)
         }
     }
-    #[inline(always)]
-    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (__m512i, __m512i) {
-        unsafe {
-            let a = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast()));
-            let b = _mm512_cvtepi8_epi16(_mm256_loadu_si256(q.cast()));
-            (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b))
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_words(acc: __m512i, words: __m512i, x: i32) -> __m512i {
-        unsafe { _mm512_dpwssd_epi32(acc, words, _mm512_set1_epi32(x)) }
-    }
-    #[inline(always)]
-    unsafe fn in_order(a: __m512, b: __m512) -> (__m512, __m512) {
-        unsafe {
-            // Unpacking works within 128-bit lanes: `a` holds the even quads, `b` the odd ones.
-            let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-            (
-                _mm512_permutex2var_ps(a, low, b),
-                _mm512_permutex2var_ps(a, high, b),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn store_i16(p: *mut i16, v: __m512) {
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v))) }
-    }
 }

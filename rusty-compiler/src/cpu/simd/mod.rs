@@ -14,6 +14,7 @@ pub(super) mod math;
 pub(super) mod neon;
 pub(super) mod scalar;
 pub(super) mod small_floats;
+pub(super) mod word_products;
 
 use rusty_backend::{CpuDevice, Isa};
 
@@ -153,15 +154,6 @@ pub(super) trait Vector: Copy + 'static {
     unsafe fn dot_start(x: Self::B) -> Self::I;
     /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` and `x`, both signed; no byte of `x` is -128.
     unsafe fn dot_signed(acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
-    /// 32 signed bytes at `p` as words, each beside that at `q`, two in a lane. Lanes come in the set's own
-    /// order, see [`Vector::in_order`].
-    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Self::I, Self::I);
-    /// Adds to each lane the dot product of its words with the two of `x`.
-    unsafe fn dot_words(acc: Self::I, words: Self::I, x: i32) -> Self::I;
-    /// Brings what was made of [`Vector::word_pairs`] into the order of the bytes.
-    unsafe fn in_order(a: Self::F, b: Self::F) -> (Self::F, Self::F);
-    /// Stores lanes in -32767..=32767 as words, rounded to the nearest, ties to even.
-    unsafe fn store_i16(p: *mut i16, v: Self::F);
 }
 
 /// Sixteen words at `p`, `p + stride` and so on; after `n` of them the last again.

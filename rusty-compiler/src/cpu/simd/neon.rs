@@ -20,7 +20,7 @@ pub(super) fn map<T: Copy, U>(a: [T; 4], f: impl Fn(T) -> U) -> [U; 4] {
 }
 
 #[inline(always)]
-fn zip<T: Copy, U: Copy, R>(a: [T; 4], b: [U; 4], f: impl Fn(T, U) -> R) -> [R; 4] {
+pub(super) fn zip<T: Copy, U: Copy, R>(a: [T; 4], b: [U; 4], f: impl Fn(T, U) -> R) -> [R; 4] {
     [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]
 }
 
@@ -332,43 +332,5 @@ impl Vector for Neon {
                 vreinterpretq_s8_u8(x[i]),
             )
         })
-    }
-    #[inline(always)]
-    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (I, I) {
-        unsafe {
-            let one = |at: usize| {
-                let (a, b) = (vld1q_s8(p.add(at)), vld1q_s8(q.add(at)));
-                let (al, ah) = (vmovl_s8(vget_low_s8(a)), vmovl_high_s8(a));
-                let (bl, bh) = (vmovl_s8(vget_low_s8(b)), vmovl_high_s8(b));
-                [
-                    vreinterpretq_s32_s16(vzip1q_s16(al, bl)),
-                    vreinterpretq_s32_s16(vzip2q_s16(al, bl)),
-                    vreinterpretq_s32_s16(vzip1q_s16(ah, bh)),
-                    vreinterpretq_s32_s16(vzip2q_s16(ah, bh)),
-                ]
-            };
-            (one(0), one(16))
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_words(acc: I, words: I, x: i32) -> I {
-        let x = unsafe { vreinterpretq_s16_s32(vdupq_n_s32(x)) };
-        zip(acc, words, |acc, words| unsafe {
-            let words = vreinterpretq_s16_s32(words);
-            let low = vmull_s16(vget_low_s16(words), vget_low_s16(x));
-            vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(words, x)))
-        })
-    }
-    #[inline(always)]
-    unsafe fn in_order(a: F, b: F) -> (F, F) {
-        (a, b)
-    }
-    #[inline(always)]
-    unsafe fn store_i16(p: *mut i16, v: F) {
-        unsafe {
-            let i = map(v, |v| vcvtnq_s32_f32(v));
-            vst1q_s16(p, vcombine_s16(vqmovn_s32(i[0]), vqmovn_s32(i[1])));
-            vst1q_s16(p.add(8), vcombine_s16(vqmovn_s32(i[2]), vqmovn_s32(i[3])));
-        }
     }
 }

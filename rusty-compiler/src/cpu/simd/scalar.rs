@@ -242,31 +242,4 @@ impl Vector for Scalar {
         let product = |i: usize| signed(codes[i]) * signed(x[i]);
         std::array::from_fn(|i| acc[i] + (4 * i..4 * i + 4).map(product).sum::<i32>())
     }
-    #[inline(always)]
-    unsafe fn word_pairs(p: *const i8, q: *const i8) -> (I, I) {
-        let word = |p: *const i8, i: usize| i32::from(unsafe { *p.add(i) });
-        let half = |at: usize| {
-            std::array::from_fn(|i| (word(p, at + i) & 0xffff) | (word(q, at + i) << 16))
-        };
-        (half(0), half(LANES))
-    }
-    #[inline(always)]
-    unsafe fn dot_words(acc: I, words: I, x: i32) -> I {
-        let words_of = |v: i32| (i32::from(v as i16), v >> 16);
-        let (a, b) = words_of(x);
-        std::array::from_fn(|i| {
-            let (p, q) = words_of(words[i]);
-            acc[i] + p * a + q * b
-        })
-    }
-    #[inline(always)]
-    unsafe fn in_order(a: F, b: F) -> (F, F) {
-        (a, b)
-    }
-    #[inline(always)]
-    unsafe fn store_i16(p: *mut i16, v: F) {
-        for (i, v) in v.iter().enumerate() {
-            unsafe { *p.add(i) = v.round_ties_even() as i16 }
-        }
-    }
 }

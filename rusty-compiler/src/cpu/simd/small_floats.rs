@@ -137,10 +137,7 @@ impl SmallFloats for super::neon::Neon {
 impl SmallFloats for super::scalar::Scalar {
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
-        std::array::from_fn(|i| {
-            let code = u16::from(unsafe { *p.add(i) });
-            half::f16::from_bits((code & 0x80) << 8 | (code & 0x7f) << 7).to_f32() * 256.0
-        })
+        std::array::from_fn(|i| rusty_loader::formats::e4m3(unsafe { *p.add(i) }))
     }
     #[inline(always)]
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {

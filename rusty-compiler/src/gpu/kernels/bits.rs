@@ -12,6 +12,12 @@ pub fn f16_value(bits: u32) -> f32 {
     f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))
 }
 
+/// The value of an 8-bit float E4M3: half-precision numbers of the same bits are a 256th as large.
+#[cube]
+pub fn e4m3_value(code: u32) -> f32 {
+    f16_value(((code & 0x80) << 8) | ((code & 0x7f) << 7)) * 256.0
+}
+
 /// Half-precision bits of a value, rounded to nearest even; values beyond the range become infinite.
 #[cube]
 pub fn f16_bits(value: f32) -> u32 {

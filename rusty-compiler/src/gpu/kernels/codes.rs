@@ -4,7 +4,7 @@
 //! (grids, signs, single bits) are read group by group. The points of grids do not lie in the weights: they are
 //! the first elements of the vectors, see [`grid_points`].
 
-use super::bits::{bits_at, f16_value};
+use super::bits::{bits_at, e4m3_value};
 use super::decode::RUN;
 use super::env::Buffers;
 use cubecl::prelude::*;
@@ -148,10 +148,7 @@ pub fn level_of(code: u32, #[comptime] codec: &'static Codec) -> f32 {
             }
             value
         }
-        Levels::E4M3 => {
-            // Half-precision numbers of the same bits are a 256th as large.
-            f16_value(((code & 0x80) << 8) | ((code & 0x7f) << 7)) * 256.0
-        }
+        Levels::E4M3 => e4m3_value(code),
         Levels::Table(levels) => {
             let mut word = comptime!(levels_word(levels, 0)).runtime();
             #[unroll]

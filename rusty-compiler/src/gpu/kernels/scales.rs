@@ -1,6 +1,6 @@
 //! Scales and minima of block formats.
 
-use super::bits::{f16_value, half_at};
+use super::bits::{e4m3_value, f16_value, half_at};
 use super::codes::group_of;
 use cubecl::prelude::*;
 use rusty_loader::formats::{BitField, Codec, Scale, Unit};
@@ -63,8 +63,7 @@ fn unit_of(
         }
         Unit::E4M3(field) => {
             let code = group_of(words, block, group, field);
-            let value = f16_value(code << 7) * 256.0;
-            select(code == 0x7f, 0.0f32, value)
+            select(code == 0x7f, 0.0f32, e4m3_value(code))
         }
     }
 }

@@ -4,9 +4,9 @@
 
 use safetensors::Dtype;
 
-use super::{Parts, floats, matrix, part};
+use super::{Parts, floats, longest, matrix, part};
 use crate::formats::{FP8_G32, FP8_G64, FP8_G128};
-use crate::{Codec, Format, SharedBytes, WeightView};
+use crate::{Format, SharedBytes, WeightView};
 
 /// The weight of a module; `tile` is what shares a scale where scales are a matrix.
 pub(super) fn weight(parts: &Parts, tile: Option<[usize; 2]>) -> Result<WeightView, String> {
@@ -34,11 +34,7 @@ pub(super) fn weight(parts: &Parts, tile: Option<[usize; 2]>) -> Result<WeightVi
     if scales.len() != n.div_ceil(rows) * across {
         return Err(format!("has {} scales", scales.len()));
     }
-    let all: [&'static Codec; 3] = [&FP8_G128, &FP8_G64, &FP8_G32];
-    let fits = |c: &&'static Codec| {
-        k.is_multiple_of(c.block_len) && (columns.is_multiple_of(c.block_len) || columns == k)
-    };
-    let codec = all.into_iter().find(fits);
+    let codec = longest([&FP8_G128, &FP8_G64, &FP8_G32], k, columns);
     let codec = codec.ok_or_else(|| format!("is [{n}, {k}] with a scale per {columns} inputs"))?;
     let mut bytes = Vec::with_capacity(Format::Blocks(codec).row_bytes(k) * n);
     for (row, codes) in codes.bytes.chunks_exact(k).enumerate() {

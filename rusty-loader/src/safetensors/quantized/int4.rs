@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::{Parts, floats, matrix, part};
+use super::{Parts, floats, longest, matrix, part};
 use crate::formats::{INT4_G32, INT4_G64, INT4_G128};
 use crate::{Codec, Format, SharedBytes, WeightView};
 
@@ -136,11 +136,7 @@ impl Module<'_> {
     /// The longest block whose inputs are always of one group.
     fn codec(&self, group: usize) -> Option<&'static Codec> {
         let in_order = (self.groups.iter().enumerate()).all(|(i, g)| *g == i / group);
-        let all: [&'static Codec; 3] = [&INT4_G128, &INT4_G64, &INT4_G32];
-        let fits = |c: &&'static Codec| {
-            self.k.is_multiple_of(c.block_len) && group.is_multiple_of(c.block_len)
-        };
-        all.into_iter().find(fits).filter(|_| in_order)
+        longest([&INT4_G128, &INT4_G64, &INT4_G32], self.k, group).filter(|_| in_order)
     }
 
     /// Codes of eight outputs from `n` on, a row of inputs for each: what a pass over the words gives without reading

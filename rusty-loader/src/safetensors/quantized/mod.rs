@@ -14,13 +14,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::file::Stored;
-use crate::{Error, Format, Result, WeightView};
+use crate::{Codec, Error, Format, Result, WeightView};
 
 /// How a checkpoint's linear layers are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Method {
-    /// In floats.
-    None,
     /// 4-bit codes around a zero per group, see [`int4`].
     Int4(int4::Layout),
     /// 8-bit floats with scales for rows or tiles, `[rows, columns]` of a tile where it is stated.
@@ -53,32 +51,37 @@ const PARTS: [&str; 16] = [
 ];
 
 impl Method {
-    /// What `config.json` states.
-    pub(super) fn of(path: &Path, config: &Value) -> Result<Self> {
+    /// What `config.json` states; `None` for floats.
+    pub(super) fn of(path: &Path, config: &Value) -> Result<Option<Self>> {
         let Some(about) = config.get("quantization_config").filter(|q| !q.is_null()) else {
-            return Ok(Method::None);
+            return Ok(None);
         };
         let text = |key: &str| about.get(key).and_then(Value::as_str);
         let unsupported = |what: String| {
             let hint = "known: AWQ and GPTQ of 4 bits, FP8 (E4M3), bitsandbytes' NF4";
             Err(Error::unsupported(path, what, hint))
         };
-        match text("quant_method").unwrap_or_default() {
+        let method = match text("quant_method").unwrap_or_default() {
             "awq" | "gptq" => match int4::Layout::of(about) {
-                Ok(layout) => Ok(Method::Int4(layout)),
-                Err(what) => unsupported(what),
+                Ok(layout) => Method::Int4(layout),
+                Err(what) => return unsupported(what),
             },
-            "fp8" => Ok(Method::Float8(tile(about))),
+            "fp8" => Method::Float8(tile(about)),
             "compressed-tensors" => match text("format") {
-                Some("float-quantized") => Ok(Method::Float8(tile_of_group(about))),
-                other => unsupported(format!("compressed tensors in the format {other:?}")),
+                Some("float-quantized") => Method::Float8(tile_of_group(about)),
+                other => {
+                    return unsupported(format!("compressed tensors in the format {other:?}"));
+                }
             },
             "bitsandbytes" => match text("bnb_4bit_quant_type") {
-                Some("nf4") => Ok(Method::NormalFloat),
-                other => unsupported(format!("bitsandbytes' {}", other.unwrap_or("8 bits"))),
+                Some("nf4") => Method::NormalFloat,
+                other => {
+                    return unsupported(format!("bitsandbytes' {}", other.unwrap_or("8 bits")));
+                }
             },
-            other => unsupported(format!("quantization method '{other}'")),
-        }
+            other => return unsupported(format!("quantization method '{other}'")),
+        };
+        Ok(Some(method))
     }
 
     /// Weights with the names of unquantized checkpoints.
@@ -87,12 +90,6 @@ impl Method {
         path: &Path,
         tensors: Vec<(String, Stored)>,
     ) -> Result<Vec<(String, WeightView)>> {
-        if self == Method::None {
-            let plain = tensors.into_iter();
-            return plain
-                .map(|(name, t)| Ok((name.clone(), t.view(path, &name)?)))
-                .collect();
-        }
         let mut modules: BTreeMap<String, Parts> = BTreeMap::new();
         let mut weights = Vec::with_capacity(tensors.len());
         for (name, tensor) in tensors {
@@ -141,10 +138,9 @@ impl Method {
                 whole.iter().sum::<usize>() >> 20
             );
         }
-        let plain = weights
-            .into_iter()
-            .map(|(name, t)| Ok((name.clone(), t.view(path, &name)?)));
-        plain.chain(made.into_iter().map(Ok)).collect()
+        let mut all = plain(path, weights)?;
+        all.extend(made);
+        Ok(all)
     }
 
     fn weight(self, parts: &Parts) -> Result<WeightView, String> {
@@ -152,9 +148,25 @@ impl Method {
             Method::Int4(layout) => layout.weight(parts),
             Method::Float8(tile) => float8::weight(parts, tile),
             Method::NormalFloat => normal_float::weight(parts),
-            Method::None => Err("is quantized, which config.json does not state".into()),
         }
     }
+}
+
+/// Weights that are stored as floats.
+pub(super) fn plain(
+    path: &Path,
+    tensors: Vec<(String, Stored)>,
+) -> Result<Vec<(String, WeightView)>> {
+    let views = tensors
+        .into_iter()
+        .map(|(name, tensor)| tensor.view(path, &name).map(|view| (name, view)));
+    views.collect()
+}
+
+/// The longest block of which each lies within one run of `run` inputs, of rows of `k`.
+fn longest(codecs: [&'static Codec; 3], k: usize, run: usize) -> Option<&'static Codec> {
+    let fits = |c: &&Codec| k.is_multiple_of(c.block_len) && run.is_multiple_of(c.block_len);
+    codecs.into_iter().find(fits)
 }
 
 /// Rows and columns of a tile that shares a scale.
