@@ -32,12 +32,16 @@ fn loading_four_gigabytes_holds_what_it_says() {
         ..EngineOptions::default()
     };
     let engine = Engine::load(&*file, &options).expect("engine");
-    let logits = engine.logits(&[7, 77], AdapterSet::default());
-    assert!(logits.expect("logits").iter().all(|l| l.is_finite()));
-    let (held, stated) = (anonymous() - before, engine.memory());
-    let stated = stated.resident_weights + stated.kv + stated.arena;
-    assert!(
-        held < stated + ROOM,
-        "holds {held} bytes, says {stated} (the file has {size})"
-    );
+    // The first answer is made from the file, the second from copies of its own.
+    for copies in [false, true] {
+        let logits = engine.logits(&[7, 77], AdapterSet::default());
+        assert!(logits.expect("logits").iter().all(|l| l.is_finite()));
+        let (held, memory) = (anonymous() - before, engine.memory());
+        let stated = memory.resident_weights + memory.kv + memory.arena;
+        assert!(
+            held < stated + ROOM,
+            "holds {held} bytes, says {stated} (the file has {size})"
+        );
+        assert_eq!(memory.resident_weights > size / 2, copies, "{memory:?}");
+    }
 }

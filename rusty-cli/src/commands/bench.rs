@@ -118,7 +118,7 @@ struct Report {
     model: String,
     format: String,
     device: String,
-    /// Seconds from the opened file to an executable: quantizing, compiling, repacking or uploading.
+    /// Seconds from the opened file to an executable: quantizing, compiling or uploading.
     load_s: f64,
     memory: MemoryUse,
     results: Vec<Throughput>,

@@ -56,8 +56,8 @@ pub struct CpuExecutable {
 }
 
 impl CpuExecutable {
-    /// Binds a plan to a CPU: reads vectors, repacks block-quantized matrices, reserves KV pages and starts
-    /// the device's threads.
+    /// Binds a plan to a CPU: reads vectors, reserves KV pages and starts the device's threads. Block-quantized
+    /// matrices are repacked before the first step of more than 64 rows, or else before the second step.
     ///
     /// # Errors
     /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.
@@ -247,6 +247,7 @@ impl CpuExecutable {
 impl Executable for CpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
         self.check(step)?;
+        self.weights.before_step(step.tokens.len());
         let selected = step.selected();
         self.execute(step, &selected)?;
         let logits = value_at(&self.plan, self.plan.logits);

@@ -39,6 +39,7 @@ mod largest;
 mod low_rank;
 mod memory;
 mod panel;
+mod panel_packing;
 mod partial;
 mod pool;
 mod prefetch;

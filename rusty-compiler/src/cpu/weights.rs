@@ -2,9 +2,14 @@
 //!
 //! Float matrices are the mapping itself. Block-quantized matrices are repacked once, in parallel, into
 //! [panels](super::panel) (measured on Zen 5 with Q4_0: decode is bound by memory instead of by unpacking),
-//! and the mapped pages are given back, so a weight is never resident twice. A model whose panels would not
-//! fit the machine's memory stays in the mapping, and each use packs its panels on the fly: slow, but it runs.
+//! and the mapped pages are given back, so a weight is never resident twice.
+//!
+//! Until then each use packs its panels on the fly, to the same bits. A first step of few rows runs like that: it
+//! reads every weight once, so that the copies, whose fresh memory the system must first find and zero, would only
+//! keep the first token waiting. A model whose panels would not fit the machine's memory stays in the mapping for
+//! good: slow, but it runs.
 
+use super::contract::BLOCK_ROWS;
 use super::float::RowKind;
 use super::kind::Kind;
 use super::memory::{Buffer, release};
@@ -16,9 +21,21 @@ use rusty_backend::UnifiedTensor;
 use rusty_graph::{WeightDecl, WeightId};
 use rusty_loader::{ModelFile, WeightView};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// Share of the machine's memory that panels may take.
 const PANEL_SHARE: f64 = 0.7;
+
+/// When matrices are repacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repack {
+    /// Before the next step, unless it is the first and short.
+    AfterShortStep,
+    /// Before the next step.
+    BeforeStep,
+    /// They are, or never will be.
+    Settled,
+}
 
 /// A matrix of a contraction, `[n, k]`.
 pub(super) enum Matrix {
@@ -49,8 +66,9 @@ impl Matrix {
 
 /// All weights of a plan.
 pub(super) struct Weights {
-    /// Repacked matrices.
+    /// Repacked matrices, or room for them.
     pub(super) panels: Buffer,
+    repack: Repack,
     matrices: BTreeMap<WeightId, Matrix>,
     vectors: BTreeMap<WeightId, Vec<f32>>,
     tables: BTreeMap<WeightId, WeightView>,
@@ -59,10 +77,11 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Finds, checks and repacks what `plan` reads of `file`.
+    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it.
     pub(super) fn bind(plan: &Plan, file: &dyn ModelFile, memory: u64) -> Result<Self> {
         let mut weights = Weights {
             panels: Buffer::new(0),
+            repack: Repack::Settled,
             matrices: BTreeMap::new(),
             vectors: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -93,13 +112,21 @@ impl Weights {
                 }
             }
         }
-        weights.repack(memory);
-        let Weights {
-            tables, matrices, ..
-        } = &mut weights;
-        tables.retain(|id, _| !matches!(matrices.get(id), Some(Matrix::Panels { .. })));
+        weights.reserve(memory);
         weights.account();
         Ok(weights)
+    }
+
+    /// To be called before a step of `rows` rows: repacks when it is time to.
+    pub(super) fn before_step(&mut self, rows: usize) {
+        match self.repack {
+            Repack::Settled => {}
+            Repack::AfterShortStep if rows <= BLOCK_ROWS => self.repack = Repack::BeforeStep,
+            Repack::AfterShortStep | Repack::BeforeStep => {
+                self.repack();
+                self.repack = Repack::Settled;
+            }
+        }
     }
 
     /// A matrix of a contraction. Bound by [`Weights::bind`] for every part.
@@ -176,7 +203,7 @@ impl Weights {
         Ok(())
     }
 
-    fn repack(&mut self, memory: u64) {
+    fn reserve(&mut self, memory: u64) {
         let stored = |m: &Matrix| match m {
             Matrix::Stored { layout, .. } => layout.bytes(),
             _ => 0,
@@ -186,9 +213,14 @@ impl Weights {
             tracing::warn!(
                 "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
             );
-            return;
+        } else if total > 0 {
+            self.panels = Buffer::new(total);
+            self.repack = Repack::AfterShortStep;
         }
-        self.panels = Buffer::new(total);
+    }
+
+    fn repack(&mut self) {
+        let start = Instant::now();
         let mut offset = 0;
         for matrix in self.matrices.values_mut() {
             let Matrix::Stored { bytes, layout } = matrix else {
@@ -210,9 +242,18 @@ impl Weights {
             *matrix = Matrix::Panels { layout, offset };
             offset += size;
         }
+        let matrices = &self.matrices;
+        self.tables
+            .retain(|id, _| !matches!(matrices.get(id), Some(Matrix::Panels { .. })));
+        self.account();
+        tracing::debug!(
+            "repacked {offset} bytes of weights in {:?}",
+            start.elapsed()
+        );
     }
 
     fn account(&mut self) {
+        (self.mapped, self.resident) = (0, 0);
         for matrix in self.matrices.values() {
             match matrix {
                 Matrix::Float { bytes, .. } | Matrix::Stored { bytes, .. } => {
