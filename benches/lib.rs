@@ -4,5 +4,7 @@
 //! * `adapters`: preparing, attaching and detaching adapters while an engine runs.
 //! * `experts`: choosing who answers a message.
 //! * `opening`: from the start of a process to first logits.
+//! * `memory`: what a 7B model holds.
+//! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

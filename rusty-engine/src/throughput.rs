@@ -72,6 +72,8 @@ pub fn measure(
     repetitions: usize,
 ) -> Result<Vec<Throughput>> {
     let mut runner = Runner::new(executable, row_budget, vocab, workload);
+    // What a device puts off until its first steps is part of loading.
+    runner.decode(workload.generate.max(workload.prompt).min(2))?;
     runner.fill(workload.depth)?;
     let mut results = Vec::new();
     if workload.prompt > 0 {

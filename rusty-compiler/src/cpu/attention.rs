@@ -143,8 +143,8 @@ impl Heads {
         let last = (block.position + block.rows - 1) / PAGE_TOKENS;
         let head = |p: usize| {
             let page = block.pages[(start / PAGE_TOKENS + p).min(last)] as usize;
-            let head = page * block.layer.shape.kv_heads + block.kv_head();
-            pool.wrapping_add(head * head_words * S::BYTES)
+            let head = block.kv_head() * head_words * S::BYTES;
+            pool.wrapping_add(page * block.layer.page_bytes + head)
         };
         Self {
             now: std::array::from_fn(head),

@@ -1,7 +1,8 @@
 //! The paged cache of keys and values.
 //!
-//! Keys lie transposed within a page, `[kv_head][head_dim][16]`, so that one vector holds the same dimension
-//! of sixteen tokens and scores need no sum over lanes; values lie `[kv_head][16][head_dim]`, rows padded to
+//! A page holds all layers of its tokens, one after the other, so that a short sequence touches little memory. Keys lie
+//! transposed within a layer's part, `[kv_head][head_dim][16]`, so that one vector holds the same dimension
+//! of sixteen tokens and scores need no sum over lanes; values lie behind them, `[kv_head][16][head_dim]`, rows padded to
 //! a vector. Pages are resident once they are written. In half precision, values beyond its range are
 //! clamped, so that a stored page is always finite.
 //!
@@ -14,18 +15,22 @@ use rusty_graph::{AttentionValues, KvLayer};
 
 /// Keys and values of all layers.
 pub(super) struct KvPool {
-    layers: Vec<LayerPool>,
+    memory: Buffer,
+    layers: Vec<LayerPart>,
     format: KvFormat,
     pages: usize,
+    page_bytes: usize,
 }
 
-struct LayerPool {
-    keys: Buffer,
-    values: Buffer,
+/// A layer's part of every page.
+struct LayerPart {
+    /// First byte of its keys, and of its values, inside a page.
+    keys: usize,
+    values: usize,
     shape: PageShape,
 }
 
-/// Extents of one layer's page.
+/// Extents of one layer's part of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageShape {
     pub(super) kv_heads: usize,
@@ -39,7 +44,7 @@ pub(super) struct PageShape {
 }
 
 impl PageShape {
-    /// Extents of a layer's page.
+    /// Extents of a layer's part of a page.
     pub(super) fn of(layer: &KvLayer) -> Self {
         let head_dim = layer.head_dim as usize;
         let (result, of_keys) = match layer.values {
@@ -72,8 +77,11 @@ impl PageShape {
 /// One layer as the attention kernel reads it.
 #[derive(Clone, Copy)]
 pub(super) struct LayerView {
+    /// Its keys, and its values, in the first page.
     pub(super) keys: *const u8,
     pub(super) values: *const u8,
+    /// From a page to the next.
+    pub(super) page_bytes: usize,
     pub(super) shape: PageShape,
     pub(super) format: KvFormat,
 }
@@ -82,36 +90,38 @@ impl KvPool {
     /// Pages for all layers.
     pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Self {
         let pages = pages as usize;
-        let pool = |layer: &KvLayer| {
-            let shape = PageShape::of(layer);
-            let heads = pages * shape.kv_heads * format.bytes();
-            LayerPool {
-                keys: Buffer::new(heads * shape.key_head()),
-                values: Buffer::new(heads * shape.value_head()),
-                shape,
-            }
+        let mut page_bytes = 0;
+        let mut place = |words: usize| {
+            let at = page_bytes;
+            page_bytes += (words * format.bytes()).next_multiple_of(64);
+            at
         };
+        let layers = layers.iter().map(PageShape::of).map(|shape| LayerPart {
+            keys: place(shape.kv_heads * shape.key_head()),
+            values: place(shape.kv_heads * shape.value_head()),
+            shape,
+        });
         Self {
-            layers: layers.iter().map(pool).collect(),
+            layers: layers.collect(),
+            memory: Buffer::new(pages * page_bytes),
             format,
             pages,
+            page_bytes,
         }
     }
 
     /// Bytes of all pages.
     pub(super) fn bytes(&self) -> usize {
-        self.layers
-            .iter()
-            .map(|l| l.keys.bytes() + l.values.bytes())
-            .sum()
+        self.memory.bytes()
     }
 
     /// A layer.
     pub(super) fn layer(&self, layer: u32) -> LayerView {
         let l = &self.layers[layer as usize];
         LayerView {
-            keys: l.keys.ptr(),
-            values: l.values.ptr(),
+            keys: self.memory.ptr().wrapping_add(l.keys),
+            values: self.memory.ptr().wrapping_add(l.values),
+            page_bytes: self.page_bytes,
             shape: l.shape,
             format: self.format,
         }
@@ -123,21 +133,10 @@ impl KvPool {
         if from >= self.pages || to >= self.pages {
             return false;
         }
-        if from == to {
-            return true;
-        }
-        for l in &self.layers {
-            let bytes = l.shape.kv_heads * self.format.bytes();
-            for (buffer, page) in [
-                (&l.keys, l.shape.key_head() * bytes),
-                (&l.values, l.shape.value_head() * bytes),
-            ] {
-                // SAFETY: both pages are inside the buffer and differ; no step runs.
-                unsafe {
-                    let base = buffer.ptr();
-                    std::ptr::copy_nonoverlapping(base.add(from * page), base.add(to * page), page);
-                }
-            }
+        // SAFETY: both pages are inside the buffer; no step runs.
+        unsafe {
+            let page = |i: usize| self.memory.ptr().add(i * self.page_bytes);
+            std::ptr::copy(page(from), page(to), self.page_bytes);
         }
         true
     }
@@ -146,14 +145,14 @@ impl KvPool {
     pub(super) fn place(&self, layer: u32, key: bool, page: u32, token: usize) -> Place {
         let l = &self.layers[layer as usize];
         let s = l.shape;
-        let (buffer, head, lane, at) = if key && !s.of_keys {
-            (&l.keys, s.key_head(), LANES, token)
+        let (part, head, lane, at) = if key && !s.of_keys {
+            (l.keys, s.key_head(), LANES, token)
         } else {
-            (&l.values, s.value_head(), 1, token * s.padded)
+            (l.values, s.value_head(), 1, token * s.padded)
         };
-        let first = page as usize * s.kv_heads * head + at;
+        let first = page as usize * self.page_bytes + part;
         Place {
-            at: buffer.ptr().wrapping_add(first * self.format.bytes()),
+            at: (self.memory.ptr()).wrapping_add(first + at * self.format.bytes()),
             head_dim: s.head_dim,
             head,
             lane,

@@ -25,6 +25,8 @@ pub fn save(shape: &str, format: &str, path: &Path) -> Result<()> {
     let found = described.shape;
     let mut writer = GgufWriter::new(found.arch);
     writer.meta(keys::NAME, found.name);
+    // What llama.cpp writes where there is no vocabulary, and wants to read.
+    writer.meta("tokenizer.ggml.model", "none");
     let mut meta: Vec<_> = found.meta().into_iter().collect();
     meta.sort_by(|a, b| a.0.cmp(&b.0));
     for (key, value) in meta {

@@ -1,0 +1,42 @@
+//! Whether two programs say the same.
+
+use super::{Job, Reply};
+use crate::works::Work;
+
+/// Least cosine between logits: both round activations to bytes, each in its own way.
+const COSINE: f64 = 0.995;
+
+/// Tokens of the prompt.
+const TOKENS: u32 = 24;
+
+/// Has both sides answer a short prompt.
+pub fn answers_agree(
+    work: &Work,
+    job: &Job,
+    own: impl Fn(&Job) -> Reply,
+    peer: impl Fn(&Job) -> Reply,
+) {
+    let job = Job {
+        tokens: (0..TOKENS).map(|i| (i * 97 + 11) % 1000).collect(),
+        prompt: TOKENS as usize,
+        generate: 0,
+        depth: 0,
+        batch: 1,
+        repetitions: 1,
+        ..job.clone()
+    };
+    let (have, want) = (own(&job).logits, peer(&job).logits);
+    assert_eq!(have.len(), want.len(), "{}", work.name());
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum()
+    };
+    let cosine = dot(&have, &want) / (dot(&have, &have) * dot(&want, &want)).sqrt();
+    assert!(
+        cosine > COSINE,
+        "{}: cosine {cosine} of the logits",
+        work.name()
+    );
+}

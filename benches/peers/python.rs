@@ -1,0 +1,64 @@
+//! The peers' side: Python scripts in an environment of their own.
+
+use super::{Job, Reply};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub struct Python(PathBuf);
+
+impl Python {
+    /// The one that is named, or an environment below `target/`, made where it is missing.
+    pub fn ready() -> Self {
+        if let Some(named) = std::env::var_os("RUSTY_PEERS_PYTHON") {
+            return Self(named.into());
+        }
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = here.join("../target/peers");
+        let python = folder.join("bin/python");
+        let done = folder.join("requirements.txt");
+        let wanted = here.join("peers/requirements.txt");
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        if text(&done) != text(&wanted) {
+            eprintln!("installing peers in {}", folder.display());
+            run(Command::new("python3").args(["-m", "venv"]).arg(&folder));
+            run(Command::new(&python)
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-binary",
+                    "llama-cpp-python",
+                    "-r",
+                ])
+                .arg(&wanted)
+                .env(
+                    "CMAKE_ARGS",
+                    "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DMTMD_BUILD=OFF -DLLAVA_BUILD=OFF",
+                ));
+            std::fs::copy(&wanted, &done).expect("a note of what is installed");
+        }
+        Self(python)
+    }
+
+    /// Runs a job.
+    pub fn run(&self, script: &str, job: &Job) -> Reply {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("peers")
+            .join(script);
+        let text = serde_json::to_string(job).expect("JSON");
+        let output = Command::new(&self.0)
+            .arg(path)
+            .arg(text)
+            .output()
+            .expect("Python runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{script}: {errors}");
+        serde_json::from_slice(&output.stdout).expect("a reply")
+    }
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().expect("Python 3 with venv and pip");
+    assert!(status.success(), "{command:?} failed");
+}

@@ -1,0 +1,106 @@
+"""llama.cpp's side of a comparison: one job, given as JSON in the first argument; prints one JSON object.
+
+The low-level functions of llama-cpp-python are llama.cpp's own; a step is one `llama_decode`, and the answer is taken by an
+argmax over the logits, as greedy generation does.
+"""
+
+import ctypes
+import json
+import sys
+import time
+
+import llama_cpp as ll
+import numpy as np
+
+CHUNK = 512
+
+
+def resident(key):
+    with open("/proc/self/status") as status:
+        return next(int(l.split()[1]) * 1024 for l in status if l.startswith(key))
+
+
+class Model:
+    def __init__(self, job):
+        quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+        self.quiet = quiet
+        ll.llama_log_set(quiet, ctypes.c_void_p(0))
+        ll.llama_backend_init()
+        self.batch_size = job["batch"]
+        per = job["depth"] + max(job["prompt"], job["generate"]) + 16
+        self.model = ll.llama_model_load_from_file(job["file"].encode(), ll.llama_model_default_params())
+        assert self.model, "llama.cpp does not load the file"
+        params = ll.llama_context_default_params()
+        params.n_ctx = -(-per * self.batch_size // 256) * 256
+        params.n_batch = params.n_ubatch = CHUNK
+        params.n_seq_max = self.batch_size
+        params.kv_unified = True
+        params.n_threads = params.n_threads_batch = job["threads"]
+        params.no_perf = True
+        self.ctx = ll.llama_init_from_model(self.model, params)
+        assert self.ctx, "llama.cpp makes no context"
+        self.vocab = ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self.model))
+        self.memory = ll.llama_get_memory(self.ctx)
+        self.batch = ll.llama_batch_init(max(CHUNK, self.batch_size), 0, 1)
+
+    def step(self, rows, last_only=True):
+        """Rows of (token, position, sequence); logits of the last or of all."""
+        b = self.batch
+        b.n_tokens = len(rows)
+        for i, (token, position, sequence) in enumerate(rows):
+            b.token[i], b.pos[i], b.n_seq_id[i] = token, position, 1
+            b.seq_id[i][0] = sequence
+            b.logits[i] = (not last_only) or i + 1 == len(rows)
+        assert ll.llama_decode(self.ctx, b) == 0, "llama_decode"
+
+    def logits(self, i):
+        return np.ctypeslib.as_array(ll.llama_get_logits_ith(self.ctx, i), (self.vocab,))
+
+    def prefill(self, sequence, first, count):
+        for at in range(0, count, CHUNK):
+            rows = min(CHUNK, count - at)
+            self.step([(token(i, self.vocab), first + at + i, sequence) for i in range(rows)])
+        return int(self.logits(-1).argmax())
+
+    def decode(self, first, count):
+        for at in range(count):
+            t = (at * 31 + 7) % self.vocab
+            self.step([(t, first + at, s) for s in range(self.batch_size)], last_only=False)
+            for s in range(self.batch_size):
+                self.logits(s).argmax()
+
+    def forget(self, first):
+        for s in range(self.batch_size):
+            ll.llama_memory_seq_rm(self.memory, s, first, -1)
+
+
+def token(i, vocab):
+    return (i * 17 + 3) % vocab
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    model = Model(job)
+    depth, out = job["depth"], {"rates": []}
+    if job["tokens"]:
+        model.step([(t, i, 0) for i, t in enumerate(job["tokens"])])
+        out["logits"] = model.logits(-1).tolist()
+        model.forget(0)
+    for s in range(model.batch_size):
+        if depth:
+            model.prefill(s, 0, depth)
+    for repetition in range(-1, job["repetitions"]):
+        start = time.perf_counter()
+        if job["prompt"]:
+            model.prefill(0, depth, job["prompt"])
+        else:
+            model.decode(depth, job["generate"])
+        seconds = time.perf_counter() - start
+        model.forget(depth)
+        if repetition >= 0:
+            out["rates"].append(max(job["prompt"], job["generate"] * model.batch_size) / seconds)
+    out["anonymous"], out["peak"] = resident("RssAnon:"), resident("VmHWM:")
+    print(json.dumps(out))
+
+
+main()
