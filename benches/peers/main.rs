@@ -5,13 +5,15 @@
 //! same prompt, and their logits must agree. What counts is the ratio within a round: other guests of a shared machine
 //! disturb both. The table and the plot of the last run lie in `benches/record/peers.md` and `peers.svg`.
 //!
-//! * `RUSTY_PEERS_ONLY=TEXT`: works whose name holds the text; nothing is recorded.
+//! * `RUSTY_PEERS_ONLY=TEXT`: works whose name holds the text; nothing is recorded. `formats`: whether llama.cpp reads
+//!   every format that Rusty writes, which comes first otherwise.
 //! * `RUSTY_PEERS_ROUNDS=N`: rounds, 3 by default.
 //! * `RUSTY_PEERS_PYTHON=PATH`: a Python that has the packages of `requirements.txt`, which are installed below `target/`
 //!   otherwise. llama.cpp is built from source then, which takes some minutes.
 
 mod bandwidth;
 mod check;
+mod formats;
 mod own;
 mod python;
 mod report;
@@ -109,7 +111,7 @@ fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: us
         tokens: vec![],
     };
     if work.peer == Peer::LlamaCpp {
-        check::answers_agree(work, &job, own::process, peer);
+        check::answers_agree(&work.name(), &job, own::process, peer);
     }
     let mut row = Row::new(work, file);
     for round in 0..rounds {
@@ -141,6 +143,9 @@ fn main() {
         folder: tempfile::tempdir().expect("a folder"),
         made: BTreeMap::new(),
     };
+    if only.as_ref().is_none_or(|only| only == "formats") {
+        formats::are_read(threads, |job| python.run("run_llama_cpp.py", job));
+    }
     let mut report = Report::new(threads, rounds);
     for work in WORKS {
         if only

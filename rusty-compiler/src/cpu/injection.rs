@@ -8,7 +8,6 @@ use super::quantize::{InputRows, fill_row};
 use super::simd::LANES;
 use super::site_tables::SiteTables;
 use rusty_graph::SiteId;
-use std::sync::atomic::Ordering;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
 #[derive(Clone)]
@@ -141,7 +140,7 @@ impl Contract {
                 low_rank::reduce(ctx.level, group.delta, x, place, ranks, (u, stride), ahead);
             }
         }
-        ctx.counters[self.counter + 1].fetch_add(1, Ordering::Release);
+        ctx.barrier.arrive(&ctx.counters[self.counter + 1]);
     }
 
     /// Has this thread's share of the next kernel's `A` asked for during the coming products; returns that kernel's

@@ -41,6 +41,7 @@ mod memory;
 mod panel;
 mod panel_packing;
 mod partial;
+mod patience;
 mod pool;
 mod prefetch;
 mod product;

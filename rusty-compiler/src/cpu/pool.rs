@@ -1,21 +1,20 @@
 //! A persistent pool of threads that run one job together and meet at spinning barriers.
 //!
 //! A step is one job: every thread walks the plan's kernels and the barrier stands between them, because a
-//! decoded token passes two hundred kernels of a few microseconds each. Between jobs workers spin for a
-//! moment, as the next token usually follows at once, and then sleep. The caller is thread 0.
+//! decoded token passes two hundred kernels of a few microseconds each. Who waits, for others or for the next job,
+//! spins for a moment, as it seldom takes longer, and then sleeps ([`Patience`]). The caller is thread 0.
 
+use super::patience::Patience;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{JoinHandle, Thread};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an idle worker spins before it sleeps.
-const SPIN: Duration = Duration::from_millis(1);
-/// Spins at a barrier before the core is offered to others (more threads than free cores).
-const POLITE: u32 = 20_000;
+/// Spins between two looks at the clock.
+const LOOK: u32 = 64;
 
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
@@ -30,7 +29,11 @@ struct Shared {
     done: Padded<AtomicUsize>,
     arrived: Padded<AtomicUsize>,
     generation: Padded<AtomicUsize>,
-    sleeping: AtomicUsize,
+    patience: Patience,
+    /// Threads that sleep, or are about to, until something changes.
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    changed: Condvar,
     stop: AtomicBool,
     /// A job runs.
     busy: AtomicBool,
@@ -45,7 +48,7 @@ unsafe impl Sync for Shared {}
 /// The threads.
 pub(super) struct Pool {
     shared: Arc<Shared>,
-    workers: Vec<(JoinHandle<()>, Thread)>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 /// A thread panicked in a job: a defect; the pool is of no further use.
@@ -61,7 +64,10 @@ impl Pool {
             done: Padded(AtomicUsize::new(0)),
             arrived: Padded(AtomicUsize::new(0)),
             generation: Padded(AtomicUsize::new(0)),
-            sleeping: AtomicUsize::new(0),
+            patience: Patience::new(),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
             stop: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -73,8 +79,7 @@ impl Pool {
             let handle = std::thread::Builder::new()
                 .name(format!("rusty-cpu-{i}"))
                 .spawn(move || work(&shared, i))?;
-            let thread = handle.thread().clone();
-            workers.push((handle, thread));
+            workers.push(handle);
         }
         Ok(Self { shared, workers })
     }
@@ -95,11 +100,12 @@ impl Pool {
         unsafe { *s.job.get() = Some(std::mem::transmute::<Job<'_>, Job<'static>>(job)) };
         s.done.0.store(0, Ordering::Relaxed);
         s.epoch.0.fetch_add(1, Ordering::SeqCst);
-        if s.sleeping.load(Ordering::SeqCst) > 0 {
-            self.workers.iter().for_each(|(_, t)| t.unpark());
-        }
+        s.patience.start_job();
+        s.announce();
         run_guarded(s, job, 0);
-        spin_until(|| s.done.0.load(Ordering::Acquire) == s.threads - 1);
+        let waited = s.wait_until(|| s.done.0.load(Ordering::Acquire) == s.threads - 1);
+        s.patience.waited(waited);
+        s.patience.end_job();
         s.busy.store(false, Ordering::Release);
         if s.failed.load(Ordering::Acquire) {
             return Err(JobFailed);
@@ -117,8 +123,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
-        for (handle, thread) in self.workers.drain(..) {
-            thread.unpark();
+        self.shared.announce();
+        for handle in self.workers.drain(..) {
             // A worker's panic was reported by `run`.
             let _ = handle.join();
         }
@@ -128,14 +134,15 @@ impl Drop for Pool {
 fn run_guarded(s: &Shared, job: Job<'_>, thread: usize) {
     let result: Result<(), Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(|| job(thread)));
     if result.is_err() {
-        s.failed.store(true, Ordering::Release);
+        s.failed.store(true, Ordering::SeqCst);
+        s.announce();
     }
 }
 
 fn work(s: &Shared, thread: usize) {
     let mut seen = 0;
     loop {
-        await_epoch(s, seen);
+        s.wait_until(|| s.epoch.0.load(Ordering::Acquire) != seen);
         seen += 1;
         if s.stop.load(Ordering::SeqCst) {
             return;
@@ -144,38 +151,48 @@ fn work(s: &Shared, thread: usize) {
         if let Some(job) = unsafe { *s.job.get() } {
             run_guarded(s, job, thread);
         }
-        s.done.0.fetch_add(1, Ordering::Release);
+        s.done.0.fetch_add(1, Ordering::SeqCst);
+        s.announce();
     }
 }
 
-fn await_epoch(s: &Shared, seen: usize) {
-    let begin = Instant::now();
-    loop {
-        for _ in 0..200 {
-            if s.epoch.0.load(Ordering::Acquire) != seen {
-                return;
+impl Shared {
+    /// Returns when `ready`, which some thread makes true before it announces a change; how long that took, about.
+    fn wait_until(&self, ready: impl Fn() -> bool) -> Duration {
+        let spun = |count: u32| {
+            (0..count).any(|_| {
+                std::hint::spin_loop();
+                ready()
+            })
+        };
+        // Most waits end before a clock is worth asking.
+        if ready() || spun(LOOK) {
+            return Duration::ZERO;
+        }
+        let (begin, limit) = (Instant::now(), self.patience.limit());
+        while begin.elapsed() < limit {
+            if spun(LOOK) {
+                return begin.elapsed();
             }
-            std::hint::spin_loop();
         }
-        if begin.elapsed() > SPIN {
-            break;
+        // Either the changing thread sees the sleeper, or the sleeper sees the change: both are in one order.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !ready() {
+            guard = (self.changed.wait(guard)).unwrap_or_else(PoisonError::into_inner);
         }
+        drop(guard);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        begin.elapsed()
     }
-    s.sleeping.fetch_add(1, Ordering::SeqCst);
-    while s.epoch.0.load(Ordering::SeqCst) == seen {
-        std::thread::park();
-    }
-    s.sleeping.fetch_sub(1, Ordering::SeqCst);
-}
 
-fn spin_until(ready: impl Fn() -> bool) {
-    let mut spins = 0u32;
-    while !ready() {
-        spins += 1;
-        if spins.is_multiple_of(POLITE) {
-            std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
+    /// Wakes who sleeps. What changed was stored in sequentially consistent order.
+    fn announce(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // A sleeper holds the lock from its last look until it sleeps.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.changed.notify_all();
         }
     }
 }
@@ -185,15 +202,22 @@ fn spin_until(ready: impl Fn() -> bool) {
 pub(super) struct Barrier<'a>(&'a Shared);
 
 impl Barrier<'_> {
-    /// Returns when every thread of the job has added one to `arrived` (releasing what it wrote before), which
-    /// unlike [`Barrier::wait`] lets a thread do other work between its own arrival and here.
+    /// Adds this thread to `arrived`; what it wrote before is visible to those who [await](Barrier::await_arrivals) it.
+    pub(super) fn arrive(self, arrived: &AtomicUsize) {
+        arrived.fetch_add(1, Ordering::SeqCst);
+        self.0.announce();
+    }
+
+    /// Returns when every thread of the job has arrived, which unlike [`Barrier::wait`] lets a thread do other work
+    /// between its own arrival and here.
     ///
     /// # Panics
     /// As [`Barrier::wait`].
     pub(super) fn await_arrivals(self, arrived: &AtomicUsize) {
         let s = self.0;
         let all = || arrived.load(Ordering::Acquire) >= s.threads;
-        spin_until(|| all() || s.failed.load(Ordering::Relaxed));
+        let waited = s.wait_until(|| all() || s.failed.load(Ordering::Relaxed));
+        s.patience.waited(waited);
         assert!(all(), "another thread of the pool failed");
     }
 
@@ -209,12 +233,14 @@ impl Barrier<'_> {
         let generation = s.generation.0.load(Ordering::Acquire);
         if s.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == s.threads {
             s.arrived.0.store(0, Ordering::Relaxed);
-            s.generation.0.store(generation + 1, Ordering::Release);
+            s.generation.0.store(generation + 1, Ordering::SeqCst);
+            s.announce();
             return;
         }
-        spin_until(|| {
+        let waited = s.wait_until(|| {
             s.generation.0.load(Ordering::Acquire) != generation || s.failed.load(Ordering::Relaxed)
         });
+        s.patience.waited(waited);
         assert!(
             s.generation.0.load(Ordering::Acquire) != generation,
             "another thread of the pool failed"
