@@ -159,9 +159,10 @@ fn main() {
             .rows
             .push(compare(work, &python, &file, threads, rounds));
         report.bandwidth(bandwidth::read(threads));
+        // After each work, so that a run that ends early leaves something.
+        if only.is_none() {
+            report.save(&Path::new(env!("CARGO_MANIFEST_DIR")).join("record"));
+        }
     }
     println!("{}", report.table());
-    if only.is_none() {
-        report.save(&Path::new(env!("CARGO_MANIFEST_DIR")).join("record"));
-    }
 }

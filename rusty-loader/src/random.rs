@@ -246,6 +246,10 @@ impl Shape {
         if !self.tied {
             all.push(("output.weight".to_owned(), vec![self.vocab, width]));
         }
+        // How a GGUF states Llama 3's scaling.
+        if self.name == "llama-3.2-1b" {
+            all.push(("rope_freqs.weight".to_owned(), vec![self.head_dim / 2]));
+        }
         all
     }
 
@@ -253,7 +257,7 @@ impl Shape {
         let size = |n: usize| Meta::U64(n as u64);
         let llama = self.arch == "llama";
         let layout = if llama { "interleaved" } else { "half" };
-        let mut all = vec![
+        let all = [
             (keys::NAME, Meta::from(self.name)),
             (keys::BLOCK_COUNT, size(self.layers)),
             (keys::CONTEXT_LENGTH, Meta::U64(self.context)),
@@ -275,15 +279,6 @@ impl Shape {
             (keys::HIDDEN_ACT, "silu".into()),
             (keys::EOS_TOKEN_IDS, Meta::Array([].into())),
         ];
-        if self.name == "llama-3.2-1b" {
-            all.extend([
-                (keys::ROPE_SCALING_TYPE, "llama3".into()),
-                (keys::ROPE_SCALING_FACTOR, Meta::F64(32.0)),
-                (keys::ROPE_SCALING_LOW_FREQ_FACTOR, Meta::F64(1.0)),
-                (keys::ROPE_SCALING_HIGH_FREQ_FACTOR, Meta::F64(4.0)),
-                (keys::ROPE_SCALING_ORIGINAL_CONTEXT, Meta::U64(8192)),
-            ]);
-        }
         all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
     }
 }

@@ -59,27 +59,24 @@ impl PanelLayout {
     fn pack_nibbles<const N: usize>(&self, stored: &[u8], first: usize, out: &mut [u8]) {
         const LOW: u32 = 0x0f0f_0f0f;
         let bytes = self.codec.block_bytes;
-        let (blocks, codes) = (self.k / self.codec.block_len, self.codec.block_len / 2);
-        let (vectors, _) = out.as_chunks_mut::<VECTOR>();
-        let mut to = 0;
-        for block in 0..blocks {
-            for (r, row) in stored.chunks_exact(blocks * bytes).enumerate() {
-                let at = block * bytes + first;
-                let (runs, _) = row[at..at + codes].as_chunks::<N>();
-                for (i, run) in runs.iter().enumerate() {
-                    // As many vectors as words: half of them take the low halves, half the high ones.
-                    let vectors = &mut vectors[to + i * N / 4..][..N / 4];
-                    let (words, _) = run.as_chunks::<4>();
-                    for j in 0..N / 8 {
-                        let a = u32::from_le_bytes(words[2 * j]);
-                        let b = u32::from_le_bytes(words[2 * j + 1]);
-                        let (low, high) = (a & LOW | (b & LOW) << 4, a >> 4 & LOW | b & !LOW);
-                        vectors[j][r * 4..][..4].copy_from_slice(&low.to_le_bytes());
-                        vectors[N / 8 + j][r * 4..][..4].copy_from_slice(&high.to_le_bytes());
-                    }
+        let (blocks, runs) = (self.k / self.codec.block_len, self.codec.block_len / 2 / N);
+        // As many vectors as words: half of them take the low halves, half the high ones.
+        let vectors = out.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(N / 4);
+        for (run, vectors) in (0..blocks * runs).zip(vectors) {
+            let at = run / runs * bytes + first + run % runs * N;
+            let mut words = [[0u32; LANES]; 8];
+            for (r, row) in (0..LANES).zip(stored.chunks_exact(blocks * bytes)) {
+                let (run, _) = row[at..at + N].as_chunks::<4>();
+                for (words, word) in words.iter_mut().zip(run) {
+                    words[r] = u32::from_le_bytes(*word);
                 }
             }
-            to += self.block_groups() * self.kind.width.code_bytes() / VECTOR;
+            let (low, high) = vectors.split_at_mut(N / 8);
+            let (pairs, _) = words.as_chunks::<2>();
+            for (([a, b], low), high) in pairs.iter().zip(low).zip(high) {
+                fill(low, |r| a[r] & LOW | (b[r] & LOW) << 4);
+                fill(high, |r| a[r] >> 4 & LOW | b[r] & !LOW);
+            }
         }
     }
 
@@ -270,6 +267,13 @@ impl Halves {
                 put(out, 2 * LANES + r * 2, half(block, min.at) ^ min.sign);
             }
         }
+    }
+}
+
+/// Stores a word for each row.
+fn fill(vector: &mut [u8; VECTOR], word: impl Fn(usize) -> u32) {
+    for (r, out) in vector.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *out = word(r).to_le_bytes();
     }
 }
 
