@@ -96,7 +96,14 @@ impl Files {
 fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: usize) -> Row {
     let peer = |job: &Job| match work.peer {
         Peer::LlamaCpp => python.run("run_llama_cpp.py", job),
-        Peer::PyTorch => python.run("run_pytorch.py", job),
+        Peer::PyTorch(precision) => {
+            let format = precision.into();
+            let job = Job {
+                format,
+                ..job.clone()
+            };
+            python.run("run_pytorch.py", &job)
+        }
     };
     let job = Job {
         shape: work.shape.into(),

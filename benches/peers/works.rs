@@ -5,8 +5,8 @@
 pub enum Peer {
     /// On the same file.
     LlamaCpp,
-    /// On random weights of the same shape, eager.
-    PyTorch,
+    /// On random weights of the same shape in this precision, which is what it has instead of blocks; eager.
+    PyTorch(&'static str),
 }
 
 /// One comparison.
@@ -40,7 +40,7 @@ impl Work {
         }
         match self.peer {
             Peer::LlamaCpp => name,
-            Peer::PyTorch => name + " (PyTorch)",
+            Peer::PyTorch(precision) => format!("{name} (PyTorch {precision})"),
         }
     }
 }
@@ -99,13 +99,13 @@ pub static WORKS: &[Work] = &[
         ..decode("llama-3-8b", "q4_0", 1.5, 1.8)
     },
     Work {
-        peer: Peer::PyTorch,
+        peer: Peer::PyTorch("bf16"),
         generate: 16,
-        ..decode(QWEN, "bf16", 8.0, 10.0)
+        ..decode(QWEN, "q4_0", 8.0, 10.0)
     },
     Work {
-        peer: Peer::PyTorch,
+        peer: Peer::PyTorch("f32"),
         generate: 16,
-        ..decode(QWEN, "f32", 15.0, 20.0)
+        ..decode(QWEN, "q4_0", 15.0, 20.0)
     },
 ];
