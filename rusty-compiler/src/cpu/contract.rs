@@ -19,6 +19,9 @@ pub(super) const PRIVATE_ROWS: usize = 2;
 pub(super) const BLOCK_ROWS: usize = 64;
 /// The same for single-precision inputs.
 const FLOAT_BLOCK_ROWS: usize = 24;
+/// Strips of a kernel per thread, where they are not widest: each ends a stream that memory was asked for ahead of, so few are
+/// faster, as long as threads end together.
+const PIECES: usize = 4;
 /// Widest strip.
 pub(super) const STRIP: usize = 128;
 
@@ -88,7 +91,7 @@ impl Contract {
         }
         let mut bundles = bundle(plan, kernel, weights)?;
         let width: usize = bundles.iter().map(|b| b.width).sum();
-        let strip = (width / (threads * 16))
+        let strip = (width / (threads * PIECES))
             .next_multiple_of(LANES)
             .clamp(LANES, STRIP);
         for b in &mut bundles {
