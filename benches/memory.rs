@@ -3,6 +3,7 @@
 //! cache under 100 MB.
 
 use rusty_backend::{DeviceChoice, Target};
+use rusty_compiler::KvFormat;
 use rusty_engine::{Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
 use std::process::Command;
@@ -30,7 +31,7 @@ fn planned(file: &dyn ModelFile) -> u64 {
     let graph = rusty_graph::arch::build(file).expect("graph");
     let plan = rusty_compiler::compile(&graph, &Target::host_cpu()).expect("plan");
     let weights: u64 = plan.weights.iter().map(|w| w.bytes()).sum();
-    weights + plan.kv_bytes_per_token(2) * CONTEXT as u64 + plan.arena_bytes
+    weights + plan.kv_bytes_per_token(KvFormat::F16) * CONTEXT as u64 + plan.arena_bytes
 }
 
 fn measured(path: &str) {

@@ -121,6 +121,14 @@ pub enum Kv {
     F32,
     /// Half precision.
     F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// Blocks of 32 codes of eight bits; CPUs only.
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// Blocks of 32 codes of four bits; CPUs only.
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 /// Precisions of adapters' tables.
@@ -274,6 +282,9 @@ pub struct Inspect {
     /// Context for which memory is stated [default: the model's, at most 4096].
     #[arg(long, value_name = "TOKENS")]
     pub ctx: Option<u32>,
+    /// Storage of keys and values for which memory is stated.
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
     /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH")]
     pub adapters: Vec<String>,

@@ -90,6 +90,9 @@ impl From<Kv> for KvFormat {
         match kv {
             Kv::F32 => KvFormat::F32,
             Kv::F16 => KvFormat::F16,
+            Kv::Bf16 => KvFormat::Bf16,
+            Kv::Q8_0 => KvFormat::Q8_0,
+            Kv::Q4_0 => KvFormat::Q4_0,
         }
     }
 }

@@ -76,6 +76,15 @@ fn fewer_bits_are_farther_from_the_floats() {
     // The same weights on another device: float sums only.
     let found = run(&["--kl-device", "vulkan"]);
     assert!(found["divergence"]["mean"].as_f64() < Some(1e-6), "{found}");
+
+    // The fewer bits keys and values have, the further.
+    let mut last = 0.0;
+    for format in ["f16", "q8_0", "q4_0"] {
+        let found = run(&["--kv", "f32", "--kl-kv", format]);
+        let mean = found["divergence"]["mean"].as_f64().expect("a number");
+        assert!(mean > last && mean < 0.5, "{format}: {mean} after {last}");
+        last = mean;
+    }
 }
 
 #[test]

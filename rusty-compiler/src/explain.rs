@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::passes::compile_observed;
 use crate::plan::{Anchor, Operand, Plan, Sink};
+use crate::step::KvFormat;
 use rusty_backend::Target;
 use rusty_graph::{Dim, Graph, WeightDecl};
 use std::fmt::Write;
@@ -156,11 +157,12 @@ impl Plan {
             .sum()
     }
 
-    /// Bytes of keys and values per token in a cache of `value_bytes` per element.
-    pub fn kv_bytes_per_token(&self, value_bytes: u64) -> u64 {
-        self.kv
-            .iter()
-            .map(|k| u64::from(k.key_lanes() + k.value_lanes()) * value_bytes)
+    /// Bytes of keys and values per token in a cache of this format.
+    pub fn kv_bytes_per_token(&self, format: KvFormat) -> u64 {
+        let lanes = |lanes: u32| format.bytes(u64::from(lanes));
+        let layers = self.kv.iter();
+        layers
+            .map(|k| lanes(k.key_lanes()) + lanes(k.value_lanes()))
             .sum()
     }
 

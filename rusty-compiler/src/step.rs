@@ -8,6 +8,9 @@ use crate::{Error, PAGE_TOKENS, Result};
 use std::sync::Arc;
 
 /// Storage of keys and values.
+///
+/// The block formats hold each 32 lanes of a head of one token as one block of GGUF's format of that name: a
+/// half-precision scale and signed codes. They need heads of whole blocks, and are for CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KvFormat {
     /// Single precision.
@@ -15,15 +18,46 @@ pub enum KvFormat {
     /// Half precision.
     #[default]
     F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// Blocks of 32 codes of eight bits.
+    Q8_0,
+    /// Blocks of 32 codes of four bits.
+    Q4_0,
 }
 
 impl KvFormat {
-    /// Bytes per value.
-    pub const fn bytes(self) -> usize {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q4_0];
+
+    /// Its name: `f32`, `f16`, `bf16`, `q8_0` or `q4_0`.
+    pub const fn name(self) -> &'static str {
         match self {
-            KvFormat::F32 => 4,
-            KvFormat::F16 => 2,
+            KvFormat::F32 => "f32",
+            KvFormat::F16 => "f16",
+            KvFormat::Bf16 => "bf16",
+            KvFormat::Q8_0 => "q8_0",
+            KvFormat::Q4_0 => "q4_0",
         }
+    }
+
+    /// Lanes of a block; 1 where each stands alone.
+    pub const fn block_lanes(self) -> u64 {
+        match self {
+            KvFormat::F32 | KvFormat::F16 | KvFormat::Bf16 => 1,
+            KvFormat::Q8_0 | KvFormat::Q4_0 => 32,
+        }
+    }
+
+    /// Bytes of `lanes` lanes of a token.
+    pub const fn bytes(self, lanes: u64) -> u64 {
+        let block = match self {
+            KvFormat::F32 => 4,
+            KvFormat::F16 | KvFormat::Bf16 => 2,
+            KvFormat::Q8_0 => 34,
+            KvFormat::Q4_0 => 18,
+        };
+        lanes.div_ceil(self.block_lanes()) * block
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options of `rusty quantize` and `rusty perplexity`.
 
-use super::Load;
+use super::{Kv, Load};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -45,6 +45,9 @@ pub struct Perplexity {
     /// Device of the other model [default: that of MODEL]; MODEL is the other one where none is named.
     #[arg(long, value_name = "DEVICE")]
     pub kl_device: Option<String>,
+    /// Storage of keys and values of the other model [default: that of MODEL]; MODEL is the other one where none is named.
+    #[arg(long, value_enum)]
+    pub kl_kv: Option<Kv>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -5,7 +5,7 @@ use crate::{adapter, model};
 use anyhow::Result;
 use rusty_adapters::Base;
 use rusty_backend::Target;
-use rusty_compiler::{Plan, SlotData};
+use rusty_compiler::{KvFormat, Plan, SlotData};
 use rusty_loader::ModelFile;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub fn run(options: &Inspect) -> Result<()> {
     let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
     let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
     let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
-    let facts = Facts::new(&*file, &plan, context, &adapters);
+    let facts = Facts::new(&*file, &plan, (context, options.kv.into()), &adapters);
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(
@@ -53,8 +53,9 @@ pub fn run(options: &Inspect) -> Result<()> {
     writeln!(out, "weights       {:.1} MiB", mib(facts.weights))?;
     writeln!(
         out,
-        "KV            {:.2} MiB per 1024 tokens (f16)",
-        mib(plan.kv_bytes_per_token(2) * 1024)
+        "KV            {:.2} MiB per 1024 tokens ({})",
+        mib(plan.kv_bytes_per_token(facts.kv) * 1024),
+        facts.kv.name()
     )?;
     writeln!(out, "arena         {:.1} MiB", mib(plan.arena_bytes))?;
     for (name, rank, bytes) in &facts.adapters {
@@ -88,18 +89,25 @@ struct Facts {
     weights: u64,
     formats: BTreeMap<&'static str, (usize, u64)>,
     context: u32,
+    kv: KvFormat,
     /// Name, largest rank and bytes.
     adapters: Vec<(String, u32, u64)>,
 }
 
 impl Facts {
-    fn new(file: &dyn ModelFile, plan: &Plan, context: u32, adapters: &[SlotData]) -> Self {
+    fn new(
+        file: &dyn ModelFile,
+        plan: &Plan,
+        (context, kv): (u32, KvFormat),
+        adapters: &[SlotData],
+    ) -> Self {
         let adapter = |a: &SlotData| (a.name.clone(), a.largest_rank(), a.bytes() as u64);
         let mut facts = Facts {
             parameters: 0,
             weights: 0,
             formats: BTreeMap::new(),
             context,
+            kv,
             adapters: adapters.iter().map(adapter).collect(),
         };
         for weight in &plan.weights {
@@ -117,7 +125,7 @@ impl Facts {
 
     fn total(&self, plan: &Plan) -> u64 {
         let adapters: u64 = self.adapters.iter().map(|(_, _, bytes)| bytes).sum();
-        let kv = u64::from(self.context) * plan.kv_bytes_per_token(2);
+        let kv = u64::from(self.context) * plan.kv_bytes_per_token(self.kv);
         self.weights + plan.arena_bytes + kv + adapters
     }
 
@@ -148,7 +156,8 @@ impl Facts {
             "parameters": self.parameters,
             "formats": formats,
             "weight_bytes": self.weights,
-            "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(2) * 1024,
+            "kv_format": self.kv.name(),
+            "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(self.kv) * 1024,
             "arena_bytes": plan.arena_bytes,
             "adapters": adapters.collect::<Vec<_>>(),
             "stated_context": self.context,

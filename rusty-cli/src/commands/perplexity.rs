@@ -65,7 +65,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
 }
 
 fn compares(options: &Perplexity) -> bool {
-    options.kl_divergence.is_some() || options.kl_device.is_some()
+    options.kl_divergence.is_some() || options.kl_device.is_some() || options.kl_kv.is_some()
 }
 
 /// The model that is compared, where one is.
@@ -78,6 +78,7 @@ fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
             .kl_device
             .clone()
             .unwrap_or_else(|| load.device.clone()),
+        kv: options.kl_kv.unwrap_or(load.kv),
         adapters: vec![],
         quantize: options.load.quantize,
         ..load.clone()

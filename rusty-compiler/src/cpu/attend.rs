@@ -3,6 +3,7 @@
 use super::attention::{self, Block, SCORE_WORDS, SPAN};
 use super::context::{Context, Scratch, TailCode, ValueAt};
 use super::partial::{self, MAX_QUERIES, Partial};
+use super::quantize::Inputs;
 use super::rows::{invalid, operand, tails};
 use super::weights::Weights;
 use crate::Result;
@@ -93,16 +94,25 @@ impl Attend {
         tasks
     }
 
-    fn block<'a>(&self, ctx: &Context<'a>, task: &Task, share: usize) -> Block<'a> {
+    fn block<'a>(
+        &self,
+        ctx: &Context<'a>,
+        queries: &Inputs,
+        task: &Task,
+        share: usize,
+    ) -> Block<'a> {
+        let layer = ctx.kv.layer(self.spec.layer);
+        let forms = layer.shape.blocks.map(|b| b.forms).unwrap_or_default();
         Block {
             spec: self.spec,
-            layer: ctx.kv.layer(self.spec.layer),
+            layer,
             head: share * self.group,
             group: self.group,
             q: ctx.value_row(self.q, task.row),
             rows: task.rows,
             position: task.position,
             pages: ctx.step.sequences[task.sequence].pages,
+            quantized: queries.rows(layer.shape.head_dim, forms),
         }
     }
 
@@ -114,7 +124,7 @@ impl Attend {
         let tasks = self.tasks(ctx);
         let shares = self.shares();
         let padded = ctx.kv.layer(self.spec.layer).shape.result;
-        let spans = |t: &Task| self.block(ctx, t, 0).spans().len();
+        let spans = |t: &Task| self.block(ctx, &scratch.queries, t, 0).spans().len();
         let most = tasks.iter().map(spans).max().unwrap_or(1);
         let fits =
             tasks.len() * shares * Self::partial_words(padded, most) * 4 <= ctx.partials.bytes();
@@ -131,7 +141,8 @@ impl Attend {
                     break;
                 }
                 let task = &tasks[tasks.len() - 1 - piece / shares];
-                let block = self.block(ctx, task, piece % shares);
+                let block = self.block(ctx, &scratch.queries, task, piece % shares);
+                attention::quantize_queries(ctx.level, block);
                 let (scores, whole, part) = split(scratch, padded);
                 let mut first = true;
                 whole.clear(block.queries());
@@ -173,9 +184,10 @@ impl Attend {
                     break;
                 }
                 let (at, span) = (piece / most, piece % most);
-                let block = self.block(ctx, &tasks[at / shares], at % shares);
+                let block = self.block(ctx, &scratch.queries, &tasks[at / shares], at % shares);
                 if let Some(number) = block.spans().nth(span) {
                     let (scores, ..) = split(scratch, padded);
+                    attention::quantize_queries(ctx.level, block);
                     attention::attend(ctx.level, block, number, scores, partial(at, span));
                 }
             }
@@ -186,7 +198,7 @@ impl Attend {
                     break;
                 }
                 let task = &tasks[at / shares];
-                let block = self.block(ctx, task, at % shares);
+                let block = self.block(ctx, &scratch.queries, task, at % shares);
                 for span in 1..block.spans().len() {
                     partial::merge(partial(at, 0), partial(at, span), block.queries());
                 }

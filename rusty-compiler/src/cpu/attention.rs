@@ -7,17 +7,22 @@
 //! sequence, and every query accumulates on its own, so a row's result does not depend on its neighbours, on
 //! how tasks are cut, or on which thread runs them. Spans become tasks of their own where heads are few.
 
-use super::float::{InF16, InF32, Stored};
+use super::attention_blocks::{Bytes, InBlocks, Nibbles};
+use super::attention_floats::InFloats;
+use super::float::{InBf16, InF16, InF32};
 use super::kv::LayerView;
 use super::partial::{MAX_QUERIES, Partial};
 use super::prefetch::ask_for;
+use super::quantize::{InputRows, fill_row_with};
+use super::rotation::rotate_all;
+use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Vector, math, per_isa};
 use crate::PAGE_TOKENS;
 use crate::step::KvFormat;
 use rusty_graph::AttentionSpec;
 
 /// Pages of a chunk.
-const CHUNK_PAGES: usize = 4;
+pub(super) const CHUNK_PAGES: usize = 4;
 /// Tokens of a chunk.
 pub(super) const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
 /// Tokens of a span.
@@ -39,6 +44,8 @@ pub(super) struct Block<'a> {
     pub(super) position: usize,
     /// Pages of the sequence.
     pub(super) pages: &'a [u32],
+    /// Room for the queries where keys are blocks.
+    pub(super) quantized: InputRows,
 }
 
 impl Block<'_> {
@@ -63,10 +70,35 @@ impl Block<'_> {
     }
 
     /// Where query `i` lies: rows outer, heads of the group inner.
-    fn query(&self, i: usize) -> *const f32 {
+    pub(super) fn query(&self, i: usize) -> *const f32 {
         let (row, head) = (i / self.group, self.head + i % self.group);
         let at = (row * self.spec.heads as usize + head) * self.spec.head_dim as usize;
         self.q.wrapping_add(at)
+    }
+}
+
+per_isa! {
+    /// Rotates and quantizes the block's queries where keys are blocks.
+    ///
+    /// # Safety
+    /// The queries are whole and their room is this thread's.
+    pub(super) fn quantize_queries(block: Block<'_>) = quantize_queries_with
+}
+
+#[inline(always)]
+unsafe fn quantize_queries_with<V: Vector>(block: Block<'_>) {
+    let lanes = block.layer.shape.head_dim;
+    let Some(blocks) = block.layer.shape.blocks else {
+        return;
+    };
+    for i in 0..block.queries() {
+        let row = block.quantized.float_row(i);
+        // SAFETY: the caller's duty.
+        unsafe {
+            std::ptr::copy_nonoverlapping(block.query(i), row, lanes);
+            rotate_all(std::slice::from_raw_parts_mut(row, lanes));
+            fill_row_with::<V>(block.quantized, i, row, lanes, blocks.forms);
+        }
     }
 }
 
@@ -82,18 +114,54 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn attend_with<V: Vector>(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) {
+unsafe fn attend_with<V: WordProducts>(
+    block: Block<'_>,
+    span: usize,
+    scores: *mut f32,
+    out: Partial,
+) {
     // SAFETY: the caller's duty.
     unsafe {
-        match block.layer.format {
-            KvFormat::F32 => span_of::<V, InF32>(&block, span, scores, out),
-            KvFormat::F16 => span_of::<V, InF16>(&block, span, scores, out),
+        match block.layer.shape.format {
+            KvFormat::F32 => span_of::<V, InFloats<InF32>>(&block, span, scores, out),
+            KvFormat::F16 => span_of::<V, InFloats<InF16>>(&block, span, scores, out),
+            KvFormat::Bf16 => span_of::<V, InFloats<InBf16>>(&block, span, scores, out),
+            KvFormat::Q8_0 => span_of::<V, InBlocks<Bytes>>(&block, span, scores, out),
+            KvFormat::Q4_0 => span_of::<V, InBlocks<Nibbles>>(&block, span, scores, out),
         }
     }
 }
 
+/// How the keys and values of a chunk are multiplied, by how they are stored. Queries are `q .. q + M`.
+pub(super) trait Cached {
+    /// Products of queries and keys, a chunk for each query.
+    ///
+    /// # Safety
+    /// The pages are written; `scores` holds the chunks.
+    unsafe fn scores<V: WordProducts, const M: usize>(
+        block: &Block<'_>,
+        keys: &Heads,
+        values: &Heads,
+        q: usize,
+        scores: *mut f32,
+    );
+
+    /// `out = out * factor + probabilities x values` for the first `tokens` of the chunk.
+    ///
+    /// # Safety
+    /// As above; probabilities of a page behind the last token are zero.
+    unsafe fn add_values<V: WordProducts, const M: usize>(
+        values: &Heads,
+        tokens: usize,
+        factors: &[V::F; M],
+        scores: *const f32,
+        q: usize,
+        out: Partial,
+    );
+}
+
 #[inline(always)]
-unsafe fn span_of<V: Vector, S: Stored>(
+unsafe fn span_of<V: WordProducts, C: Cached>(
     block: &Block<'_>,
     span: usize,
     scores: *mut f32,
@@ -109,19 +177,19 @@ unsafe fn span_of<V: Vector, S: Stored>(
         out.clear(queries);
         for chunk in from..to {
             let start = chunk * CHUNK;
-            let keys = Heads::of::<S>(block, block.layer.keys, shape.key_head(), start);
-            let values = Heads::of::<S>(block, block.layer.values, shape.value_head(), start);
+            let keys = Heads::of(block, block.layer.keys, shape.key_head(), start);
+            let values = Heads::of(block, block.layer.values, shape.value_head(), start);
             let mut q = 0;
             while V::ATTN_ROWS >= 4 && queries - q >= 4 {
-                chunk_of::<V, S, 4>(block, &keys, &values, start, q, scores, out);
+                chunk_of::<V, C, 4>(block, &keys, &values, start, q, scores, out);
                 q += 4;
             }
             while V::ATTN_ROWS >= 2 && queries - q >= 2 {
-                chunk_of::<V, S, 2>(block, &keys, &values, start, q, scores, out);
+                chunk_of::<V, C, 2>(block, &keys, &values, start, q, scores, out);
                 q += 2;
             }
             while q < queries {
-                chunk_of::<V, S, 1>(block, &keys, &values, start, q, scores, out);
+                chunk_of::<V, C, 1>(block, &keys, &values, start, q, scores, out);
                 q += 1;
             }
         }
@@ -130,20 +198,20 @@ unsafe fn span_of<V: Vector, S: Stored>(
 
 /// Where the pages of a chunk, and of the next, hold the keys or values of a block's head. Pages past the end repeat
 /// the last one; their scores are masked.
-struct Heads {
-    now: [*const u8; CHUNK_PAGES],
-    next: [*const u8; CHUNK_PAGES],
+pub(super) struct Heads {
+    pub(super) now: [*const u8; CHUNK_PAGES],
+    pub(super) next: [*const u8; CHUNK_PAGES],
     /// Lanes of a row, where there are rows.
-    row: usize,
+    pub(super) row: usize,
 }
 
 impl Heads {
     #[inline(always)]
-    fn of<S: Stored>(block: &Block<'_>, pool: *const u8, head_words: usize, start: usize) -> Self {
+    fn of(block: &Block<'_>, pool: *const u8, head_bytes: usize, start: usize) -> Self {
         let last = (block.position + block.rows - 1) / PAGE_TOKENS;
         let head = |p: usize| {
             let page = block.pages[(start / PAGE_TOKENS + p).min(last)] as usize;
-            let head = block.kv_head() * head_words * S::BYTES;
+            let head = block.kv_head() * head_bytes;
             pool.wrapping_add(page * block.layer.page_bytes + head)
         };
         Self {
@@ -155,7 +223,7 @@ impl Heads {
 
     /// The first queries' pass over a page asks for the same place in the next chunk's page.
     #[inline(always)]
-    fn ask(&self, p: usize, at: usize, q: usize) {
+    pub(super) fn ask(&self, p: usize, at: usize, q: usize) {
         if q == 0 && at.is_multiple_of(64) {
             ask_for::<true>(self.next[p].addr() + at);
         }
@@ -164,7 +232,7 @@ impl Heads {
 
 /// One chunk for queries `q .. q + M`.
 #[inline(always)]
-unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
+unsafe fn chunk_of<V: WordProducts, C: Cached, const M: usize>(
     block: &Block<'_>,
     keys: &Heads,
     values: &Heads,
@@ -177,95 +245,12 @@ unsafe fn chunk_of<V: Vector, S: Stored, const M: usize>(
     let tokens = (last + 1 - start).min(CHUNK);
     // SAFETY: the caller's duty.
     unsafe {
-        match block.layer.shape.of_keys {
-            true => dot_rows::<V, S, M>(block, values, q, scores),
-            false => dot_keys::<V, S, M>(block, keys, q, scores),
-        }
+        C::scores::<V, M>(block, keys, values, q, scores);
         let mut scaled = [V::splat(1.0); M];
         for (m, scaled) in scaled.iter_mut().enumerate() {
             *scaled = softmax::<V>(block, start, q + m, scores.add(m * CHUNK), out);
         }
-        let vectors = out.padded / LANES;
-        let mut d = 0;
-        while vectors - d >= 4 {
-            add_values::<V, S, M, 4>(values, tokens, d, &scaled, scores, q, out);
-            d += 4;
-        }
-        while d < vectors {
-            add_values::<V, S, M, 1>(values, tokens, d, &scaled, scores, q, out);
-            d += 1;
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
-    block: &Block<'_>,
-    keys: &Heads,
-    q: usize,
-    scores: *mut f32,
-) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
-        let mut sums = [[V::splat(0.0); CHUNK_PAGES]; M];
-        for d in 0..block.layer.shape.head_dim {
-            let k: [V::F; CHUNK_PAGES] =
-                std::array::from_fn(|p| S::load::<V>(keys.now[p].add(d * LANES * S::BYTES)));
-            (0..CHUNK_PAGES).for_each(|p| keys.ask(p, d * LANES * S::BYTES, q));
-            for m in 0..M {
-                let x = V::splat(*qs[m].add(d));
-                for p in 0..CHUNK_PAGES {
-                    sums[m][p] = V::fma(k[p], x, sums[m][p]);
-                }
-            }
-        }
-        for m in 0..M {
-            for p in 0..CHUNK_PAGES {
-                V::store(scores.add(m * CHUNK + p * LANES), sums[m][p]);
-            }
-        }
-    }
-}
-
-/// Scores of keys that lie in rows: a sum over lanes for each.
-#[inline(always)]
-unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
-    block: &Block<'_>,
-    rows: &Heads,
-    q: usize,
-    scores: *mut f32,
-) {
-    const TOKENS: usize = 4;
-    let (lanes, row) = (block.layer.shape.head_dim, rows.row);
-    // SAFETY: the caller's duty; what a row is padded with is never written, and zero.
-    unsafe {
-        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
-        for (p, page) in rows.now.iter().enumerate() {
-            for t in (0..LANES).step_by(TOKENS) {
-                let mut sums = [[V::splat(0.0); TOKENS]; M];
-                for d in (0..lanes).step_by(LANES) {
-                    let k: [V::F; TOKENS] = std::array::from_fn(|i| {
-                        S::load::<V>(page.add(((t + i) * row + d) * S::BYTES))
-                    });
-                    (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * row + d) * S::BYTES, q));
-                    for m in 0..M {
-                        let x = match lanes - d {
-                            left if left < LANES => V::load_part(qs[m].add(d), left),
-                            _ => V::load(qs[m].add(d)),
-                        };
-                        for i in 0..TOKENS {
-                            sums[m][i] = V::fma(k[i], x, sums[m][i]);
-                        }
-                    }
-                }
-                for m in 0..M {
-                    for i in 0..TOKENS {
-                        *scores.add(m * CHUNK + p * LANES + t + i) = V::sum(sums[m][i]);
-                    }
-                }
-            }
-        }
+        C::add_values::<V, M>(values, tokens, &scaled, scores, q, out);
     }
 }
 
@@ -328,49 +313,6 @@ unsafe fn softmax<V: Vector>(
     }
 }
 
-/// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
-#[inline(always)]
-unsafe fn add_values<V: Vector, S: Stored, const M: usize, const D: usize>(
-    values: &Heads,
-    tokens: usize,
-    d: usize,
-    factors: &[V::F; M],
-    scores: *const f32,
-    q: usize,
-    out: Partial,
-) {
-    // SAFETY: the caller's duty; tokens past the last position are not read.
-    unsafe {
-        let mut sums = [[V::splat(0.0); D]; M];
-        for m in 0..M {
-            for j in 0..D {
-                let v = V::load(out.values(q + m).add((d + j) * LANES));
-                sums[m][j] = V::mul(v, factors[m]);
-            }
-        }
-        for p in 0..tokens.div_ceil(LANES) {
-            for t in 0..(tokens - p * LANES).min(LANES) {
-                let at = (t * values.row + d * LANES) * S::BYTES;
-                let from = values.now[p].add(at);
-                let v: [V::F; D] =
-                    std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
-                (0..D).for_each(|j| values.ask(p, at + j * LANES * S::BYTES, q));
-                for m in 0..M {
-                    let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));
-                    for j in 0..D {
-                        sums[m][j] = V::fma(weight, v[j], sums[m][j]);
-                    }
-                }
-            }
-        }
-        for m in 0..M {
-            for j in 0..D {
-                V::store(out.values(q + m).add((d + j) * LANES), sums[m][j]);
-            }
-        }
-    }
-}
-
 /// Divides by the sums and writes `[rows, group * head_dim]`.
 ///
 /// # Safety
@@ -385,6 +327,9 @@ pub(super) unsafe fn finish(block: &Block<'_>, from: Partial, out: *mut f32) {
             let out = std::slice::from_raw_parts_mut(out.add(q * lanes), lanes);
             for (o, v) in out.iter_mut().zip(values) {
                 *o = v * by;
+            }
+            if block.layer.shape.blocks.is_some() {
+                rotate_all(out);
             }
         }
     }

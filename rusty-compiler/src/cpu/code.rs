@@ -84,7 +84,7 @@ impl Needs {
             Code::Attend(a) => {
                 if let Anchor::Attention { spec, .. } = &kernel.anchor {
                     let layer = &plan.kv[spec.layer as usize];
-                    let padded = PageShape::of(layer).result;
+                    let padded = PageShape::result_of(layer);
                     self.padded = self.padded.max(padded);
                     self.attention = self.attention.max(a.scratch_words(padded));
                 }

@@ -61,6 +61,8 @@ pub(super) struct Scratch {
     pub(super) panel: Buffer,
     /// Scores, two partials and a block's results.
     pub(super) attention: Buffer,
+    /// Queries of a block, where keys are blocks.
+    pub(super) queries: Inputs,
     /// Tables of adapters that are soon read.
     pub(super) ahead: Ahead,
 }
@@ -76,6 +78,7 @@ impl Scratch {
             + self.inputs.bytes()
             + self.panel.bytes()
             + self.attention.bytes()
+            + self.queries.bytes()
     }
 }
 

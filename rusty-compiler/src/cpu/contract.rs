@@ -6,9 +6,9 @@
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::injection::{Group, Sites, Tile};
+use super::panel::GROUP;
 use super::product::PartCode;
 use super::quantize::{Forms, InputRows, fill_row};
-use super::simd::LANES;
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::{Error, Result};
@@ -22,7 +22,7 @@ const FLOAT_BLOCK_ROWS: usize = 24;
 /// Strips of a kernel per thread, where they are not widest: each ends a stream that memory was asked for ahead of, so few are
 /// faster, as long as threads end together.
 const PIECES: usize = 4;
-/// Widest strip.
+/// Widest strip. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
 pub(super) const STRIP: usize = 128;
 
 /// Parts and tails that belong together.
@@ -92,8 +92,8 @@ impl Contract {
         let mut bundles = bundle(plan, kernel, weights)?;
         let width: usize = bundles.iter().map(|b| b.width).sum();
         let strip = (width / (threads * PIECES))
-            .next_multiple_of(LANES)
-            .clamp(LANES, STRIP);
+            .next_multiple_of(GROUP)
+            .clamp(GROUP, STRIP);
         for b in &mut bundles {
             b.strips = b.width.div_ceil(strip);
         }

@@ -1,44 +1,27 @@
 //! A plan bound to the CPU.
 
 use super::adapters::SlotTable;
-use super::attend::{Attend, most_spans};
 use super::body::RopeRows;
 use super::code::{Code, Needs, code, link};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
-use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
 use super::kv::{self, KvPool};
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
-use super::prefetch::Ahead;
 use super::quantize::Inputs;
-use super::registers::Registers;
-use super::simd::{LANES, Level};
-use super::weights::{Matrix, Weights};
+use super::simd::Level;
+use super::weights::Weights;
+use super::working_memory::WorkingMemory;
 use crate::plan::Plan;
 use crate::slots::{KvPrefix, PrefixLayer, SlotData, SlotId};
 use crate::step::{
     BindOptions, Executable, MemoryUse, RowResult, Step, StepLimits, StepOutput, Want,
 };
 use crate::{Error, PAGE_TOKENS, Result};
-use rusty_backend::{CpuDevice, Isa};
+use rusty_backend::{CpuDevice, Isa, Target};
 use rusty_graph::{Dim, SymId};
 use rusty_loader::ModelFile;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Most memory for the partial results of attention spans.
-const PARTIAL_BYTES: usize = 16 << 20;
-
-/// What all threads share beside the weights.
-struct Memory {
-    arena: Buffer,
-    inputs: Inputs,
-    gained: Vec<Inputs>,
-    lows: Buffer,
-    partials: Buffer,
-    ropes: Vec<Buffer>,
-    scratch: Vec<Mutex<Scratch>>,
-}
+use std::sync::{Arc, PoisonError};
 
 /// A plan bound to weights and the CPU's threads.
 pub struct CpuExecutable {
@@ -48,7 +31,7 @@ pub struct CpuExecutable {
     weights: Weights,
     codes: Vec<Code>,
     counters: Vec<AtomicUsize>,
-    memory: Memory,
+    memory: WorkingMemory,
     kv: KvPool,
     pages: u32,
     slots: SlotTable,
@@ -96,20 +79,8 @@ impl CpuExecutable {
             codes.push(code);
         }
         link(&mut codes);
-        let asked = plan
-            .kv_bytes_per_token(options.kv.bytes() as u64)
-            .saturating_mul(u64::from(options.pages) * PAGE_TOKENS as u64);
-        if asked > target.memory_bytes {
-            return Err(Error::Device(rusty_backend::Error::OutOfMemory {
-                device: target.name.clone(),
-                owner: format!("keys and values of {} pages", options.pages),
-                asked,
-                used: 0,
-                limit: target.memory_bytes,
-            }));
-        }
-        let kv = KvPool::new(&plan.kv, options.pages, options.kv);
-        let memory = Memory::new(&plan, &needs, &weights, threads, options.pages);
+        let kv = reserve(&plan, target, options)?;
+        let memory = WorkingMemory::new(&plan, &needs, &weights, threads, &kv);
         let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
         Ok(Self {
             level,
@@ -333,51 +304,29 @@ impl Executable for CpuExecutable {
     }
 }
 
-impl Memory {
-    fn new(plan: &Plan, needs: &Needs, weights: &Weights, threads: usize, pages: u32) -> Self {
-        let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
-        let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
-        let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
-            match weights.matrix_of(rusty_graph::WeightId(i as u32))? {
-                Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
-                _ => None,
-            }
-        });
-        let panel = panel.max().unwrap_or(0);
-        let scratch = || Scratch {
-            regs: Registers::new(needs.ops, needs.lanes),
-            tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
-            results: vec![std::ptr::null(); needs.parts],
-            inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts),
-            panel: Buffer::new(panel),
-            attention: Buffer::words(needs.attention),
-            ahead: Ahead::default(),
-        };
-        let spans = most_spans(pages as usize * PAGE_TOKENS);
-        let partials = 4 * threads * Attend::partial_words(needs.padded, spans) * 4;
-        let largest = selected * threads * size_of::<(f32, u32)>();
-        let rope = |dims: u32| Buffer::words(rows * dims as usize);
-        Self {
-            arena: Buffer::new(plan.arena_bytes as usize),
-            inputs: Inputs::new(rows, needs.k, needs.starts),
-            gained: vec![],
-            lows: Buffer::new(0),
-            partials: Buffer::new(partials.min(PARTIAL_BYTES).max(largest)),
-            ropes: plan.ropes.iter().map(|r| rope(r.dims)).collect(),
-            scratch: (0..threads).map(|_| Mutex::new(scratch())).collect(),
-        }
+/// Pages for a plan's keys and values.
+fn reserve(plan: &Plan, target: &Target, options: &BindOptions) -> Result<KvPool> {
+    let asked = plan
+        .kv_bytes_per_token(options.kv)
+        .saturating_mul(u64::from(options.pages) * PAGE_TOKENS as u64);
+    if asked > target.memory_bytes {
+        return Err(Error::Device(rusty_backend::Error::OutOfMemory {
+            device: target.name.clone(),
+            owner: format!("keys and values of {} pages", options.pages),
+            asked,
+            used: 0,
+            limit: target.memory_bytes,
+        }));
     }
-
-    fn bytes(&self) -> usize {
-        let scratch = |s: &Mutex<Scratch>| s.lock().unwrap_or_else(PoisonError::into_inner).bytes();
-        self.arena.bytes()
-            + self.inputs.bytes()
-            + self.gained.iter().map(Inputs::bytes).sum::<usize>()
-            + self.lows.bytes()
-            + self.partials.bytes()
-            + self.ropes.iter().map(Buffer::bytes).sum::<usize>()
-            + self.scratch.iter().map(scratch).sum::<usize>()
-    }
+    KvPool::new(&plan.kv, options.pages, options.kv).ok_or_else(|| Error::Target {
+        target: target.name.clone(),
+        kernel: "attention".into(),
+        reason: format!(
+            "{} keys and values need heads of whole blocks of 32 lanes, and values of their own; \
+             this model's are not: take f16",
+            options.kv.name()
+        ),
+    })
 }
 
 /// Consecutive rows of one sequence.

@@ -4,7 +4,7 @@
 //! lanes at the end; that order is the same for every tile shape. Weights are converted in registers: F16, BF16, and
 //! blocks of small floats with a scale, whose levels no byte could hold.
 
-use super::prefetch::{Ahead, ask_stream};
+use super::prefetch::{Ahead, STREAM, ask_lines};
 use super::quantize::InputRows;
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
@@ -303,7 +303,10 @@ unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
         while i < whole {
             // Of the first rows' pass over the weights: their next tile lies behind this one.
             if r == 0 && S::offset(i) / 64 != S::offset(i + LANES) / 64 {
-                ask_stream(w.at.wrapping_add(c * row_bytes + N * S::offset(i)), N);
+                ask_lines(
+                    w.at.wrapping_add(STREAM + c * row_bytes + N * S::offset(i)),
+                    N,
+                );
             }
             if i.is_multiple_of(SEGMENT) {
                 ahead.step();

@@ -17,7 +17,7 @@ pub(super) trait Form {
 macro_rules! kernels {
     ($($name:ident: $codes:ident $width:ident, $decoding:ident, $scaling:ident;)*) => {
         $(
-            struct $name;
+            pub(super) struct $name;
             impl Form for $name {
                 type Codes = $codes;
                 const DECODING: Decoding = Decoding::$decoding;

@@ -15,7 +15,7 @@ use crate::delta_table::PANEL;
 
 const BLOCK: usize = InQ8::BYTES;
 /// Largest word.
-const WORD: f32 = 32767.0;
+pub(super) const WORD: f32 = 32767.0;
 
 /// `A x` in integers, two blocks at a time, eight lanes each.
 pub(super) struct Integers;

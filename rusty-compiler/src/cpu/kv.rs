@@ -3,21 +3,24 @@
 //! A page holds all layers of its tokens, one after the other, so that a short sequence touches little memory. Keys lie
 //! transposed within a layer's part, `[kv_head][head_dim][16]`, so that one vector holds the same dimension
 //! of sixteen tokens and scores need no sum over lanes; values lie behind them, `[kv_head][16][head_dim]`, rows padded to
-//! a vector. Pages are resident once they are written. In half precision, values beyond its range are
-//! clamped, so that a stored page is always finite.
-//!
-//! Where values are lanes of the keys, there are rows only, laid out as values are.
+//! a vector. Where values are lanes of the keys, there are rows only, laid out as values are. The block formats lie as
+//! [`super::kv_blocks`] says. Pages are resident once they are written. In half precision and in blocks, values beyond
+//! half precision's range are clamped, so that a stored page is always finite.
 
+use super::kv_blocks::{self, BlockPlace, KvBlocks};
 use super::memory::Buffer;
 use super::simd::{LANES, Vector, per_isa};
 use crate::step::KvFormat;
+use half::bf16;
 use rusty_graph::{AttentionValues, KvLayer};
+
+/// Largest value in half precision.
+pub(super) const LARGEST: f32 = 65504.0;
 
 /// Keys and values of all layers.
 pub(super) struct KvPool {
     memory: Buffer,
     layers: Vec<LayerPart>,
-    format: KvFormat,
     pages: usize,
     page_bytes: usize,
 }
@@ -41,36 +44,61 @@ pub(super) struct PageShape {
     pub(super) result: usize,
     /// Whether values are the first lanes of keys.
     pub(super) of_keys: bool,
+    pub(super) format: KvFormat,
+    /// How heads lie in a block format.
+    pub(super) blocks: Option<KvBlocks>,
 }
 
 impl PageShape {
-    /// Extents of a layer's part of a page.
-    pub(super) fn of(layer: &KvLayer) -> Self {
+    /// Extents of a layer's part of a page; none where the layer cannot be stored in that format.
+    pub(super) fn of(layer: &KvLayer, format: KvFormat) -> Option<Self> {
         let head_dim = layer.head_dim as usize;
-        let (result, of_keys) = match layer.values {
-            AttentionValues::Own => (head_dim, false),
-            AttentionValues::OfKeys(lanes) => (lanes as usize, true),
+        let of_keys = layer.values != AttentionValues::Own;
+        let blocks = match format.block_lanes() {
+            1 => None,
+            _ if of_keys => return None,
+            _ => Some(KvBlocks::of(format, head_dim)?),
         };
-        Self {
+        Some(Self {
             kv_heads: layer.kv_heads as usize,
             head_dim,
             padded: head_dim.next_multiple_of(LANES),
-            result: result.next_multiple_of(LANES),
+            result: Self::result_of(layer),
             of_keys,
-        }
+            format,
+            blocks,
+        })
     }
 
-    /// Values of one head's keys in a page.
+    /// Lanes of a head's result, rounded up to a vector.
+    pub(super) fn result_of(layer: &KvLayer) -> usize {
+        let lanes = match layer.values {
+            AttentionValues::Own => layer.head_dim,
+            AttentionValues::OfKeys(lanes) => lanes,
+        };
+        (lanes as usize).next_multiple_of(LANES)
+    }
+
+    /// Bytes of one head's keys in a page.
     pub(super) fn key_head(&self) -> usize {
-        match self.of_keys {
-            true => 0,
-            false => self.head_dim * LANES,
+        match self.blocks {
+            Some(blocks) => blocks.key_head(),
+            None if self.of_keys => 0,
+            None => self.head_dim * LANES * self.value_bytes(),
         }
     }
 
-    /// Values of one head's values in a page.
+    /// Bytes of one head's values in a page.
     pub(super) fn value_head(&self) -> usize {
-        self.padded * LANES
+        match self.blocks {
+            Some(blocks) => blocks.value_head(),
+            None => self.padded * LANES * self.value_bytes(),
+        }
+    }
+
+    /// Bytes of a value that stands alone.
+    fn value_bytes(&self) -> usize {
+        self.format.bytes(1) as usize
     }
 }
 
@@ -83,31 +111,44 @@ pub(super) struct LayerView {
     /// From a page to the next.
     pub(super) page_bytes: usize,
     pub(super) shape: PageShape,
-    pub(super) format: KvFormat,
 }
 
 impl KvPool {
-    /// Pages for all layers.
-    pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Self {
+    /// Pages for all layers; none where a layer cannot be stored in that format.
+    pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Option<Self> {
         let pages = pages as usize;
         let mut page_bytes = 0;
-        let mut place = |words: usize| {
+        let mut place = |bytes: usize| {
             let at = page_bytes;
-            page_bytes += (words * format.bytes()).next_multiple_of(64);
+            page_bytes += bytes.next_multiple_of(64);
             at
         };
-        let layers = layers.iter().map(PageShape::of).map(|shape| LayerPart {
-            keys: place(shape.kv_heads * shape.key_head()),
-            values: place(shape.kv_heads * shape.value_head()),
-            shape,
-        });
-        Self {
-            layers: layers.collect(),
+        let part = |layer| {
+            let shape = PageShape::of(layer, format)?;
+            Some(LayerPart {
+                keys: place(shape.kv_heads * shape.key_head()),
+                values: place(shape.kv_heads * shape.value_head()),
+                shape,
+            })
+        };
+        let layers = layers.iter().map(part).collect::<Option<_>>()?;
+        Some(Self {
+            layers,
             memory: Buffer::new(pages * page_bytes),
-            format,
             pages,
             page_bytes,
-        }
+        })
+    }
+
+    /// Number of pages.
+    pub(super) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Lanes of the widest head that is stored in blocks; 0 where none is.
+    pub(super) fn block_lanes(&self) -> usize {
+        let blocks = self.layers.iter().filter_map(|l| l.shape.blocks);
+        blocks.map(|b| b.panel.k).max().unwrap_or(0)
     }
 
     /// Bytes of all pages.
@@ -123,7 +164,6 @@ impl KvPool {
             values: self.memory.ptr().wrapping_add(l.values),
             page_bytes: self.page_bytes,
             shape: l.shape,
-            format: self.format,
         }
     }
 
@@ -145,25 +185,45 @@ impl KvPool {
     pub(super) fn place(&self, layer: u32, key: bool, page: u32, token: usize) -> Place {
         let l = &self.layers[layer as usize];
         let s = l.shape;
-        let (part, head, lane, at) = if key && !s.of_keys {
-            (l.keys, s.key_head(), LANES, token)
-        } else {
-            (l.values, s.value_head(), 1, token * s.padded)
+        let transposed = key && !s.of_keys;
+        let (part, head) = match transposed {
+            true => (l.keys, s.key_head()),
+            false => (l.values, s.value_head()),
         };
         let first = page as usize * self.page_bytes + part;
-        Place {
-            at: (self.memory.ptr()).wrapping_add(first + at * self.format.bytes()),
+        let at = self.memory.ptr().wrapping_add(first);
+        if let Some(blocks) = s.blocks {
+            return Place::Blocks(BlockPlace {
+                at,
+                token,
+                key,
+                blocks,
+            });
+        }
+        let (token, lane) = match transposed {
+            true => (token, LANES),
+            false => (token * s.padded, 1),
+        };
+        Place::Floats(FloatPlace {
+            at: at.wrapping_add(token * s.value_bytes()),
             head_dim: s.head_dim,
             head,
-            lane,
-            format: self.format,
-        }
+            lane: lane * s.value_bytes(),
+            format: s.format,
+        })
     }
 }
 
-/// Where the lanes of one token lie in a page: lane `i` at `i / head_dim * head + i % head_dim * lane`.
+/// Where the lanes of one token lie in a page.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) enum Place {
+    Floats(FloatPlace),
+    Blocks(BlockPlace),
+}
+
+/// Lane `i` at byte `i / head_dim * head + i % head_dim * lane`.
+#[derive(Clone, Copy)]
+pub(super) struct FloatPlace {
     at: *mut u8,
     head_dim: usize,
     head: usize,
@@ -172,7 +232,7 @@ pub(super) struct Place {
 }
 
 per_isa! {
-    /// Stores lanes `first .. first + count` of a token.
+    /// Stores lanes `first .. first + count` of a token; they are whole blocks where the format has blocks.
     ///
     /// # Safety
     /// The lanes are inside the layer's width and only this thread writes them.
@@ -181,8 +241,18 @@ per_isa! {
 
 #[inline(always)]
 unsafe fn store_with<V: Vector>(place: Place, first: usize, count: usize, from: *const f32) {
-    const LARGEST: f32 = 65504.0;
-    let mut head = first / place.head_dim;
+    // SAFETY: the caller's duty.
+    unsafe {
+        match place {
+            Place::Floats(place) => store_floats::<V>(place, first, count, from),
+            Place::Blocks(place) => kv_blocks::store::<V>(place, first, count, from),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn store_floats<V: Vector>(place: FloatPlace, first: usize, count: usize, from: *const f32) {
+    let mut at = place.at.wrapping_add(first / place.head_dim * place.head);
     let mut dim = first % place.head_dim;
     let mut i = 0;
     // SAFETY: the caller's duty.
@@ -197,24 +267,32 @@ unsafe fn store_with<V: Vector>(place: Place, first: usize, count: usize, from: 
             let mut halves = [0u16; LANES];
             let mut floats = [0f32; LANES];
             match place.format {
-                KvFormat::F16 => {
-                    let v = V::max(V::min(v, V::splat(LARGEST)), V::splat(-LARGEST));
-                    V::store_f16(halves.as_mut_ptr(), v);
-                }
-                KvFormat::F32 => V::store(floats.as_mut_ptr(), v),
+                KvFormat::F16 => V::store_f16(halves.as_mut_ptr(), clamp::<V>(v)),
+                _ => V::store(floats.as_mut_ptr(), v),
+            }
+            if place.format == KvFormat::Bf16 {
+                halves = floats.map(|v| bf16::from_f32(v).to_bits());
             }
             for j in 0..n {
-                let at = head * place.head + dim * place.lane;
+                let to = at.add(dim * place.lane);
                 match place.format {
-                    KvFormat::F16 => *place.at.cast::<u16>().add(at) = halves[j],
-                    KvFormat::F32 => *place.at.cast::<f32>().add(at) = floats[j],
+                    KvFormat::F32 => *to.cast::<f32>() = floats[j],
+                    _ => *to.cast::<u16>() = halves[j],
                 }
                 dim += 1;
                 if dim == place.head_dim {
-                    (dim, head) = (0, head + 1);
+                    dim = 0;
+                    at = at.wrapping_add(place.head);
                 }
             }
             i += n;
         }
     }
+}
+
+/// The nearest value that half precision holds.
+#[inline(always)]
+pub(super) unsafe fn clamp<V: Vector>(v: V::F) -> V::F {
+    // SAFETY: the caller's duty.
+    unsafe { V::max(V::min(v, V::splat(LARGEST)), V::splat(-LARGEST)) }
 }

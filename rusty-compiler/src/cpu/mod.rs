@@ -20,6 +20,8 @@
 mod adapters;
 mod attend;
 mod attention;
+mod attention_blocks;
+mod attention_floats;
 mod block_rows;
 mod body;
 mod code;
@@ -34,6 +36,7 @@ mod injection;
 mod int8_table;
 mod kind;
 mod kv;
+mod kv_blocks;
 mod lanes;
 mod largest;
 mod low_rank;
@@ -48,12 +51,14 @@ mod product;
 mod quads;
 mod quantize;
 mod registers;
+mod rotation;
 mod rows;
 mod simd;
 mod site_tables;
 mod stored_panel;
 mod tile;
 mod weights;
+mod working_memory;
 
 #[cfg(test)]
 mod tests;

@@ -13,13 +13,13 @@ const LINE: usize = 64;
 
 /// How far ahead of its use a stream of weights is asked for: more than memory's latency times a core's
 /// share of its bandwidth, less than half of the first-level cache.
-const STREAM: usize = 12 << 10;
+pub(super) const STREAM: usize = 12 << 10;
 
-/// Asks for `lines` lines that come [`STREAM`] bytes after `at`.
+/// Asks for `lines` lines from `at` on, which are soon read.
 #[inline(always)]
-pub(super) fn ask_stream(at: *const u8, lines: usize) {
+pub(super) fn ask_lines(at: *const u8, lines: usize) {
     for line in 0..lines {
-        ask_for::<true>(at.addr() + STREAM + line * LINE);
+        ask_for::<true>(at.addr() + line * LINE);
     }
 }
 

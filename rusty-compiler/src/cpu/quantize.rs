@@ -151,8 +151,12 @@ per_isa! {
     pub(super) fn fill_row(rows: InputRows, row: usize, x: *const f32, k: usize, forms: Forms) = fill_row_with
 }
 
+/// [`fill_row`] inside a kernel.
+///
+/// # Safety
+/// As there.
 #[inline(always)]
-unsafe fn fill_row_with<V: Vector>(
+pub(super) unsafe fn fill_row_with<V: Vector>(
     rows: InputRows,
     row: usize,
     x: *const f32,

@@ -8,7 +8,7 @@ use super::forms::Form;
 use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
 use super::panel::PanelLayout;
-use super::prefetch::{Ahead, ask_stream};
+use super::prefetch::{Ahead, STREAM, ask_lines};
 use super::quantize::InputRows;
 use super::simd::{Vector, per_isa};
 
@@ -29,8 +29,8 @@ pub(super) struct Panel {
     start: usize,
     /// Bytes of the whole panel per group.
     group_bytes: usize,
-    /// Whether to ask for what follows the panel.
-    streams: bool,
+    /// What is asked for meanwhile, as many bytes as the panel has; null: nothing.
+    next: *const u8,
 }
 
 impl Panel {
@@ -49,24 +49,26 @@ impl Panel {
             },
             start,
             group_bytes: layout.panel_bytes() / layout.groups(),
-            streams: true,
+            next: at.wrapping_add(STREAM),
         }
     }
 
     /// A panel that the matrix's other panels do not follow.
     pub(super) fn alone(self) -> Self {
-        Self {
-            streams: false,
-            ..self
-        }
+        self.followed_by(std::ptr::null())
     }
 
-    /// Asks for the `lines` lines that come where group `g` is now. All parts of a panel lie in one run, so the
+    /// A panel after which the one at `next` is read; null: none.
+    pub(super) fn followed_by(self, next: *const u8) -> Self {
+        Self { next, ..self }
+    }
+
+    /// Asks for the `lines` lines of what comes next that lie where group `g` is now. All parts of a panel lie in one run, so the
     /// groups together ask for whole panels.
     #[inline(always)]
     pub(super) fn ask(&self, g: usize, lines: usize) {
-        if self.streams {
-            ask_stream(self.codes.wrapping_add(g * self.group_bytes), lines);
+        if !self.next.is_null() {
+            ask_lines(self.next.wrapping_add(g * self.group_bytes), lines);
         }
     }
 }
@@ -100,17 +102,17 @@ unsafe fn multiply_with<V: Vector, F: Form>(
         while V::QUANT_ROWS >= 8 && rows - r >= 8 {
             tile::<V, F, 8>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 8;
-            panel.streams = false;
+            panel.next = std::ptr::null();
         }
         while V::QUANT_ROWS >= 4 && rows - r >= 4 {
             tile::<V, F, 4>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 4;
-            panel.streams = false;
+            panel.next = std::ptr::null();
         }
         while V::QUANT_ROWS >= 2 && rows - r >= 2 {
             tile::<V, F, 2>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 2;
-            panel.streams = false;
+            panel.next = std::ptr::null();
         }
         while r < rows {
             tile::<V, F, 1>(panel, x, first + r, out.add(r * stride), stride, ahead);
@@ -119,8 +121,12 @@ unsafe fn multiply_with<V: Vector, F: Form>(
     }
 }
 
+/// The products of `M` rows from `first` on.
+///
+/// # Safety
+/// As [`multiply`].
 #[inline(always)]
-unsafe fn tile<V: Vector, F: Form, const M: usize>(
+pub(super) unsafe fn tile<V: Vector, F: Form, const M: usize>(
     panel: Panel,
     x: InputRows,
     first: usize,

@@ -3,10 +3,11 @@
 mod recording;
 
 use super::adapters::Pool;
+use super::kernels::page_words::PageWords;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
 use super::prepare::{
-    arena_bytes, caches, compile, page_bytes, page_words, tile_rows, vector_weights,
+    arena_bytes, caches, compile, page_bytes, page_format, page_words, tile_rows, vector_weights,
 };
 use super::stage::Stage;
 use super::text::KernelSpec;
@@ -41,6 +42,7 @@ pub struct GpuExecutable {
     picks: DeviceBuffer,
     dummies: [DeviceBuffer; 3],
     kv: Vec<DeviceBuffer>,
+    pages: PageWords,
     /// By stage; empty where adapters cannot act.
     pools: Vec<Option<Pool>>,
     attached: Vec<(SlotId, Arc<SlotData>)>,
@@ -64,12 +66,13 @@ impl GpuExecutable {
         device: Arc<dyn GpuDevice>,
         options: BindOptions,
     ) -> Result<Self> {
+        let pages = page_format(device.target(), &options)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
         let lowering = Lowering {
             plan: &plan,
             target: device.target(),
-            kv: options.kv,
+            kv: pages,
             adapters: options.slots > 0,
             vectors: &places,
         };
@@ -104,7 +107,8 @@ impl GpuExecutable {
                 other(256, "no adapters")?,
             ],
             tile_rows: tile_rows(&stages),
-            kv: caches(&plan, &*device, &options)?,
+            kv: caches(&plan, &*device, pages, options.pages)?,
+            pages,
             stages,
             pipelines,
             pools,
@@ -278,7 +282,7 @@ impl Executable for GpuExecutable {
     fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
         prefix.check_pages(pages, self.options.pages, &self.plan.kv)?;
         for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
-            let size = page_bytes(&self.plan, layer, &self.options);
+            let size = page_bytes(&self.plan, layer, self.pages);
             let width = keys.len() / prefix.tokens.max(1) as usize;
             for (index, page) in pages
                 .iter()
@@ -288,7 +292,7 @@ impl Executable for GpuExecutable {
                 let from = index * PAGE_TOKENS * width;
                 let rows =
                     |all: &[f32]| all[from..all.len().min(from + PAGE_TOKENS * width)].to_vec();
-                let words = page_words(&rows(keys), &rows(values), width, self.options.kv);
+                let words = page_words(&rows(keys), &rows(values), width, self.pages);
                 debug_assert_eq!(words.len() as u64 * 4, size);
                 self.device.write(
                     &self.kv[layer],
@@ -308,7 +312,7 @@ impl Executable for GpuExecutable {
             )));
         }
         for (layer, buffer) in self.kv.iter().enumerate() {
-            let bytes = page_bytes(&self.plan, layer, &self.options);
+            let bytes = page_bytes(&self.plan, layer, self.pages);
             let at = |page: u32| u64::from(page) * bytes;
             if from != to {
                 self.device.copy(buffer, at(from), buffer, at(to), bytes)?;

@@ -4,6 +4,7 @@ use super::kernels::body::{Place, Program, Source};
 use super::kernels::choose::ChooseConfig;
 use super::kernels::delta::{Adapters, ShrinkConfig};
 use super::kernels::env::header;
+use super::kernels::page_words::PageWords;
 use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
@@ -12,7 +13,7 @@ use super::stage::{Grid, Scalars, Stage, Template, When, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
-use crate::{Error, KvFormat, Result};
+use crate::{Error, Result};
 use rusty_backend::{DeviceBuffer, Target};
 use rusty_graph::WeightId;
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use std::collections::HashMap;
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
     pub target: &'a Target,
-    pub kv: KvFormat,
+    pub kv: PageWords,
     pub adapters: bool,
     pub vectors: &'a HashMap<WeightId, u32>,
 }

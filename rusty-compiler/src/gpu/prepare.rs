@@ -1,13 +1,14 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
 use super::attention::ATTENTION_ROWS;
-use super::kernels::sink::token_words;
+use super::kernels::page_words::PageWords;
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
-use crate::{BindOptions, Error, KvFormat, PAGE_TOKENS, Result};
+use crate::{BindOptions, Error, PAGE_TOKENS, Result};
+use half::{bf16, f16};
 use rayon::prelude::*;
-use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline};
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Target};
 use rusty_graph::{KvLayer, WeightId};
 use std::collections::{BTreeSet, HashMap};
 
@@ -58,9 +59,9 @@ pub(super) fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
 }
 
 /// Bytes of a page of a layer.
-pub(super) fn page_bytes(plan: &Plan, layer: usize, options: &BindOptions) -> u64 {
+pub(super) fn page_bytes(plan: &Plan, layer: usize, words: PageWords) -> u64 {
     let kv = plan.kv[layer];
-    let words = token_words(kv.key_lanes(), options.kv);
+    let words = words.token_words(kv.key_lanes());
     u64::from(halves(&kv)) * PAGE_TOKENS as u64 * u64::from(words) * 4
 }
 
@@ -73,19 +74,16 @@ pub(super) fn halves(kv: &KvLayer) -> u32 {
 }
 
 /// A page that holds these tokens' keys and values, rows of `width`, and zeros.
-pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: KvFormat) -> Vec<u32> {
-    let token = token_words(width as u32, kv) as usize;
+pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: PageWords) -> Vec<u32> {
+    let token = kv.token_words(width as u32) as usize;
     let mut words = Vec::with_capacity(2 * PAGE_TOKENS * token);
     for (half, rows) in [keys, values].into_iter().enumerate() {
         for row in rows.chunks_exact(width) {
             let start = words.len();
             match kv {
-                KvFormat::F32 => words.extend(row.iter().map(|v| v.to_bits())),
-                KvFormat::F16 => {
-                    let bits = |v: &f32| u32::from(half::f16::from_f32(*v).to_bits());
-                    let pair = |p: &[f32]| bits(&p[0]) | p.get(1).map_or(0, bits) << 16;
-                    words.extend(row.chunks(2).map(pair));
-                }
+                PageWords::F32 => words.extend(row.iter().map(|v| v.to_bits())),
+                PageWords::F16 => words.extend(pairs(row, |v| f16::from_f32(v).to_bits())),
+                PageWords::Bf16 => words.extend(pairs(row, |v| bf16::from_f32(v).to_bits())),
             }
             words.resize(start + token, 0);
         }
@@ -94,24 +92,43 @@ pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: KvForma
     words
 }
 
+/// Two lanes to a word.
+fn pairs(row: &[f32], bits: impl Fn(f32) -> u16) -> impl Iterator<Item = u32> {
+    let half = move |v: &f32| u32::from(bits(*v));
+    let pairs = row.chunks(2);
+    pairs.map(move |p| half(&p[0]) | p.get(1).map_or(0, &half) << 16)
+}
+
+/// How keys and values lie on a device, which has no kernels for blocks of them.
+pub(super) fn page_format(target: &Target, options: &BindOptions) -> Result<PageWords> {
+    PageWords::of(options.kv).ok_or_else(|| Error::Target {
+        target: target.name.clone(),
+        kernel: "attention".into(),
+        reason: format!(
+            "{} keys and values are for CPUs: take f16 or bf16",
+            options.kv.name()
+        ),
+    })
+}
+
 /// One buffer of pages per layer.
 pub(super) fn caches(
     plan: &Plan,
     device: &dyn GpuDevice,
-    options: &BindOptions,
+    words: PageWords,
+    pages: u32,
 ) -> Result<Vec<DeviceBuffer>> {
     let target = device.target();
     let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
     (0..plan.kv.len())
         .map(|layer| {
-            let bytes = page_bytes(plan, layer, options) * u64::from(options.pages.max(1));
+            let bytes = page_bytes(plan, layer, words) * u64::from(pages.max(1));
             if bytes > limit {
                 return Err(Error::Target {
                     target: target.name.clone(),
                     kernel: format!("keys and values of layer {layer}"),
                     reason: format!(
-                        "{} pages are {bytes} bytes; {limit} fit a binding: use a shorter context",
-                        options.pages
+                        "{pages} pages are {bytes} bytes; {limit} fit a binding: use a shorter context"
                     ),
                 });
             }

@@ -2,17 +2,14 @@
 //! its Vulkan adapter, a software one included.
 
 use crate::golden_paths::golden;
-use rusty_backend::{CpuDevice, Device, DeviceChoice, Isa, WgpuApi};
+use crate::reference::*;
+use rusty_backend::CpuDevice;
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
-    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
+    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
 };
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
-use safetensors::SafeTensors;
-
-/// Rows that may want logits in one step.
-const SELECTED: usize = 64;
 
 /// Models whose weights are floats.
 const FLOAT_MODELS: [&str; 21] = [
@@ -55,126 +52,6 @@ fn quantized() -> Vec<(String, String)> {
     }
     assert!(files.len() >= 26, "{files:?}");
     files
-}
-
-struct Expected(Vec<u8>);
-
-impl Expected {
-    fn read(folder: &str) -> Self {
-        Self(std::fs::read(golden(folder).join("expected.safetensors")).expect("expected"))
-    }
-
-    fn ids(&self, name: &str) -> Option<Vec<u32>> {
-        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
-        let view = all.tensor(name).ok()?;
-        let ids = view.data().as_chunks::<8>().0;
-        Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
-    }
-
-    fn floats(&self, name: &str) -> Vec<f32> {
-        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
-        let view = all.tensor(name).expect(name);
-        let values = view.data().as_chunks::<4>().0;
-        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
-    }
-}
-
-/// Where a model runs.
-#[derive(Clone, Debug)]
-enum On {
-    Cpu(Isa),
-    Gpu(Device),
-}
-
-fn instruction_sets() -> Vec<On> {
-    CpuDevice::runnable().into_iter().map(On::Cpu).collect()
-}
-
-fn vulkan() -> On {
-    let choice = DeviceChoice::Wgpu(WgpuApi::Vulkan);
-    On::Gpu(Device::open(&choice, None).expect("`cargo xtask setup` installs a Vulkan device"))
-}
-
-fn everywhere() -> Vec<On> {
-    instruction_sets().into_iter().chain([vulkan()]).collect()
-}
-
-fn bound(file: &dyn ModelFile, on: &On, kv: KvFormat, threads: usize) -> Box<dyn Executable> {
-    let options = BindOptions {
-        pages: 24,
-        kv,
-        slots: 2,
-    };
-    bound_with(file, on, threads, options)
-}
-
-/// Without the kernels for adapters, which doubles the speed of compiling.
-fn plain(file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
-    let options = BindOptions {
-        pages: 24,
-        kv: KvFormat::F32,
-        slots: 0,
-    };
-    bound_with(file, on, 1, options)
-}
-
-fn bound_with(
-    file: &dyn ModelFile,
-    on: &On,
-    threads: usize,
-    options: BindOptions,
-) -> Box<dyn Executable> {
-    let graph = rusty_graph::arch::build(file).expect("graph");
-    match on {
-        On::Cpu(isa) => {
-            let device = CpuDevice::new(Some(threads));
-            let plan = compile(&graph, device.target()).expect("plan");
-            let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options);
-            Box::new(exe.expect("bind"))
-        }
-        On::Gpu(device) => {
-            let plan = compile(&graph, device.target()).expect("plan");
-            bind(plan, file, device, &options).expect("bind")
-        }
-    }
-}
-
-/// Logits of every position, in chunks of uneven length.
-fn all_logits(exe: &mut dyn Executable, ids: &[u32], chunk: usize, pages: &[u32]) -> Vec<Vec<f32>> {
-    let mut logits = vec![];
-    for (at, tokens) in ids.chunks(chunk).enumerate() {
-        let positions: Vec<u32> = (0..tokens.len()).map(|i| (at * chunk + i) as u32).collect();
-        let sequences = [Sequence {
-            pages,
-            rope_length: ids.len() as u32,
-        }];
-        let step = Step {
-            tokens,
-            positions: &positions,
-            sequence_of: &vec![0; tokens.len()],
-            sequences: &sequences,
-            slots: &vec![SlotId::BASE; tokens.len()],
-            wants: &vec![Want::Logits; tokens.len()],
-        };
-        for (_, result) in exe.run(&step).expect("step").results {
-            match result {
-                RowResult::Logits(l) => logits.push(l),
-                other => panic!("asked for logits, got {other:?}"),
-            }
-        }
-    }
-    logits
-}
-
-fn assert_close(name: &str, have: &[Vec<f32>], want: &[f32], tolerance: f32) {
-    let have: Vec<f32> = have.concat();
-    assert_eq!(have.len(), want.len(), "{name}");
-    let worst = have
-        .iter()
-        .zip(want)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0.0, f32::max);
-    assert!(worst <= tolerance, "{name}: {worst}");
 }
 
 #[test]
@@ -392,40 +269,6 @@ fn many_query_heads_per_key_head_agree_across_devices() {
     };
     let want = logits(&instruction_sets().remove(0)).concat();
     assert_close("Vulkan", &logits(&vulkan()), &want, 1e-3);
-}
-
-/// Half-precision keys and values stay within the stated distance of the reference.
-#[test]
-fn half_precision_cache_is_close() {
-    for (folder, on) in ["models/qwen3-tied", "models/deepseek-v3"]
-        .into_iter()
-        .flat_map(|folder| everywhere().into_iter().map(move |on| (folder, on)))
-    {
-        let file = rusty_loader::open(golden(folder)).expect(folder);
-        let expected = Expected::read(folder);
-        let ids = expected.ids("ids.1").expect("ids");
-        let want = expected.floats("logits.1");
-        let pages: Vec<u32> = (0..24).collect();
-        let mut exe = bound(&*file, &on, KvFormat::F16, 2);
-        let have = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
-        let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
-        for (a, b) in have
-            .iter()
-            .zip(&want)
-            .map(|(a, b)| (f64::from(*a), f64::from(*b)))
-        {
-            apart += (a - b) * (a - b);
-            dot += a * b;
-            a2 += a * a;
-            b2 += b * b;
-        }
-        let rms = (apart / want.len() as f64).sqrt();
-        let cosine = dot / (a2 * b2).sqrt();
-        assert!(
-            rms < 0.05 && cosine > 0.9999,
-            "{folder} {on:?}: rms {rms}, cosine {cosine}"
-        );
-    }
 }
 
 /// The executable's own choice of token follows the reference's greedy run.

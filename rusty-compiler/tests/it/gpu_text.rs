@@ -2,7 +2,6 @@
 
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::{KernelText, Language, Target};
-use rusty_compiler::KvFormat;
 use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
@@ -10,6 +9,7 @@ use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitCon
 use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
+use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
@@ -163,11 +163,20 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
                 },
                 Store {
                     width: 256,
-                    program: rope,
+                    program: rope.clone(),
                     target: Sink::Page {
                         half: 0,
                         halves: 2,
-                        kv: KvFormat::F16,
+                        kv: PageWords::F16,
+                    },
+                },
+                Store {
+                    width: 256,
+                    program: rope,
+                    target: Sink::Page {
+                        half: 1,
+                        halves: 2,
+                        kv: PageWords::Bf16,
                     },
                 },
             ],
@@ -186,7 +195,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         scale: F32::new(0.125),
         window: Some(17),
         softcap: Some(F32::new(30.0)),
-        kv: KvFormat::F16,
+        kv: PageWords::F16,
         arg: 0,
         unit: UnitConfig {
             parts: vec![0],
@@ -208,6 +217,7 @@ fn specs(plane: u32) -> Vec<KernelSpec> {
         shares: 4,
         window: None,
         softcap: None,
+        kv: PageWords::Bf16,
         ..attention.clone()
     };
     for config in [attention, latent] {

@@ -1,9 +1,11 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+mod caches;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;
 mod gpu_text;
 mod long_context;
 mod plans;
+mod reference;
 mod shape_only;

@@ -5,11 +5,14 @@ use crate::PAGE_TOKENS;
 use crate::cpu::attention::{self, Block, SCORE_WORDS};
 use crate::cpu::kv::{self, KvPool};
 use crate::cpu::memory::Buffer;
-use crate::cpu::partial::{self, Partial};
+use crate::cpu::partial::{self, MAX_QUERIES, Partial};
+use crate::cpu::quantize::Inputs;
+use crate::cpu::rotation::rotate_all;
 use crate::cpu::simd::Level;
 use crate::step::KvFormat;
-use half::f16;
+use half::{bf16, f16};
 use rusty_graph::{AttentionSpec, AttentionValues, KvLayer};
+use rusty_loader::{Codec, Format, formats};
 
 struct Case {
     spec: AttentionSpec,
@@ -56,6 +59,17 @@ fn attention_matches_a_plain_softmax() {
         case(spec(8, 1, 64, Some(33), None), 200, 197, KvFormat::F16),
         case(spec(4, 4, 80, Some(5), None), 90, 70, KvFormat::F32),
         case(spec(4, 2, 16, None, None), 2100, 2097, KvFormat::F16),
+        case(spec(4, 2, 48, None, None), 150, 146, KvFormat::Bf16),
+        case(spec(8, 2, 64, None, None), 70, 63, KvFormat::Q8_0),
+        case(
+            spec(4, 4, 96, Some(40), Some(5.0)),
+            200,
+            197,
+            KvFormat::Q8_0,
+        ),
+        shared(spec(8, 1, 32, None, None), 1, 0, KvFormat::Q8_0),
+        case(spec(8, 2, 64, None, None), 70, 63, KvFormat::Q4_0),
+        shared(spec(4, 1, 128, None, None), 1100, 1097, KvFormat::Q4_0),
     ];
     for case in &cases {
         for level in levels() {
@@ -72,6 +86,14 @@ fn check_attention(level: Level, case: &Case) {
     let rounded = |v: Vec<f32>| match case.format {
         KvFormat::F32 => v,
         KvFormat::F16 => v.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
+        KvFormat::Bf16 => v.iter().map(|v| bf16::from_f32(*v).to_f32()).collect(),
+        KvFormat::Q8_0 => in_blocks(&formats::Q8_0, &v),
+        KvFormat::Q4_0 => in_blocks(&formats::Q4_0, &v),
+    };
+    // What queries in bytes may cost.
+    let limit = match case.format.block_lanes() {
+        1 => 2e-5,
+        _ => 4e-3,
     };
     let keys = rounded(noise.floats(case.length * width));
     let values = match s.values {
@@ -86,7 +108,7 @@ fn check_attention(level: Level, case: &Case) {
         head_dim: s.head_dim,
         values: s.values,
     }];
-    let pool = KvPool::new(&layers, used as u32 + 3, case.format);
+    let pool = KvPool::new(&layers, used as u32 + 3, case.format).expect("a layout");
     // Pages in an odd order.
     let pages: Vec<u32> = (0..used).map(|p| (used - 1 - p) as u32 + 2).collect();
     for t in 0..case.length {
@@ -96,8 +118,11 @@ fn check_attention(level: Level, case: &Case) {
         };
         for (key, from) in [(true, &keys), (false, &values)].into_iter().take(stored) {
             let place = pool.place(0, key, pages[t / PAGE_TOKENS], t % PAGE_TOKENS);
-            // Two ranges that cut a head.
-            let cut = width / 2 - 1;
+            // Two ranges that cut a head, but no block.
+            let cut = match case.format.block_lanes() {
+                1 => width / 2 - 1,
+                lanes => width / 2 / lanes as usize * lanes as usize,
+            };
             for (first, count) in [(0, cut), (cut, width - cut)] {
                 let from = from[t * width + first..].as_ptr();
                 // SAFETY: the lanes are inside the layer.
@@ -106,7 +131,10 @@ fn check_attention(level: Level, case: &Case) {
         }
     }
     let group = heads / kv_heads / case.shares;
+    let inputs = Inputs::new(MAX_QUERIES, d, 1);
     let lanes = s.value_dim() as usize;
+    let forms = pool.layer(0).shape.blocks.map(|b| b.forms);
+    let forms = forms.unwrap_or_default();
     for share in 0..heads / group {
         let kv_head = share / case.shares;
         let block = Block {
@@ -118,6 +146,7 @@ fn check_attention(level: Level, case: &Case) {
             rows,
             position: case.first,
             pages: &pages,
+            quantized: inputs.rows(d, forms),
         };
         let padded = block.layer.shape.result;
         let memory = Buffer::words(SCORE_WORDS + 2 * Partial::words(padded));
@@ -131,6 +160,7 @@ fn check_attention(level: Level, case: &Case) {
         // SAFETY: all memory is whole and this thread's.
         unsafe {
             partial(0).clear(block.queries());
+            attention::quantize_queries(level, block);
             for span in block.spans() {
                 attention::attend(level, block, span, memory.floats(), partial(1));
                 partial::merge(partial(0), partial(1), block.queries());
@@ -145,13 +175,25 @@ fn check_attention(level: Level, case: &Case) {
                 for (i, (w, v)) in want.iter().zip(have).enumerate() {
                     let error = (w - f64::from(*v)).abs();
                     assert!(
-                        error < 2e-5,
+                        error < limit,
                         "{level:?} {s:?} row {row} head {h} lane {i}: {error}"
                     );
                 }
             }
         }
     }
+}
+
+/// What a block format keeps of values when their blocks are rotated.
+fn in_blocks(codec: &'static Codec, values: &[f32]) -> Vec<f32> {
+    let format = Format::Blocks(codec);
+    let mut bytes = vec![0; format.row_bytes(values.len())];
+    let mut out = values.to_vec();
+    rotate_all(&mut out);
+    format.encoder().expect("one").rows(&out, &mut bytes);
+    format.decode_row(&bytes, &mut out);
+    rotate_all(&mut out);
+    out
 }
 
 /// Attention of one query in double precision.

@@ -8,8 +8,8 @@ use super::bits::f16_value;
 use super::body::safe_tanh;
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
-use super::sink::{token_base, token_words};
-use crate::KvFormat;
+use super::page_words::PageWords;
+use super::sink::token_base;
 use crate::plan::F32;
 use cubecl::prelude::*;
 
@@ -44,7 +44,7 @@ pub struct AttentionConfig {
     /// `cap * tanh(score / cap)`.
     pub softcap: Option<F32>,
     /// Storage.
-    pub kv: KvFormat,
+    pub kv: PageWords,
     /// Scalar: arena word of the queries.
     pub arg: usize,
     /// Tails, over the one result.
@@ -72,7 +72,7 @@ impl AttentionConfig {
     }
 
     fn words(&self) -> u32 {
-        token_words(self.kv_heads * self.head_dim, self.kv)
+        self.kv.token_words(self.kv_heads * self.head_dim)
     }
 
     /// Bytes of shared memory.
@@ -211,7 +211,7 @@ fn locate(
 ) {
     let words = comptime!(config.words());
     let halves = comptime!(config.halves());
-    let head = CUBE_POS_Y / config.shares * comptime!(token_words(config.head_dim, config.kv));
+    let head = CUBE_POS_Y / config.shares * comptime!(config.kv.token_words(config.head_dim));
     let mut i = UNIT_POS;
     while i < KEYS {
         let position = min(key + i, end - 1);
@@ -238,16 +238,21 @@ fn locate(
 
 /// A pair of lanes of a key or value that starts at word `at`.
 #[cube]
-fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: KvFormat) -> (f32, f32) {
+fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) -> (f32, f32) {
     match kv {
-        KvFormat::F32 => {
+        PageWords::F32 => {
             let low = words[(at + pair * 2) as usize];
             let high = words[(at + pair * 2 + 1) as usize];
             (f32::reinterpret(low), f32::reinterpret(high))
         }
-        KvFormat::F16 => {
+        PageWords::F16 => {
             let word = words[(at + pair) as usize];
             (f16_value(word & 0xffff), f16_value(word >> 16))
+        }
+        PageWords::Bf16 => {
+            let word = words[(at + pair) as usize];
+            let low = f32::reinterpret(word << 16);
+            (low, f32::reinterpret(word & 0xffff_0000))
         }
     }
 }

@@ -42,6 +42,15 @@ pub fn f16_pair(low: f32, high: f32) -> u32 {
     f16_bits(low) | (f16_bits(high) << 16)
 }
 
+/// The upper halves of two values in one word, rounded to nearest even, the first in the low bits.
+#[cube]
+pub fn bf16_pair(low: f32, high: f32) -> u32 {
+    let (low, high) = (u32::reinterpret(low), u32::reinterpret(high));
+    let low = (low + 0x7fff + ((low >> 16) & 1)) >> 16;
+    let high = high + 0x7fff + ((high >> 16) & 1);
+    low | (high & 0xffff_0000)
+}
+
 /// The byte at a byte address.
 #[cube]
 pub fn byte_at(words: &[u32], address: u32) -> u32 {

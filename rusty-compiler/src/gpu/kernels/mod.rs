@@ -15,6 +15,7 @@ pub mod env;
 pub mod experts;
 pub mod gemm;
 pub mod gemv;
+pub mod page_words;
 pub mod reduce;
 pub mod route;
 pub mod rows;

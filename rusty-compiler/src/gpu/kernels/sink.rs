@@ -5,10 +5,11 @@
 //! A page of a layer holds 16 tokens' keys, then their values (none where values are lanes of the keys); each token's
 //! heads are contiguous.
 
-use super::bits::f16_pair;
+use super::bits::{bf16_pair, f16_pair};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, header, put};
-use crate::{KvFormat, PAGE_TOKENS};
+use super::page_words::PageWords;
+use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
 /// A resolved sink.
@@ -26,7 +27,7 @@ pub enum Target {
         /// How many of both a page has.
         halves: u32,
         /// Storage.
-        kv: KvFormat,
+        kv: PageWords,
     },
 }
 
@@ -39,14 +40,6 @@ pub struct Store {
     pub program: Program,
     /// Where.
     pub target: Target,
-}
-
-/// Words of one token's keys (or values) of `width` lanes.
-pub const fn token_words(width: u32, kv: KvFormat) -> u32 {
-    match kv {
-        KvFormat::F32 => width,
-        KvFormat::F16 => width / 2,
-    }
 }
 
 /// Word at which a token's keys (`half` 0) or values start.
@@ -110,19 +103,22 @@ pub fn store_pair(
             }
         }
         Target::Page { half, halves, kv } => {
-            let words = comptime!(token_words(store.width, kv));
+            let words = comptime!(kv.token_words(store.width));
             let position = buffers.step[(buffers.step[header::POSITIONS] + row) as usize];
             let pages = buffers.step[(buffers.step[header::PAGES] + row) as usize];
             let token = token_base(buffers.step, pages, position, half, halves, words);
             match kv {
-                KvFormat::F32 => {
+                PageWords::F32 => {
                     put(buffers.words, token + lane, u32::reinterpret(low));
                     if lane + 1 < end {
                         put(buffers.words, token + lane + 1, u32::reinterpret(high));
                     }
                 }
-                KvFormat::F16 => {
+                PageWords::F16 => {
                     put(buffers.words, token + lane / 2, f16_pair(low, high));
+                }
+                PageWords::Bf16 => {
+                    put(buffers.words, token + lane / 2, bf16_pair(low, high));
                 }
             }
         }

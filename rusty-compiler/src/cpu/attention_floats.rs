@@ -1,0 +1,168 @@
+//! Keys and values of a chunk in floats.
+
+use super::attention::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
+use super::float::Stored;
+use super::partial::Partial;
+use super::simd::word_products::WordProducts;
+use super::simd::{LANES, Vector};
+use std::marker::PhantomData;
+
+/// Floats of a kind as they are cached.
+pub(super) struct InFloats<S>(PhantomData<S>);
+
+impl<S: Stored> Cached for InFloats<S> {
+    #[inline(always)]
+    unsafe fn scores<V: WordProducts, const M: usize>(
+        block: &Block<'_>,
+        keys: &Heads,
+        values: &Heads,
+        q: usize,
+        scores: *mut f32,
+    ) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            match block.layer.shape.of_keys {
+                true => dot_rows::<V, S, M>(block, values, q, scores),
+                false => dot_keys::<V, S, M>(block, keys, q, scores),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_values<V: WordProducts, const M: usize>(
+        values: &Heads,
+        tokens: usize,
+        factors: &[V::F; M],
+        scores: *const f32,
+        q: usize,
+        out: Partial,
+    ) {
+        let vectors = out.padded / LANES;
+        let mut d = 0;
+        // SAFETY: the caller's duty.
+        unsafe {
+            while vectors - d >= 4 {
+                add_vectors::<V, S, M, 4>(values, tokens, d, factors, scores, q, out);
+                d += 4;
+            }
+            while d < vectors {
+                add_vectors::<V, S, M, 1>(values, tokens, d, factors, scores, q, out);
+                d += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
+    block: &Block<'_>,
+    keys: &Heads,
+    q: usize,
+    scores: *mut f32,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
+        let mut sums = [[V::splat(0.0); CHUNK_PAGES]; M];
+        for d in 0..block.layer.shape.head_dim {
+            let k: [V::F; CHUNK_PAGES] =
+                std::array::from_fn(|p| S::load::<V>(keys.now[p].add(d * LANES * S::BYTES)));
+            (0..CHUNK_PAGES).for_each(|p| keys.ask(p, d * LANES * S::BYTES, q));
+            for m in 0..M {
+                let x = V::splat(*qs[m].add(d));
+                for p in 0..CHUNK_PAGES {
+                    sums[m][p] = V::fma(k[p], x, sums[m][p]);
+                }
+            }
+        }
+        for m in 0..M {
+            for p in 0..CHUNK_PAGES {
+                V::store(scores.add(m * CHUNK + p * LANES), sums[m][p]);
+            }
+        }
+    }
+}
+
+/// Scores of keys that lie in rows: a sum over lanes for each.
+#[inline(always)]
+unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
+    block: &Block<'_>,
+    rows: &Heads,
+    q: usize,
+    scores: *mut f32,
+) {
+    const TOKENS: usize = 4;
+    let (lanes, row) = (block.layer.shape.head_dim, rows.row);
+    // SAFETY: the caller's duty; what a row is padded with is never written, and zero.
+    unsafe {
+        let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
+        for (p, page) in rows.now.iter().enumerate() {
+            for t in (0..LANES).step_by(TOKENS) {
+                let mut sums = [[V::splat(0.0); TOKENS]; M];
+                for d in (0..lanes).step_by(LANES) {
+                    let k: [V::F; TOKENS] = std::array::from_fn(|i| {
+                        S::load::<V>(page.add(((t + i) * row + d) * S::BYTES))
+                    });
+                    (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * row + d) * S::BYTES, q));
+                    for m in 0..M {
+                        let x = match lanes - d {
+                            left if left < LANES => V::load_part(qs[m].add(d), left),
+                            _ => V::load(qs[m].add(d)),
+                        };
+                        for i in 0..TOKENS {
+                            sums[m][i] = V::fma(k[i], x, sums[m][i]);
+                        }
+                    }
+                }
+                for m in 0..M {
+                    for i in 0..TOKENS {
+                        *scores.add(m * CHUNK + p * LANES + t + i) = V::sum(sums[m][i]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `values[d ..] = values * factor + probabilities x V` for `D` vectors of the head.
+#[inline(always)]
+unsafe fn add_vectors<V: Vector, S: Stored, const M: usize, const D: usize>(
+    values: &Heads,
+    tokens: usize,
+    d: usize,
+    factors: &[V::F; M],
+    scores: *const f32,
+    q: usize,
+    out: Partial,
+) {
+    // SAFETY: the caller's duty; tokens past the last position are not read.
+    unsafe {
+        let mut sums = [[V::splat(0.0); D]; M];
+        for m in 0..M {
+            for j in 0..D {
+                let v = V::load(out.values(q + m).add((d + j) * LANES));
+                sums[m][j] = V::mul(v, factors[m]);
+            }
+        }
+        for p in 0..tokens.div_ceil(LANES) {
+            for t in 0..(tokens - p * LANES).min(LANES) {
+                let at = (t * values.row + d * LANES) * S::BYTES;
+                let from = values.now[p].add(at);
+                let v: [V::F; D] =
+                    std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
+                (0..D).for_each(|j| values.ask(p, at + j * LANES * S::BYTES, q));
+                for m in 0..M {
+                    let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));
+                    for j in 0..D {
+                        sums[m][j] = V::fma(weight, v[j], sums[m][j]);
+                    }
+                }
+            }
+        }
+        for m in 0..M {
+            for j in 0..D {
+                V::store(out.values(q + m).add((d + j) * LANES), sums[m][j]);
+            }
+        }
+    }
+}

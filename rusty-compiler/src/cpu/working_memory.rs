@@ -1,0 +1,88 @@
+//! The memory that a step works in: activations, inputs of kernels, each thread's scratch.
+
+use super::attend::{Attend, most_spans};
+use super::code::Needs;
+use super::context::Scratch;
+use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
+use super::kv::KvPool;
+use super::memory::Buffer;
+use super::partial::MAX_QUERIES;
+use super::prefetch::Ahead;
+use super::quantize::Inputs;
+use super::registers::Registers;
+use super::simd::LANES;
+use super::weights::{Matrix, Weights};
+use crate::PAGE_TOKENS;
+use crate::plan::Plan;
+use rusty_graph::{Dim, SymId};
+use std::sync::{Mutex, PoisonError};
+
+/// Most memory for the partial results of attention spans.
+const PARTIAL_BYTES: usize = 16 << 20;
+
+/// What all threads share beside the weights.
+pub(super) struct WorkingMemory {
+    pub(super) arena: Buffer,
+    pub(super) inputs: Inputs,
+    pub(super) gained: Vec<Inputs>,
+    pub(super) lows: Buffer,
+    pub(super) partials: Buffer,
+    pub(super) ropes: Vec<Buffer>,
+    pub(super) scratch: Vec<Mutex<Scratch>>,
+}
+
+impl WorkingMemory {
+    /// What the kernels of a plan need on `threads` threads.
+    pub(super) fn new(
+        plan: &Plan,
+        needs: &Needs,
+        weights: &Weights,
+        threads: usize,
+        kv: &KvPool,
+    ) -> Self {
+        let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
+        let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
+        let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
+            match weights.matrix_of(rusty_graph::WeightId(i as u32))? {
+                Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
+                _ => None,
+            }
+        });
+        let panel = panel.max().unwrap_or(0);
+        let scratch = || Scratch {
+            regs: Registers::new(needs.ops, needs.lanes),
+            tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
+            results: vec![std::ptr::null(); needs.parts],
+            inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts),
+            panel: Buffer::new(panel),
+            attention: Buffer::words(needs.attention),
+            queries: Inputs::new(MAX_QUERIES, kv.block_lanes(), 1),
+            ahead: Ahead::default(),
+        };
+        let spans = most_spans(kv.pages() * PAGE_TOKENS);
+        let partials = 4 * threads * Attend::partial_words(needs.padded, spans) * 4;
+        let largest = selected * threads * size_of::<(f32, u32)>();
+        let rope = |dims: u32| Buffer::words(rows * dims as usize);
+        Self {
+            arena: Buffer::new(plan.arena_bytes as usize),
+            inputs: Inputs::new(rows, needs.k, needs.starts),
+            gained: vec![],
+            lows: Buffer::new(0),
+            partials: Buffer::new(partials.min(PARTIAL_BYTES).max(largest)),
+            ropes: plan.ropes.iter().map(|r| rope(r.dims)).collect(),
+            scratch: (0..threads).map(|_| Mutex::new(scratch())).collect(),
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        let scratch = |s: &Mutex<Scratch>| s.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        self.arena.bytes()
+            + self.inputs.bytes()
+            + self.gained.iter().map(Inputs::bytes).sum::<usize>()
+            + self.lows.bytes()
+            + self.partials.bytes()
+            + self.ropes.iter().map(Buffer::bytes).sum::<usize>()
+            + self.scratch.iter().map(scratch).sum::<usize>()
+    }
+}

@@ -1,0 +1,84 @@
+//! Formats of keys and values against other implementations' logits.
+
+use crate::golden_paths::golden;
+use crate::reference::{
+    Expected, On, SELECTED, all_logits, bound, everywhere, instruction_sets, try_bound, vulkan,
+};
+use rusty_compiler::{BindOptions, KvFormat};
+
+/// Keys and values of each format stay within its distance of the reference: root mean square of the logits'
+/// differences, and one less the cosine.
+#[test]
+fn caches_of_every_format_are_close() {
+    let folders = ["models/qwen3-tied", "models/deepseek-v3", "models/gemma3"];
+    for (folder, on) in folders
+        .into_iter()
+        .flat_map(|folder| everywhere().into_iter().map(move |on| (folder, on)))
+    {
+        let file = rusty_loader::open(golden(folder)).expect(folder);
+        let expected = Expected::read(folder);
+        let ids = expected.ids("ids.1").expect("ids");
+        let want = expected.floats("logits.1");
+        let pages: Vec<u32> = (0..24).collect();
+        for kv in KvFormat::ALL {
+            let (most, least) = match kv {
+                KvFormat::F32 => (1e-3, 1e-6),
+                KvFormat::F16 => (0.05, 1e-4),
+                // A routed expert may be another one.
+                KvFormat::Bf16 => (0.4, 5e-3),
+                KvFormat::Q8_0 => (0.1, 3e-4),
+                KvFormat::Q4_0 => (1.2, 6e-2),
+            };
+            if !takes(&on, folder, kv) {
+                continue;
+            }
+            let mut exe = bound(&*file, &on, kv, 2);
+            let have = all_logits(&mut *exe, &ids, SELECTED, &pages).concat();
+            let (rms, apart) = distance(&have, &want);
+            assert!(
+                rms < most && apart < least,
+                "{folder} {on:?} {kv:?}: rms {rms}, 1 - cosine {apart}"
+            );
+        }
+    }
+}
+
+/// Blocks of keys and values are for CPUs and for values of their own.
+fn takes(on: &On, folder: &str, kv: KvFormat) -> bool {
+    let latent = folder.contains("deepseek");
+    kv.block_lanes() == 1 || (matches!(on, On::Cpu(_)) && !latent)
+}
+
+/// What cannot be stored in blocks is refused with a way out.
+#[test]
+fn caches_that_a_device_cannot_hold_are_refused() {
+    for (folder, on) in [
+        ("models/deepseek-v3", instruction_sets().remove(0)),
+        ("models/llama-mha-f16", instruction_sets().remove(0)),
+        ("models/qwen3-tied", vulkan()),
+    ] {
+        let file = rusty_loader::open(golden(folder)).expect(folder);
+        let options = BindOptions {
+            pages: 4,
+            kv: KvFormat::Q8_0,
+            slots: 0,
+        };
+        let refused = try_bound(&*file, &on, 1, options).err().expect(folder);
+        let text = refused.to_string();
+        assert!(text.contains("q8_0") && text.contains("take f16"), "{text}");
+    }
+}
+
+/// Root mean square of differences, and one less the cosine.
+fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
+    let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
+    for (a, b) in have.iter().zip(want) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
+        apart += (a - b) * (a - b);
+        dot += a * b;
+        a2 += a * a;
+        b2 += b * b;
+    }
+    let rms = (apart / want.len() as f64).sqrt();
+    (rms, 1.0 - dot / (a2 * b2).sqrt())
+}

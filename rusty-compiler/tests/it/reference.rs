@@ -1,0 +1,153 @@
+//! Reference logits, and the places where models are run against them.
+
+use crate::golden_paths::golden;
+use rusty_backend::{CpuDevice, Device, DeviceChoice, Isa, WgpuApi};
+use rusty_compiler::cpu::CpuExecutable;
+use rusty_compiler::{
+    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
+};
+use rusty_loader::ModelFile;
+use safetensors::SafeTensors;
+
+/// Rows that may want logits in one step.
+pub(crate) const SELECTED: usize = 64;
+
+/// What another implementation gave for a model.
+pub(crate) struct Expected(Vec<u8>);
+
+impl Expected {
+    pub(crate) fn read(folder: &str) -> Self {
+        Self(std::fs::read(golden(folder).join("expected.safetensors")).expect("expected"))
+    }
+
+    pub(crate) fn ids(&self, name: &str) -> Option<Vec<u32>> {
+        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
+        let view = all.tensor(name).ok()?;
+        let ids = view.data().as_chunks::<8>().0;
+        Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
+    }
+
+    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
+        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
+        let view = all.tensor(name).expect(name);
+        let values = view.data().as_chunks::<4>().0;
+        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+}
+
+/// Where a model runs.
+#[derive(Clone, Debug)]
+pub(crate) enum On {
+    Cpu(Isa),
+    Gpu(Device),
+}
+
+pub(crate) fn instruction_sets() -> Vec<On> {
+    CpuDevice::runnable().into_iter().map(On::Cpu).collect()
+}
+
+pub(crate) fn vulkan() -> On {
+    let choice = DeviceChoice::Wgpu(WgpuApi::Vulkan);
+    On::Gpu(Device::open(&choice, None).expect("`cargo xtask setup` installs a Vulkan device"))
+}
+
+pub(crate) fn everywhere() -> Vec<On> {
+    instruction_sets().into_iter().chain([vulkan()]).collect()
+}
+
+pub(crate) fn bound(
+    file: &dyn ModelFile,
+    on: &On,
+    kv: KvFormat,
+    threads: usize,
+) -> Box<dyn Executable> {
+    let options = BindOptions {
+        pages: 24,
+        kv,
+        slots: 2,
+    };
+    bound_with(file, on, threads, options)
+}
+
+/// Without the kernels for adapters, which doubles the speed of compiling.
+pub(crate) fn plain(file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
+    let options = BindOptions {
+        pages: 24,
+        kv: KvFormat::F32,
+        slots: 0,
+    };
+    bound_with(file, on, 1, options)
+}
+
+pub(crate) fn bound_with(
+    file: &dyn ModelFile,
+    on: &On,
+    threads: usize,
+    options: BindOptions,
+) -> Box<dyn Executable> {
+    try_bound(file, on, threads, options).expect("bind")
+}
+
+pub(crate) fn try_bound(
+    file: &dyn ModelFile,
+    on: &On,
+    threads: usize,
+    options: BindOptions,
+) -> rusty_compiler::Result<Box<dyn Executable>> {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    match on {
+        On::Cpu(isa) => {
+            let device = CpuDevice::new(Some(threads));
+            let plan = compile(&graph, device.target()).expect("plan");
+            let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options)?;
+            Ok(Box::new(exe))
+        }
+        On::Gpu(device) => {
+            let plan = compile(&graph, device.target()).expect("plan");
+            bind(plan, file, device, &options)
+        }
+    }
+}
+
+/// Logits of every position, in chunks of uneven length.
+pub(crate) fn all_logits(
+    exe: &mut dyn Executable,
+    ids: &[u32],
+    chunk: usize,
+    pages: &[u32],
+) -> Vec<Vec<f32>> {
+    let mut logits = vec![];
+    for (at, tokens) in ids.chunks(chunk).enumerate() {
+        let positions: Vec<u32> = (0..tokens.len()).map(|i| (at * chunk + i) as u32).collect();
+        let sequences = [Sequence {
+            pages,
+            rope_length: ids.len() as u32,
+        }];
+        let step = Step {
+            tokens,
+            positions: &positions,
+            sequence_of: &vec![0; tokens.len()],
+            sequences: &sequences,
+            slots: &vec![SlotId::BASE; tokens.len()],
+            wants: &vec![Want::Logits; tokens.len()],
+        };
+        for (_, result) in exe.run(&step).expect("step").results {
+            match result {
+                RowResult::Logits(l) => logits.push(l),
+                other => panic!("asked for logits, got {other:?}"),
+            }
+        }
+    }
+    logits
+}
+
+pub(crate) fn assert_close(name: &str, have: &[Vec<f32>], want: &[f32], tolerance: f32) {
+    let have: Vec<f32> = have.concat();
+    assert_eq!(have.len(), want.len(), "{name}");
+    let worst = have
+        .iter()
+        .zip(want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(worst <= tolerance, "{name}: {worst}");
+}
