@@ -2,7 +2,8 @@
 //!
 //! The output columns are cut into *strips*. Parts that one tail reads together (gate and up) share their
 //! strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
-//! decode step they stream neighbouring weights, which the memory system serves better than far ones.
+//! decode step they stream neighbouring weights, which the memory system serves better than far ones. All blocks of
+//! rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::injection::{Group, Sites, Tile};
@@ -170,9 +171,9 @@ impl Contract {
             if piece >= blocks * self.strips {
                 break;
             }
-            let first = piece / self.strips * block_rows;
+            let first = piece % blocks * block_rows;
             let block = (first, block_rows.min(rows - first));
-            let (bundle, strip) = self.locate(piece % self.strips);
+            let (bundle, strip) = self.locate(piece / blocks);
             // SAFETY: each piece is drawn by one thread.
             unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, &groups) };
         }

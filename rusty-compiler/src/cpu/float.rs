@@ -187,7 +187,8 @@ pub(super) struct Extent {
 
 /// Steps at which [`multiply`] asks for memory ahead, about.
 pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {
-    rows.div_ceil(6) * columns.div_ceil(4) * k.div_ceil(SEGMENT)
+    let tiles = if rows == 1 { 8 } else { 4 };
+    columns.div_ceil(tiles) * k.div_ceil(SEGMENT)
 }
 
 /// `out[r * stride + c] = x[first + r] . w[c]`.
@@ -267,22 +268,40 @@ unsafe fn columns<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
     r: usize,
     ahead: &mut Ahead,
 ) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match r {
+            0 => tiles::<V, S, M, N, true>(w, x, e, r, ahead),
+            _ => tiles::<V, S, M, N, false>(w, x, e, r, ahead),
+        }
+    }
+}
+
+/// The same; the `FIRST` rows' pass over the weights asks for what comes.
+#[inline(always)]
+unsafe fn tiles<V: SmallFloats, S: Rows, const M: usize, const N: usize, const FIRST: bool>(
+    w: FloatRows,
+    x: InputRows,
+    e: Extent,
+    r: usize,
+    ahead: &mut Ahead,
+) {
     let mut c = 0;
     // SAFETY: the caller's duty.
     unsafe {
         while e.columns - c >= N {
-            tile::<V, S, M, N>(w, x, e, (r, c), ahead);
+            tile::<V, S, M, N, FIRST>(w, x, e, (r, c), ahead);
             c += N;
         }
         while c < e.columns {
-            tile::<V, S, M, 1>(w, x, e, (r, c), ahead);
+            tile::<V, S, M, 1, FIRST>(w, x, e, (r, c), ahead);
             c += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
+unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize, const FIRST: bool>(
     w: FloatRows,
     x: InputRows,
     e: Extent,
@@ -301,14 +320,14 @@ unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
         let whole = w.k / LANES * LANES;
         let mut i = 0;
         while i < whole {
-            // Of the first rows' pass over the weights: their next tile lies behind this one.
-            if r == 0 && S::offset(i) / 64 != S::offset(i + LANES) / 64 {
+            // The next tile's weights lie behind this one's.
+            if FIRST && S::offset(i) / 64 != S::offset(i + LANES) / 64 {
                 ask_lines(
                     w.at.wrapping_add(STREAM + c * row_bytes + N * S::offset(i)),
                     N,
                 );
             }
-            if i.is_multiple_of(SEGMENT) {
+            if FIRST && i.is_multiple_of(SEGMENT) {
                 ahead.step();
             }
             let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n], i));
