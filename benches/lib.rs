@@ -5,6 +5,7 @@
 //! * `experts`: choosing who answers a message.
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.
+//! * `scaling`: speed over depth, batch and prompt, as curves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.

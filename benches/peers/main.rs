@@ -14,6 +14,7 @@
 mod bandwidth;
 mod check;
 mod formats;
+mod machine;
 mod own;
 mod python;
 mod report;

@@ -4,6 +4,12 @@ use super::{Job, Reply};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Flags of llama.cpp's compilation: without AMX, whose kernels in this version crash on virtual machines that have it.
+const FLAGS: &str = match cfg!(target_arch = "x86_64") {
+    true => "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16",
+    false => "",
+};
+
 pub struct Python(PathBuf);
 
 impl Python {
@@ -32,6 +38,8 @@ impl Python {
                     "-r",
                 ])
                 .arg(&wanted)
+                .env("CFLAGS", FLAGS)
+                .env("CXXFLAGS", FLAGS)
                 .env(
                     "CMAKE_ARGS",
                     "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DMTMD_BUILD=OFF -DLLAVA_BUILD=OFF",

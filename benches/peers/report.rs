@@ -1,9 +1,8 @@
 //! The table and the plot of a run.
 
-use super::{Reply, Work, middle};
+use super::{Reply, Work, machine, middle};
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Command;
 
 /// What was found about a work.
 pub struct Row {
@@ -83,19 +82,15 @@ impl Report {
             .fold(f64::INFINITY, f64::min);
         let most = self.bandwidths.iter().copied().fold(0.0, f64::max);
         let mut out = String::new();
-        let _ = writeln!(
-            out,
-            "# Rusty beside its peers, {}\n",
-            said(Command::new("date").args(["-u", "+%F %H:%M UTC"]))
-        );
+        let _ = writeln!(out, "# Rusty beside its peers, {}\n", machine::now());
         let _ = writeln!(
             out,
             "{}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, {} rounds \
-             in turn, f16 keys and values; each figure is the middle of its rounds, the ratio the middle of the rounds' \
+             in turn, f16 keys and values, llama.cpp built for this machine but without AMX; each figure is the middle of its rounds, the ratio the middle of the rounds' \
              ratios. Read bandwidth, measured after each work: {:.1} GB/s ({:.1} to {:.1}).\n",
-            cpu(),
+            machine::cpu(),
             self.threads,
-            said(Command::new("git").args(["rev-parse", "--short", "HEAD"])),
+            machine::commit(),
             self.rounds,
             bandwidth / 1e9,
             least / 1e9,
@@ -183,19 +178,4 @@ impl Report {
         }
         out + "</svg>\n"
     }
-}
-
-/// The processor by its own account.
-fn cpu() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
-    line.map_or("an unknown CPU".into(), |l| {
-        l.trim_start_matches([' ', '\t', ':']).to_owned()
-    })
-}
-
-/// What a command prints.
-fn said(command: &mut Command) -> String {
-    let output = command.output().map(|o| o.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&output).trim().to_owned()
 }

@@ -121,8 +121,20 @@ impl<'a> Runner<'a> {
         }
     }
 
+    /// Caches `depth` tokens of each sequence. One page is run, the others are its copies: speed does not depend on what
+    /// they hold.
     fn fill(&mut self, depth: usize) -> Result<()> {
-        (0..self.pages.len()).try_for_each(|s| self.chunks(s, 0, depth, Want::Nothing))
+        if depth == 0 {
+            return Ok(());
+        }
+        self.chunks(0, 0, depth.min(PAGE_TOKENS), Want::Nothing)?;
+        let from = self.pages[0][0];
+        let all = self.pages.iter();
+        let filled = all.flat_map(|pages| &pages[..depth.div_ceil(PAGE_TOKENS)]);
+        for &page in filled.filter(|page| **page != from) {
+            self.executable.copy_page(from, page)?;
+        }
+        Ok(())
     }
 
     /// Rows `from..from + count` of one sequence in chunks; the last row wants `last`.

@@ -76,6 +76,29 @@ pub enum RopeScaling {
     },
 }
 
+impl std::fmt::Display for RopeScaling {
+    /// Its name and what it stretches: `yarn, 4 times 32768 tokens`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RopeScaling::None => write!(f, "none"),
+            RopeScaling::Linear { factor } => write!(f, "linear, {factor} times"),
+            RopeScaling::Dynamic { factor, original } => {
+                write!(f, "ntk, {factor} times {original} tokens")
+            }
+            RopeScaling::Llama3 {
+                factor, original, ..
+            } => write!(f, "llama3, {factor} times {original} tokens"),
+            RopeScaling::Yarn {
+                factor, original, ..
+            } => write!(f, "yarn, {factor} times {original} tokens"),
+            RopeScaling::Divisors(divisors) => {
+                write!(f, "{} divisors of the file", divisors.len())
+            }
+            RopeScaling::Long { original, .. } => write!(f, "longrope beyond {original} tokens"),
+        }
+    }
+}
+
 /// One rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {

@@ -68,7 +68,12 @@ impl RopeOverride {
         if !matches!(self.kind, RopeKind::None | RopeKind::LongRope) && !usable {
             return Err(Error::unsupported(
                 std::path::Path::new(file.label()),
-                format!("rope scaling '{}' without a factor", self.kind.canonical()),
+                match factor {
+                    None => format!("rope scaling '{}' without a factor", self.kind.canonical()),
+                    Some(factor) => {
+                        format!("rope scaling '{}' by {factor}", self.kind.canonical())
+                    }
+                },
                 "name one above 0 with --rope-factor",
             ));
         }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use rusty_adapters::Base;
 use rusty_backend::Target;
 use rusty_compiler::{KvFormat, Plan, SlotData};
+use rusty_graph::RopeScaling;
 use rusty_loader::ModelFile;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -42,6 +43,11 @@ pub fn run(options: &Inspect) -> Result<()> {
     writeln!(out, "layers        {}", plan.kv.len())?;
     writeln!(out, "vocabulary    {}", plan.vocab)?;
     writeln!(out, "context       {} tokens", plan.context)?;
+    for rope in &plan.ropes {
+        if rope.scaling != RopeScaling::None {
+            writeln!(out, "rope scaling  {}", rope.scaling)?;
+        }
+    }
     writeln!(out, "parameters    {:.2} M", facts.parameters as f64 / 1e6)?;
     for (format, (tensors, bytes)) in &facts.formats {
         writeln!(
@@ -153,6 +159,7 @@ impl Facts {
             "layers": plan.kv.len(),
             "vocab": plan.vocab,
             "context": plan.context,
+            "rope_scaling": plan.ropes.iter().map(|r| r.scaling.to_string()).collect::<Vec<_>>(),
             "parameters": self.parameters,
             "formats": formats,
             "weight_bytes": self.weights,

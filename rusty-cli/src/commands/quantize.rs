@@ -66,6 +66,13 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
         formats.join(", "),
         start.elapsed().as_secs_f64()
     )?;
+    if report.shorter > 0 {
+        writeln!(
+            out,
+            "{} matrices got a format of shorter blocks: their rows are no whole blocks of {}'s",
+            report.shorter, mix.name
+        )?;
+    }
     if let Some(importance) = &importance {
         let (weighted, known) = (report.weighted, importance.len());
         writeln!(

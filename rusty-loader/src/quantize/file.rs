@@ -32,6 +32,8 @@ pub struct Report {
     pub formats: Vec<(&'static str, usize)>,
     /// Matrices whose importance was known.
     pub weighted: usize,
+    /// Matrices whose rows are no whole blocks of the format that the mixture has for them, and got one of shorter blocks.
+    pub shorter: usize,
 }
 
 /// Writes `source` to `out` in a mixture of formats; `progress` is told the elements done and to do.
@@ -96,6 +98,8 @@ struct Job<'a> {
     bytes: SharedBytes,
     from: Format,
     to: Format,
+    /// Whether the mixture has another format for it.
+    shorter: bool,
     encoder: Option<Encoder>,
     shape: Vec<usize>,
     importance: Option<&'a [f32]>,
@@ -118,9 +122,10 @@ impl<'a> Job<'a> {
         let outside = || Error::malformed(path, format!("tensor '{}' lies outside", info.name));
         let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
         let row = shape.last().copied().unwrap_or(0);
-        let mut to = from;
+        let (mut to, mut shorter) = (from, false);
         if is_matrix(&info.name, &shape) && row.is_multiple_of(from.block_len()) {
             to = mix.format_of(&info.name, row, model);
+            shorter = to != mix.wanted(&info.name, model);
         }
         Ok(Self {
             bytes: file.tensor_bytes(info).ok_or_else(outside)?,
@@ -128,6 +133,7 @@ impl<'a> Job<'a> {
             importance: importance.and_then(|i| i.of(&info.name, row)),
             from,
             to,
+            shorter,
             shape,
         })
     }
@@ -181,6 +187,7 @@ impl Report {
         self.weighted += usize::from(
             job.importance.is_some() && job.encoder.is_some_and(|e| e.uses_importance()),
         );
+        self.shorter += usize::from(job.shorter);
         let name = job.to.name();
         match self.formats.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += 1,

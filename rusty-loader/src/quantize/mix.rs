@@ -107,7 +107,8 @@ impl Mix {
         format
     }
 
-    fn wanted(&self, name: &str, model: &Model) -> Format {
+    /// The format that the mixture has for it, whatever the length of its rows.
+    pub(super) fn wanted(&self, name: &str, model: &Model) -> Format {
         use Rule as R;
         const HEAD: Format = Format::Blocks(&Q6_K);
         const Q4: Format = Format::Blocks(&Q4_K);

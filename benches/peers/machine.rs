@@ -1,0 +1,28 @@
+//! What a record says of where and when it was made.
+
+use std::process::Command;
+
+/// The processor by its own account.
+pub fn cpu() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
+    line.map_or("an unknown CPU".into(), |l| {
+        l.trim_start_matches([' ', '\t', ':']).to_owned()
+    })
+}
+
+/// Day and minute.
+pub fn now() -> String {
+    said(Command::new("date").args(["-u", "+%F %H:%M UTC"]))
+}
+
+/// The commit that is checked out.
+pub fn commit() -> String {
+    said(Command::new("git").args(["rev-parse", "--short", "HEAD"]))
+}
+
+/// What a command prints.
+fn said(command: &mut Command) -> String {
+    let output = command.output().map(|o| o.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).trim().to_owned()
+}
