@@ -1,8 +1,8 @@
 //! How speed changes with depth, batch and prompt: `cargo bench -p rusty-benches --bench scaling`.
 //!
-//! Random weights of Qwen3-0.6B's shape in Q4_0, on this machine's CPU. Decoding stands beside what reading weights, keys and
-//! values once per step allows at the bandwidth that is measured in the same run. The tables and the plot of the last
-//! run lie in `benches/record/scaling.md` and `scaling.svg`; what makes the knees says `docs/performance.md`.
+//! Random weights of Qwen3-0.6B's shape in Q4_0, on this machine's CPU. Decoding stands beside what reading weights,
+//! keys and values once per step allows at the bandwidth that is measured in the same run. The tables and the plot of
+//! the last run lie in `benches/record/scaling.md` and `scaling.svg`; what makes the knees says `docs/performance.md`.
 //!
 //! `RUSTY_SCALING_ONLY=TEXT`: curves whose name holds the text; nothing is recorded.
 

@@ -85,9 +85,9 @@ impl Report {
         let _ = writeln!(out, "# Rusty beside its peers, {}\n", machine::now());
         let _ = writeln!(
             out,
-            "{}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, {} rounds \
-             in turn, f16 keys and values, llama.cpp built for this machine but without AMX; each figure is the middle of its rounds, the ratio the middle of the rounds' \
-             ratios. Read bandwidth, measured after each work: {:.1} GB/s ({:.1} to {:.1}).\n",
+            "{}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, \
+             {} rounds in turn, f16 keys and values, llama.cpp built for this machine but without AMX; each figure is \
+             the middle of its rounds, the ratio the middle of the rounds' ratios. Read bandwidth, measured after each work: {:.1} GB/s ({:.1} to {:.1}).\n",
             machine::cpu(),
             self.threads,
             machine::commit(),

@@ -1,9 +1,11 @@
 //! The command line, as data.
 
 mod adapter;
+mod inspect;
 mod quality;
 mod rope;
 
+pub use inspect::{Explain, Inspect};
 pub use quality::{Perplexity, QuantizeFile};
 pub use rope::{Rope, RopeScaling};
 
@@ -258,49 +260,6 @@ pub struct Logits {
     pub load: Load,
 }
 
-/// Options of `rusty explain`.
-#[derive(Args, Debug)]
-pub struct Explain {
-    /// GGUF file, model folder or hub id [default: the built-in demo].
-    pub model: Option<String>,
-    /// Plan for a described target instead of the device at hand (h200, m3, rdna3, llvmpipe, avx2, ...).
-    #[arg(long, value_name = "NAME")]
-    pub target: Option<String>,
-    /// Device whose target is used.
-    #[arg(long, default_value = "auto")]
-    pub device: String,
-    /// Print totals and kernels as JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `rusty inspect`.
-#[derive(Args, Debug)]
-pub struct Inspect {
-    /// GGUF file, model folder or hub id [default: the built-in demo].
-    pub model: Option<String>,
-    /// Context for which memory is stated [default: the model's, at most 4096].
-    #[arg(long, value_name = "TOKENS")]
-    pub ctx: Option<u32>,
-    /// Storage of keys and values for which memory is stated.
-    #[arg(long, value_enum, default_value_t = Kv::F16)]
-    pub kv: Kv,
-    /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated.
-    #[arg(long = "adapter", value_name = "PATH")]
-    pub adapters: Vec<String>,
-    /// Precision of the adapters' tables.
-    #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
-    pub adapter_precision: AdapterPrecision,
-    #[command(flatten)]
-    pub rope: Rope,
-    /// List every tensor.
-    #[arg(long)]
-    pub tensors: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Options of `rusty tokenize`.
 #[derive(Args, Debug)]
 pub struct Tokenize {
@@ -330,6 +289,8 @@ pub struct Bench {
     /// Format of random weights.
     #[arg(long, default_value = "q4_0", requires = "random")]
     pub format: String,
+    #[command(flatten)]
+    pub rope: Rope,
     /// Prompt tokens; 0: no prefill test.
     #[arg(short = 'p', long, default_value_t = 512)]
     pub prompt: usize,

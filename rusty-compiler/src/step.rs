@@ -5,12 +5,14 @@
 
 use crate::slots::{KvPrefix, SlotData, SlotId};
 use crate::{Error, PAGE_TOKENS, Result};
+use rusty_graph::{AttentionValues, KvLayer};
 use std::sync::Arc;
 
 /// Storage of keys and values.
 ///
-/// The block formats hold each 32 lanes of a head of one token as one block of GGUF's format of that name: a
-/// half-precision scale and signed codes. They need heads of whole blocks, and are for CPUs.
+/// The block formats hold each 32 lanes of a head of one token, rotated by a Hadamard transform, as one block of GGUF's
+/// format of that name: a half-precision scale and signed codes. They are for CPUs, and for layers that
+/// [`KvFormat::holds`]. What is beyond a format's range becomes its largest value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KvFormat {
     /// Single precision.
@@ -47,6 +49,12 @@ impl KvFormat {
             KvFormat::F32 | KvFormat::F16 | KvFormat::Bf16 => 1,
             KvFormat::Q8_0 | KvFormat::Q4_0 => 32,
         }
+    }
+
+    /// Whether a layer can be stored so: blocks need heads of whole blocks, and values that are not lanes of the keys.
+    pub fn holds(self, layer: &KvLayer) -> bool {
+        let whole = u64::from(layer.head_dim).is_multiple_of(self.block_lanes());
+        self.block_lanes() == 1 || (whole && layer.values == AttentionValues::Own)
     }
 
     /// Bytes of `lanes` lanes of a token.

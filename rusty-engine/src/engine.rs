@@ -61,6 +61,43 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
+/// A model on a device.
+struct Bound {
+    core: Core,
+    context: usize,
+    device: String,
+}
+
+impl Bound {
+    fn new(file: &dyn ModelFile, graph: &Graph, options: &EngineOptions) -> Result<Self> {
+        rusty_loader::integrity::verify(file)?;
+        let device = Device::open(&options.device, options.threads)?;
+        let plan = rusty_compiler::compile(graph, device.target())?;
+        let context = context(&plan, options, file.label())?;
+        let pages = BindOptions::pages_for(context)
+            .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
+        let bind = BindOptions {
+            pages,
+            kv: options.kv,
+            slots: options.adapter_slots,
+        };
+        let (rows, outputs) = (plan.row_budget(), plan.output_budget());
+        let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
+        let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
+        Ok(Self {
+            core: Core::new(executable, pages, rows, outputs, adapters),
+            context,
+            device: device.to_string(),
+        })
+    }
+}
+
+fn tokenizer_of(file: &dyn ModelFile) -> Option<Tokenizer> {
+    Tokenizer::from_model(file)
+        .inspect_err(|error| tracing::info!("no tokenizer: {error}"))
+        .ok()
+}
+
 struct Shared {
     core: Mutex<Core>,
     graph: Arc<Graph>,
@@ -82,28 +119,17 @@ impl Engine {
     pub fn load(file: &dyn ModelFile, options: &EngineOptions) -> Result<Engine> {
         let start = Instant::now();
         let graph = rusty_graph::arch::build(file)?;
-        rusty_loader::integrity::verify(file)?;
-        let device = Device::open(&options.device, options.threads)?;
-        let plan = rusty_compiler::compile(&graph, device.target())?;
-        let context = context(&plan, options, file.label())?;
-        let pages = BindOptions::pages_for(context)
-            .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
-        let bind = BindOptions {
-            pages,
-            kv: options.kv,
-            slots: options.adapter_slots,
-        };
-        let (rows, outputs) = (plan.row_budget(), plan.output_budget());
-        let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
-        let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
-        let core = Core::new(executable, pages, rows, outputs, adapters);
-        let tokenizer = match Tokenizer::from_model(file) {
-            Ok(tokenizer) => Some(tokenizer),
-            Err(error) => {
-                tracing::info!("no tokenizer: {error}");
-                None
-            }
-        };
+        // A vocabulary takes about as long as all the rest.
+        let (bound, tokenizer) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| tokenizer_of(file));
+            (Bound::new(file, &graph, options), tokenizer.join())
+        });
+        let Bound {
+            core,
+            context,
+            device,
+        } = bound?;
+        let tokenizer = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let template = match file.meta(keys::CHAT_TEMPLATE).and_then(Meta::as_str) {
             Some(source) => Some(ChatTemplate::new(file.label(), source)?),
             None => None,
@@ -117,7 +143,7 @@ impl Engine {
             template,
             context,
             label: file.label().to_string(),
-            device: device.to_string(),
+            device,
             load_s: start.elapsed().as_secs_f64(),
         };
         Ok(Engine {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::gguf::model as gguf;
+use crate::gguf::split::is_later_part;
 use crate::meta::keys;
 use crate::{Error, Meta, ModelFile, Result, SharedBytes, safetensors};
 
@@ -11,7 +12,8 @@ const ROPE_KINDS: [&str; 8] = [
     "none", "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope",
 ];
 
-/// Opens a GGUF file, a safetensors file with its `config.json` beside it, or a checkpoint folder.
+/// Opens a GGUF file (of several, as `gguf-split` writes them, the first), a safetensors file with its `config.json`
+/// beside it, or a checkpoint folder.
 ///
 /// Files are mapped; no tensor bytes are read, and little is allocated beyond metadata and vocabulary.
 ///
@@ -70,12 +72,13 @@ pub fn open_gguf_bytes(label: &str, bytes: SharedBytes) -> Result<Box<dyn ModelF
     Ok(Box::new(gguf::from_bytes(Path::new(label), bytes)?))
 }
 
-/// The only GGUF file of a folder.
+/// The only GGUF file of a folder, or the first one of the only model in several.
 fn lone_gguf(folder: &Path) -> Result<Option<PathBuf>> {
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io(folder, e))?;
     let is_gguf = |p: &PathBuf| {
-        p.extension()
-            .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
+        let later = p.to_str().is_some_and(is_later_part);
+        let extension = p.extension();
+        extension.is_some_and(|e| e.eq_ignore_ascii_case("gguf")) && !later
     };
     let mut files = entries.flatten().map(|e| e.path()).filter(is_gguf);
     let first = files.next();

@@ -45,8 +45,9 @@ pub struct Perplexity {
     /// Device of the other model [default: that of MODEL]; MODEL is the other one where none is named.
     #[arg(long, value_name = "DEVICE")]
     pub kl_device: Option<String>,
-    /// Storage of keys and values of the other model [default: that of MODEL]; MODEL is the other one where none is named.
-    #[arg(long, value_enum)]
+    /// Storage of keys and values of the other model [default: that of MODEL]; MODEL is the other one where none is
+    /// named.
+    #[arg(long, value_enum, value_name = "FORMAT")]
     pub kl_kv: Option<Kv>,
     /// Print one JSON object.
     #[arg(long)]

@@ -3,7 +3,7 @@
 use crate::args::{Bench, Output};
 use crate::model;
 use anyhow::{Result, ensure};
-use rusty_compiler::{BindOptions, MemoryUse, SlotId};
+use rusty_compiler::{BindOptions, KvFormat, MemoryUse, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
 use rusty_loader::ModelFile;
 use serde_json::json;
@@ -73,6 +73,7 @@ pub fn run(options: &Bench) -> Result<()> {
         format,
         device: device.to_string(),
         load_s,
+        kv: options.kv.into(),
         memory: executable.memory(),
         results,
     };
@@ -85,11 +86,15 @@ pub fn run(options: &Bench) -> Result<()> {
 fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
     match &options.random {
         Some(shape) => {
+            ensure!(
+                options.rope.rope_scaling.is_none(),
+                "--rope-scaling is for files, not for --random"
+            );
             let file = rusty_loader::random::model(shape, &options.format)?;
             Ok((file, shape.clone()))
         }
         None => {
-            let file = model::open(options.model.as_deref())?;
+            let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
             let name = file.label().to_string();
             Ok((file, name))
         }
@@ -120,6 +125,7 @@ struct Report {
     device: String,
     /// Seconds from the opened file to an executable: quantizing, compiling or uploading.
     load_s: f64,
+    kv: KvFormat,
     memory: MemoryUse,
     results: Vec<Throughput>,
 }
@@ -138,6 +144,7 @@ impl Report {
                     "device": self.device,
                     "model": self.model,
                     "format": self.format,
+                    "kv": self.kv.name(),
                     "load_s": self.load_s,
                     "weight_bytes": self.memory.mapped_weights + self.memory.resident_weights,
                     "arena_bytes": self.memory.arena,
@@ -167,10 +174,12 @@ impl Report {
         }
         let weights = self.memory.mapped_weights + self.memory.resident_weights;
         eprintln!(
-            "loaded in {:.2} s; weights {} MiB, activations {} MiB",
+            "loaded in {:.2} s; weights {} MiB, activations {} MiB, keys and values {} MiB in {}",
             self.load_s,
             weights >> 20,
-            self.memory.arena >> 20
+            self.memory.arena >> 20,
+            self.memory.kv >> 20,
+            self.kv.name()
         );
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::io::Write;
 
 /// Prints graph, passes, plan and totals, or totals and kernels as JSON.
 pub fn run(options: &Explain) -> Result<()> {
-    let file = model::open(options.model.as_deref())?;
+    let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let target = match &options.target {
         Some(name) => Target::named(name).ok_or_else(|| {

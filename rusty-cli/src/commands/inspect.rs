@@ -2,7 +2,7 @@
 
 use crate::args::Inspect;
 use crate::{adapter, model};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rusty_adapters::Base;
 use rusty_backend::Target;
 use rusty_compiler::{KvFormat, Plan, SlotData};
@@ -21,13 +21,20 @@ pub fn run(options: &Inspect) -> Result<()> {
     let graph = rusty_graph::arch::build(&*file)?;
     let target = Target::host_cpu();
     let plan = rusty_compiler::compile(&graph, &target)?;
+    let kv: KvFormat = options.kv.into();
+    if !plan.kv.iter().all(|layer| kv.holds(layer)) {
+        bail!(
+            "--kv {}: this model's keys and values are no whole blocks of 32 lanes; take f16",
+            kv.name()
+        );
+    }
     let base = Base::new(&graph, &*file);
     let precision = options.adapter_precision.into();
     let adapters = options.adapters.iter();
     let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
     let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
     let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
-    let facts = Facts::new(&*file, &plan, (context, options.kv.into()), &adapters);
+    let facts = Facts::new(&*file, &plan, (context, kv), &adapters);
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(

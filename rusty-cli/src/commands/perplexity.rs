@@ -1,8 +1,9 @@
 //! `rusty perplexity`: how well a model expects a text, and how far another one is from it.
 
-use crate::args::{Load, Perplexity};
+use crate::args::{Kv, Load, Perplexity};
 use crate::{engine, progress};
 use anyhow::{Context, Result};
+use rusty_compiler::KvFormat;
 use rusty_engine::{Engine, Prompt};
 use std::io::Write;
 
@@ -42,10 +43,11 @@ pub fn run(options: &Perplexity) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(&found)?)?;
         return Ok(());
     }
-    for (name, p) in [
-        (reference.label(), found.reference),
-        (other.label(), found.other),
-    ] {
+    let kv = |kv: Kv| KvFormat::from(kv).name();
+    let first = format!("{}, {} keys and values", reference.label(), kv(load.kv));
+    let second = kv(options.kl_kv.unwrap_or(load.kv));
+    let second = format!("{}, {second} keys and values", other.label());
+    for (name, p) in [(first, found.reference), (second, found.other)] {
         writeln!(
             out,
             "perplexity {:.4} ± {:.4}  {name}",

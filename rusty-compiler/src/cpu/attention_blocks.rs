@@ -1,8 +1,8 @@
 //! Keys and values of a chunk in blocks of 32 lanes, laid out by [`super::kv_blocks`].
 //!
 //! Scores are products of queries in bytes with panels of keys. Of the values of 32 lanes and a chunk, each token's
-//! probability times its scale becomes a whole number of 15 bits and a sign, relative to the chunk's largest; sums over the
-//! chunk are exact.
+//! probability times its scale becomes a whole number of 15 bits and a sign, relative to the chunk's largest; sums
+//! over the chunk are exact.
 
 use super::attention::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
 use super::forms::{Block4, Block8, Form};

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
-/// Rows of a block: their inputs stay in the second-level cache while weights stream by.
+/// Rows of a block: their inputs and a strip of weights fit the second-level cache together.
 pub(super) const BLOCK_ROWS: usize = 64;
 /// The same for single-precision inputs.
 const FLOAT_BLOCK_ROWS: usize = 24;

@@ -70,7 +70,8 @@ impl CpuExecutable {
             kernel: "all".into(),
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
-        let weights = Weights::bind(&plan, file, target.memory_bytes)?;
+        let room = room(&plan, target, options)?;
+        let weights = Weights::bind(&plan, file, room)?;
         let mut codes = Vec::with_capacity(plan.kernels.len());
         let mut needs = Needs::default();
         for (i, kernel) in plan.kernels.iter().enumerate() {
@@ -79,7 +80,7 @@ impl CpuExecutable {
             codes.push(code);
         }
         link(&mut codes);
-        let kv = reserve(&plan, target, options)?;
+        let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = WorkingMemory::new(&plan, &needs, &weights, threads, &kv);
         let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
         Ok(Self {
@@ -304,28 +305,35 @@ impl Executable for CpuExecutable {
     }
 }
 
-/// Pages for a plan's keys and values.
-fn reserve(plan: &Plan, target: &Target, options: &BindOptions) -> Result<KvPool> {
-    let asked = plan
-        .kv_bytes_per_token(options.kv)
-        .saturating_mul(u64::from(options.pages) * PAGE_TOKENS as u64);
-    if asked > target.memory_bytes {
-        return Err(Error::Device(rusty_backend::Error::OutOfMemory {
-            device: target.name.clone(),
-            owner: format!("keys and values of {} pages", options.pages),
-            asked,
-            used: 0,
-            limit: target.memory_bytes,
-        }));
+/// Memory that is left for copies of weights beside keys, values and activations.
+///
+/// # Errors
+/// Those do not fit, or keys and values cannot be stored as asked.
+fn room(plan: &Plan, target: &Target, options: &BindOptions) -> Result<u64> {
+    let name = options.kv.name();
+    if !plan.kv.iter().all(|layer| options.kv.holds(layer)) {
+        return Err(Error::Target {
+            target: target.name.clone(),
+            kernel: "attention".into(),
+            reason: format!(
+                "{name} keys and values need heads of whole blocks of 32 lanes, and values of their own; this model's are \
+                 not: take f16"
+            ),
+        });
     }
-    KvPool::new(&plan.kv, options.pages, options.kv).ok_or_else(|| Error::Target {
-        target: target.name.clone(),
-        kernel: "attention".into(),
-        reason: format!(
-            "{} keys and values need heads of whole blocks of 32 lanes, and values of their own; \
-             this model's are not: take f16",
-            options.kv.name()
-        ),
+    let tokens = u64::from(options.pages) * PAGE_TOKENS as u64;
+    let asked = plan.kv_bytes_per_token(options.kv).saturating_mul(tokens);
+    let held = asked.saturating_add(plan.arena_bytes);
+    target.memory_bytes.checked_sub(held).ok_or_else(|| {
+        Error::Device(rusty_backend::Error::OutOfMemory {
+            device: target.name.clone(),
+            owner: format!(
+                "{name} keys and values of {tokens} tokens (a shorter context or fewer bits take less)"
+            ),
+            asked,
+            used: plan.arena_bytes,
+            limit: target.memory_bytes,
+        })
     })
 }
 

@@ -1,11 +1,12 @@
 //! The paged cache of keys and values.
 //!
-//! A page holds all layers of its tokens, one after the other, so that a short sequence touches little memory. Keys lie
-//! transposed within a layer's part, `[kv_head][head_dim][16]`, so that one vector holds the same dimension
-//! of sixteen tokens and scores need no sum over lanes; values lie behind them, `[kv_head][16][head_dim]`, rows padded to
+//! A page holds all layers of its tokens, one after the other, so that a short sequence touches little memory. Keys
+//! lie transposed within a layer's part, `[kv_head][head_dim][16]`, so that one vector holds the same dimension of
+//! sixteen tokens and scores need no sum over lanes; values lie behind them, `[kv_head][16][head_dim]`, rows padded to
 //! a vector. Where values are lanes of the keys, there are rows only, laid out as values are. The block formats lie as
-//! [`super::kv_blocks`] says. Pages are resident once they are written. In half precision and in blocks, values beyond
-//! half precision's range are clamped, so that a stored page is always finite.
+//! [`super::kv_blocks`] says. Pages are resident once they are written. Values beyond a format's range are clamped to
+//! it, and what is no number with them: a stored page is finite, so that it adds nothing where its probability is
+//! zero.
 
 use super::kv_blocks::{self, BlockPlace, KvBlocks};
 use super::memory::Buffer;
@@ -14,8 +15,9 @@ use crate::step::KvFormat;
 use half::bf16;
 use rusty_graph::{AttentionValues, KvLayer};
 
-/// Largest value in half precision.
-pub(super) const LARGEST: f32 = 65504.0;
+/// Largest value in half precision, and in the upper half of single precision.
+const LARGEST_HALF: f32 = 65504.0;
+const LARGEST_BRAIN: f32 = f32::from_bits(0x7f7f_0000);
 
 /// Keys and values of all layers.
 pub(super) struct KvPool {
@@ -50,24 +52,19 @@ pub(super) struct PageShape {
 }
 
 impl PageShape {
-    /// Extents of a layer's part of a page; none where the layer cannot be stored in that format.
-    pub(super) fn of(layer: &KvLayer, format: KvFormat) -> Option<Self> {
+    /// Extents of a layer's part of a page, in a format that holds it.
+    pub(super) fn of(layer: &KvLayer, format: KvFormat) -> Self {
         let head_dim = layer.head_dim as usize;
         let of_keys = layer.values != AttentionValues::Own;
-        let blocks = match format.block_lanes() {
-            1 => None,
-            _ if of_keys => return None,
-            _ => Some(KvBlocks::of(format, head_dim)?),
-        };
-        Some(Self {
+        Self {
             kv_heads: layer.kv_heads as usize,
             head_dim,
             padded: head_dim.next_multiple_of(LANES),
             result: Self::result_of(layer),
             of_keys,
             format,
-            blocks,
-        })
+            blocks: KvBlocks::of(format, head_dim),
+        }
     }
 
     /// Lanes of a head's result, rounded up to a vector.
@@ -114,8 +111,8 @@ pub(super) struct LayerView {
 }
 
 impl KvPool {
-    /// Pages for all layers; none where a layer cannot be stored in that format.
-    pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Option<Self> {
+    /// Pages for all layers, in a format that holds them.
+    pub(super) fn new(layers: &[KvLayer], pages: u32, format: KvFormat) -> Self {
         let pages = pages as usize;
         let mut page_bytes = 0;
         let mut place = |bytes: usize| {
@@ -124,20 +121,20 @@ impl KvPool {
             at
         };
         let part = |layer| {
-            let shape = PageShape::of(layer, format)?;
-            Some(LayerPart {
+            let shape = PageShape::of(layer, format);
+            LayerPart {
                 keys: place(shape.kv_heads * shape.key_head()),
                 values: place(shape.kv_heads * shape.value_head()),
                 shape,
-            })
+            }
         };
-        let layers = layers.iter().map(part).collect::<Option<_>>()?;
-        Some(Self {
+        let layers = layers.iter().map(part).collect();
+        Self {
             layers,
             memory: Buffer::new(pages * page_bytes),
             pages,
             page_bytes,
-        })
+        }
     }
 
     /// Number of pages.
@@ -267,11 +264,12 @@ unsafe fn store_floats<V: Vector>(place: FloatPlace, first: usize, count: usize,
             let mut halves = [0u16; LANES];
             let mut floats = [0f32; LANES];
             match place.format {
-                KvFormat::F16 => V::store_f16(halves.as_mut_ptr(), clamp::<V>(v)),
-                _ => V::store(floats.as_mut_ptr(), v),
-            }
-            if place.format == KvFormat::Bf16 {
-                halves = floats.map(|v| bf16::from_f32(v).to_bits());
+                KvFormat::F16 => V::store_f16(halves.as_mut_ptr(), clamp::<V>(v, LARGEST_HALF)),
+                KvFormat::Bf16 => {
+                    V::store(floats.as_mut_ptr(), clamp::<V>(v, LARGEST_BRAIN));
+                    halves = floats.map(|v| bf16::from_f32(v).to_bits());
+                }
+                _ => V::store(floats.as_mut_ptr(), clamp::<V>(v, f32::MAX)),
             }
             for j in 0..n {
                 let to = at.add(dim * place.lane);
@@ -290,9 +288,16 @@ unsafe fn store_floats<V: Vector>(place: FloatPlace, first: usize, count: usize,
     }
 }
 
-/// The nearest value that half precision holds.
+/// The nearest values of magnitudes up to `most`; those for what is no number.
 #[inline(always)]
-pub(super) unsafe fn clamp<V: Vector>(v: V::F) -> V::F {
+unsafe fn clamp<V: Vector>(v: V::F, most: f32) -> V::F {
     // SAFETY: the caller's duty.
-    unsafe { V::max(V::min(v, V::splat(LARGEST)), V::splat(-LARGEST)) }
+    unsafe { V::max(V::min(v, V::splat(most)), V::splat(-most)) }
+}
+
+/// The nearest values in half precision's range.
+#[inline(always)]
+pub(super) unsafe fn clamp_half<V: Vector>(v: V::F) -> V::F {
+    // SAFETY: the caller's duty.
+    unsafe { clamp::<V>(v, LARGEST_HALF) }
 }

@@ -1,14 +1,15 @@
 //! Keys and values in blocks of 32 lanes.
 //!
-//! A head's keys of a page are a [panel](super::panel) of sixteen outputs, one per token, so that scores are products of
-//! quantized queries with a panel, as weights' are. Its values lie by blocks of 32 lanes: sixteen scales, one per token, then
-//! the codes of each token, so that a value is multiplied with its probability and scale in words, as an adapter's
-//! `B` is. Codes and scales are those of GGUF's Q8_0 and Q4_0, of blocks that were [rotated](super::rotation).
+//! A head's keys of a page are a [panel](super::panel) of sixteen outputs, one per token, so that scores are products
+//! of quantized queries with a panel, as weights' are. Its values lie by blocks of 32 lanes: sixteen scales, one per
+//! token, then the codes of each token, so that a value is multiplied with its probability and scale in words, as an
+//! adapter's `B` is. Codes and scales are those of GGUF's Q8_0 and Q4_0, of blocks that were
+//! [rotated](super::rotation).
 //!
 //! Limits: heads are whole blocks, and values are not lanes of the keys.
 
 use super::kind::{Kind, Width};
-use super::kv::clamp;
+use super::kv::clamp_half;
 use super::panel::{GROUP, PanelLayout};
 use super::quantize::Forms;
 use super::rotation::rotate;
@@ -92,12 +93,18 @@ pub(super) unsafe fn store<V: Vector>(
 ) {
     let panel = &place.blocks.panel;
     let eight = panel.kind.width == Width::W8;
-    debug_assert!(first.is_multiple_of(GROUP) && count.is_multiple_of(GROUP));
+    assert!(
+        first.is_multiple_of(GROUP) && count.is_multiple_of(GROUP),
+        "keys and values are stored in whole blocks"
+    );
     for i in (0..count).step_by(GROUP) {
         let (head, group) = ((first + i) / panel.k, (first + i) % panel.k / GROUP);
         // SAFETY: the caller's duty.
         unsafe {
-            let mut lanes = from.add(i).cast::<[f32; GROUP]>().read_unaligned();
+            let mut lanes = [0.0; GROUP];
+            let (low, high) = (V::load(from.add(i)), V::load(from.add(i + LANES)));
+            V::store(lanes.as_mut_ptr(), clamp_half::<V>(low));
+            V::store(lanes.as_mut_ptr().add(LANES), clamp_half::<V>(high));
             rotate(&mut lanes);
             let block = match eight {
                 true => eight_bits::<V>(lanes.as_ptr()),
@@ -135,10 +142,7 @@ impl Block {
 unsafe fn eight_bits<V: Vector>(from: *const f32) -> Block {
     // SAFETY: the caller's duty.
     unsafe {
-        let (a, b) = (
-            clamp::<V>(V::load(from)),
-            clamp::<V>(V::load(from.add(LANES))),
-        );
+        let (a, b) = (V::load(from), V::load(from.add(LANES)));
         let largest = V::largest(V::max(V::abs(a), V::abs(b)));
         let by = V::splat(if largest > 0.0 { 127.0 / largest } else { 0.0 });
         let mut block = Block::new::<V>(largest / 127.0);
@@ -154,10 +158,7 @@ unsafe fn eight_bits<V: Vector>(from: *const f32) -> Block {
 unsafe fn four_bits<V: Vector>(from: *const f32) -> Block {
     // SAFETY: the caller's duty.
     unsafe {
-        let (a, b) = (
-            clamp::<V>(V::load(from)),
-            clamp::<V>(V::load(from.add(LANES))),
-        );
+        let (a, b) = (V::load(from), V::load(from.add(LANES)));
         let zero = V::splat(0.0);
         let highest = V::largest(V::max(a, b));
         let lowest = V::largest(V::max(V::sub(zero, a), V::sub(zero, b)));

@@ -63,8 +63,8 @@ impl Panel {
         Self { next, ..self }
     }
 
-    /// Asks for the `lines` lines of what comes next that lie where group `g` is now. All parts of a panel lie in one run, so the
-    /// groups together ask for whole panels.
+    /// Asks for the `lines` lines of what comes next that lie where group `g` is now. All parts of a panel lie in one
+    /// run, so the groups together ask for whole panels.
     #[inline(always)]
     pub(super) fn ask(&self, g: usize, lines: usize) {
         if !self.next.is_null() {

@@ -105,7 +105,7 @@ pub(super) fn page_format(target: &Target, options: &BindOptions) -> Result<Page
         target: target.name.clone(),
         kernel: "attention".into(),
         reason: format!(
-            "{} keys and values are for CPUs: take f16 or bf16",
+            "{} keys and values are for CPUs: take f16 or bf16, or the CPU",
             options.kv.name()
         ),
     })

@@ -1,6 +1,8 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+mod batching;
 mod caches;
+mod experts;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;

@@ -10,6 +10,7 @@
 mod cursor;
 pub(crate) mod model;
 mod parse;
+pub(crate) mod split;
 mod types;
 pub mod write;
 
@@ -37,6 +38,15 @@ pub struct Gguf {
     /// Keys in the file's order, and where the type and value of each lie.
     keys: Vec<(String, Range<usize>)>,
     bytes: SharedBytes,
+    /// The other files of a model in several.
+    others: Vec<Part>,
+}
+
+/// A further file of a model in several.
+#[derive(Debug)]
+struct Part {
+    data_start: u64,
+    bytes: SharedBytes,
 }
 
 /// Description of one tensor.
@@ -48,20 +58,22 @@ pub struct TensorInfo {
     pub kind: &'static TensorType,
     /// Logical shape, outermost first (the file states it innermost first).
     pub shape: Vec<u64>,
-    /// Start in bytes from [`Gguf::data_start`].
+    /// Start in bytes from where the tensor data of its file begins.
     pub offset: u64,
     /// Size in bytes.
     pub len: u64,
+    /// Which file of a model in several it lies in, from 0 on.
+    part: usize,
 }
 
 impl Gguf {
     /// Maps a file and parses its header; needs neither weights nor a known architecture, so that it also
-    /// serves vocabulary-only files.
+    /// serves vocabulary-only files. Of a model in several files it takes the first, and maps the others.
     ///
     /// # Errors
     /// [`Error::Io`], or [`Error::Malformed`] with what is wrong and where.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::from_bytes(path, SharedBytes::map_file(path)?)
+        split::join(path, Self::from_bytes(path, SharedBytes::map_file(path)?)?)
     }
 
     /// Parses bytes that are already at hand; `path` names them in errors.
@@ -83,9 +95,15 @@ impl Gguf {
 
     /// The stored bytes of one of this container's tensors.
     pub fn tensor_bytes(&self, info: &TensorInfo) -> Option<SharedBytes> {
-        let start = self.data_start.checked_add(info.offset)?;
+        let (bytes, data_start) = match info.part.checked_sub(1) {
+            None => (&self.bytes, self.data_start),
+            Some(other) => {
+                let other = self.others.get(other)?;
+                (&other.bytes, other.data_start)
+            }
+        };
+        let start = data_start.checked_add(info.offset)?;
         let end = start.checked_add(info.len)?;
-        self.bytes
-            .slice(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        bytes.slice(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 }

@@ -10,14 +10,17 @@ use crate::{
     Error, Format, LoadedModel, Meta, Result, SharedBytes, WeightView, fused, latent, structure,
 };
 
-/// Opens a model in one GGUF file.
+/// Opens a model in one GGUF file, or in several whose first this is.
 pub(crate) fn open(path: &Path) -> Result<LoadedModel> {
-    from_bytes(path, SharedBytes::map_file(path)?)
+    model(path, Gguf::open(path)?)
 }
 
 /// Opens a model in the bytes of a GGUF file, which `path` names in errors.
 pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel> {
-    let file = Gguf::from_bytes(path, bytes)?;
+    model(path, Gguf::from_bytes(path, bytes)?)
+}
+
+fn model(path: &Path, file: Gguf) -> Result<LoadedModel> {
     let prefix = architecture(path, &file)?.to_owned();
     let found = Arch::by_gguf_name(&prefix).ok_or_else(|| Arch::unknown(path, &prefix))?;
     let tensors = views(path, &file)?;

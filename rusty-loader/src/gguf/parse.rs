@@ -42,6 +42,7 @@ pub(super) fn parse(bytes: SharedBytes) -> Reason<Gguf> {
         tensors,
         keys,
         bytes,
+        others: vec![],
     })
 }
 
@@ -180,6 +181,7 @@ fn description(cursor: &mut Cursor<'_>) -> Reason<TensorInfo> {
         shape,
         offset,
         len,
+        part: 0,
     })
 }
 

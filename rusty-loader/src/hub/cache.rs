@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::listing::{BESIDE_WEIGHTS, INDEX, RemoteFile, WEIGHTS};
 use super::model_id::ModelId;
+use crate::gguf::split::{is_later_part, parts};
 
 /// One repository's folder.
 pub(super) struct Repository {
@@ -42,7 +43,7 @@ impl Repository {
         };
         let snapshot = self.snapshot(&commit);
         let (path, whole) = match &id.file {
-            Some(file) => (Some(snapshot.join(file)).filter(|p| p.is_file())?, true),
+            Some(file) => (Some(snapshot.join(file)).filter(all_parts)?, true),
             None if is_checkpoint(&snapshot) => {
                 let absent = self.folder.join(".no_exist").join(&commit);
                 let known =
@@ -171,6 +172,14 @@ pub(super) fn shards(index: &[u8]) -> Option<Vec<String>> {
     (!names.is_empty()).then_some(names)
 }
 
+/// Whether a file is here, with all parts of a model in several.
+#[allow(clippy::ptr_arg, reason = "a filter of paths")]
+fn all_parts(path: &PathBuf) -> bool {
+    let is_file = |name: String| Path::new(&name).is_file();
+    path.to_str()
+        .is_some_and(|path| parts(path).into_iter().all(is_file))
+}
+
 fn lone_gguf(folder: &Path) -> Option<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -178,10 +187,13 @@ fn lone_gguf(folder: &Path) -> Option<PathBuf> {
         for path in fs::read_dir(folder).ok()?.flatten().map(|e| e.path()) {
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "gguf") && path.is_file() {
+            } else if path.extension().is_some_and(|e| e == "gguf")
+                && path.is_file()
+                && !path.to_str().is_some_and(is_later_part)
+            {
                 found.push(path);
             }
         }
     }
-    found.pop().filter(|_| found.is_empty())
+    found.pop().filter(|_| found.is_empty()).filter(all_parts)
 }

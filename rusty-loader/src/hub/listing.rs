@@ -4,6 +4,7 @@ use hf_hub::repository::RepoTreeEntry;
 
 use super::checksum::Checksum;
 use super::model_id::ModelId;
+use crate::gguf::split::{is_later_part, parts};
 
 /// Files beside the weights of a checkpoint that the loader reads, where the repository has them.
 pub(super) const BESIDE_WEIGHTS: [&str; 6] = [
@@ -66,8 +67,8 @@ pub(super) fn named<'f>(files: &'f [RemoteFile], path: &str) -> Option<&'f Remot
     files.iter().find(|f| f.path == path)
 }
 
-/// The files that make the model, weights last: a snapshot with weights has all that it will have. An index
-/// stands for the shards that it names.
+/// The files that make the model, weights last, the first part of several at the very end: a snapshot with weights has
+/// all that it will have. An index stands for the shards that it names.
 pub(super) fn wanted<'f>(
     files: &'f [RemoteFile],
     id: &ModelId,
@@ -75,15 +76,18 @@ pub(super) fn wanted<'f>(
     let gguf: Vec<&str> = files
         .iter()
         .map(|f| f.path.as_str())
-        .filter(|path| path.ends_with(".gguf"))
+        .filter(|path| path.ends_with(".gguf") && !is_later_part(path))
         .collect();
     if let Some(file) = &id.file {
         let choice = match gguf[..] {
             [] => "it holds no GGUF files".to_string(),
             _ => format!("its GGUF files are {}", gguf.join(", ")),
         };
-        let file = named(files, file).ok_or_else(|| format!("has no file '{file}'; {choice}"))?;
-        return Ok(vec![file]);
+        let part = |part: String| {
+            let missing = || format!("has no file '{part}'; {choice}");
+            named(files, &part).ok_or_else(missing)
+        };
+        return parts(file).into_iter().map(part).collect();
     }
     if named(files, "config.json").is_some()
         && let Some(weights) = named(files, WEIGHTS).or(named(files, INDEX))
@@ -92,7 +96,11 @@ pub(super) fn wanted<'f>(
         return Ok(beside.chain([weights]).collect());
     }
     match gguf[..] {
-        [only] => Ok(named(files, only).into_iter().collect()),
+        [only] => {
+            let part =
+                |part: String| named(files, &part).ok_or_else(|| format!("has no file '{part}'"));
+            parts(only).into_iter().map(part).collect()
+        }
         [] => Err(format!(
             "has neither {WEIGHTS} (or its index) with a config.json nor a GGUF file; look for a repository \
              of the model in one of these formats"

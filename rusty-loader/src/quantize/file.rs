@@ -130,7 +130,7 @@ impl<'a> Job<'a> {
         Ok(Self {
             bytes: file.tensor_bytes(info).ok_or_else(outside)?,
             encoder: to.encoder().filter(|_| to != from),
-            importance: importance.and_then(|i| i.of(&info.name, row)),
+            importance: importance.and_then(|i| i.of(&info.name, experts(&shape) * row)),
             from,
             to,
             shorter,
@@ -140,6 +140,16 @@ impl<'a> Job<'a> {
 
     fn elements(&self) -> u64 {
         self.shape.iter().map(|d| *d as u64).product()
+    }
+
+    /// The importance of each column of a row, which all rows of an expert share.
+    fn importance_of(&self, row: usize) -> Option<&'a [f32]> {
+        let [.., rows, columns] = self.shape[..] else {
+            return self.importance;
+        };
+        self.importance?
+            .chunks_exact(columns.max(1))
+            .nth(row / rows.max(1))
     }
 
     fn write(&self, out: &mut dyn Write, done: &mut dyn FnMut(usize)) -> std::io::Result<()> {
@@ -152,23 +162,31 @@ impl<'a> Job<'a> {
         let (row_in, row_out) = (self.from.row_bytes(row), self.to.row_bytes(row));
         let slab = (SLAB / row).max(1);
         let mut encoded = vec![0; slab * row_out];
+        let mut first = 0;
         for stored in self.bytes.chunks(slab * row_in) {
             let rows = stored.len() / row_in;
             let encoded = &mut encoded[..rows * row_out];
             let tasks = encoded
                 .par_chunks_mut(row_out)
                 .zip(stored.par_chunks(row_in));
-            tasks.for_each_init(Vec::new, |values, (to, from)| {
+            let tasks = tasks.enumerate();
+            tasks.for_each_init(Vec::new, |values, (i, (to, from))| {
                 values.resize(row, 0.0);
                 self.from.decode_row(from, values);
-                encoder.row(values, self.importance, to);
+                encoder.row(values, self.importance_of(first + i), to);
             });
+            first += rows;
             out.write_all(encoded)?;
             done(rows * row);
         }
         self.bytes.release_pages();
         Ok(())
     }
+}
+
+/// Matrices that lie behind each other under one name.
+fn experts(shape: &[usize]) -> usize {
+    shape[..shape.len().saturating_sub(2)].iter().product()
 }
 
 /// Linear weights and embeddings; routers and the rest stay as they are.

@@ -10,5 +10,6 @@ mod hub_server;
 mod models;
 mod quantize_file;
 mod quantized_checkpoints;
+mod split;
 mod text;
 mod weights;

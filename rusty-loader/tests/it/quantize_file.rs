@@ -263,6 +263,58 @@ fn importance_is_read_from_both_kinds_of_file() {
     assert_eq!(report.weighted, 1);
 }
 
+/// Each expert's rows are weighted by its own importances.
+#[test]
+fn experts_have_importances_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let name = "blk.0.ffn_gate_exps.weight";
+    let values: Vec<f32> = (0..2 * 8 * 256).map(|i| value(name, i)).collect();
+    let mean: Vec<f32> = (0..2 * 256).map(|i| (1 + i * i % 97) as f32).collect();
+    let save = |to: &Path, tensor: &str, shape: &[usize], data: &[f32]| {
+        let mut writer = GgufWriter::new("llama");
+        writer.meta("llama.block_count", 1u64);
+        writer.tensor(tensor, Format::F32, shape);
+        let bytes: Vec<u8> = data.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut out = std::fs::File::create(to).unwrap();
+        writer
+            .write(&mut out, |_, out| out.write_all(&bytes))
+            .unwrap();
+    };
+    // Both experts, and each as a matrix alone, with its importances in the older kind of file.
+    let mix = mix::Mix::by_name("q4_k_s").unwrap();
+    let encoded = |tensor: &str, shape: &[usize], values: &[f32], mean: &[f32]| {
+        save(&path("a.gguf"), tensor, shape, values);
+        let mut bytes = 1i32.to_le_bytes().to_vec();
+        bytes.extend((tensor.len() as i32).to_le_bytes());
+        bytes.extend(tensor.as_bytes());
+        bytes.extend(1i32.to_le_bytes());
+        bytes.extend((mean.len() as i32).to_le_bytes());
+        bytes.extend(mean.iter().flat_map(|m| m.to_le_bytes()));
+        std::fs::write(path("imatrix"), bytes).unwrap();
+        let importance = Importance::open(&path("imatrix")).unwrap();
+        let (from, to) = (path("a.gguf"), path("b.gguf"));
+        let report = file::write(&from, &to, mix, Some(&importance), &|_, _| {}).unwrap();
+        assert_eq!(report.weighted, 1);
+        let file = Gguf::open(&to).unwrap();
+        file.tensor_bytes(&file.tensors[0]).unwrap().to_vec()
+    };
+    let both = encoded(name, &[2, 8, 256], &values, &mean);
+    let one = |e: usize| {
+        let (v, m) = (&values[e * 2048..][..2048], &mean[e * 256..][..256]);
+        encoded("blk.0.ffn_gate.weight", &[8, 256], v, m)
+    };
+    assert!(both == [one(0), one(1)].concat());
+    // Other importances would have given other codes.
+    let swapped = encoded(
+        "blk.0.ffn_gate.weight",
+        &[8, 256],
+        &values[..2048],
+        &mean[256..],
+    );
+    assert!(swapped != one(0));
+}
+
 #[test]
 fn what_cannot_be_written_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -121,11 +121,11 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn min(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { vminq_f32(a, b) })
+        zip(a, b, |a, b| unsafe { vminnmq_f32(a, b) })
     }
     #[inline(always)]
     unsafe fn max(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { vmaxq_f32(a, b) })
+        zip(a, b, |a, b| unsafe { vmaxnmq_f32(a, b) })
     }
     #[inline(always)]
     unsafe fn fma(a: F, b: F, c: F) -> F {
@@ -169,7 +169,12 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn largest(a: F) -> f32 {
-        unsafe { vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3]))) }
+        unsafe {
+            vmaxvq_f32(vmaxnmq_f32(
+                vmaxnmq_f32(a[0], a[1]),
+                vmaxnmq_f32(a[2], a[3]),
+            ))
+        }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> F {

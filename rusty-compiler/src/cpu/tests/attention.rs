@@ -108,7 +108,7 @@ fn check_attention(level: Level, case: &Case) {
         head_dim: s.head_dim,
         values: s.values,
     }];
-    let pool = KvPool::new(&layers, used as u32 + 3, case.format).expect("a layout");
+    let pool = KvPool::new(&layers, used as u32 + 3, case.format);
     // Pages in an odd order.
     let pages: Vec<u32> = (0..used).map(|p| (used - 1 - p) as u32 + 2).collect();
     for t in 0..case.length {

@@ -45,10 +45,15 @@ pub fn f16_pair(low: f32, high: f32) -> u32 {
 /// The upper halves of two values in one word, rounded to nearest even, the first in the low bits.
 #[cube]
 pub fn bf16_pair(low: f32, high: f32) -> u32 {
-    let (low, high) = (u32::reinterpret(low), u32::reinterpret(high));
-    let low = (low + 0x7fff + ((low >> 16) & 1)) >> 16;
-    let high = high + 0x7fff + ((high >> 16) & 1);
-    low | (high & 0xffff_0000)
+    bf16_bits(low) | (bf16_bits(high) << 16)
+}
+
+/// The upper half of a value, rounded to nearest even; what is no number stays none.
+#[cube]
+fn bf16_bits(value: f32) -> u32 {
+    let bits = u32::reinterpret(value);
+    let rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    select((bits & 0x7fff_ffff) > 0x7f80_0000, 0x7fc0u32, rounded)
 }
 
 /// The byte at a byte address.

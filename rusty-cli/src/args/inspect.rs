@@ -1,0 +1,49 @@
+//! Options of the commands that say what a model file holds and becomes.
+
+use super::{AdapterPrecision, Kv, Rope};
+use clap::Args;
+
+/// Options of `rusty explain`.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// Plan for a described target instead of the device at hand (h200, m3, rdna3, llvmpipe, avx2, ...).
+    #[arg(long, value_name = "NAME")]
+    pub target: Option<String>,
+    /// Device whose target is used.
+    #[arg(long, default_value = "auto")]
+    pub device: String,
+    #[command(flatten)]
+    pub rope: Rope,
+    /// Print totals and kernels as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `rusty inspect`.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    /// Context for which memory is stated [default: the model's, at most 4096].
+    #[arg(long, value_name = "TOKENS")]
+    pub ctx: Option<u32>,
+    /// Storage of keys and values for which memory is stated.
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
+    /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated.
+    #[arg(long = "adapter", value_name = "PATH")]
+    pub adapters: Vec<String>,
+    /// Precision of the adapters' tables.
+    #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
+    pub adapter_precision: AdapterPrecision,
+    #[command(flatten)]
+    pub rope: Rope,
+    /// List every tensor.
+    #[arg(long)]
+    pub tensors: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}

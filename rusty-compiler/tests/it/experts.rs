@@ -1,0 +1,108 @@
+//! Models with routed experts.
+
+use crate::golden_paths::golden;
+use crate::reference::{
+    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, instruction_sets,
+};
+use rusty_compiler::KvFormat;
+use rusty_loader::meta::keys;
+use rusty_loader::{Meta, ModelFile, SharedBytes, WeightView};
+
+/// Models whose layers have experts.
+const EXPERT_MODELS: [&str; 4] = ["deepseek-v2", "deepseek-v3", "mixtral", "qwen3-moe"];
+
+/// Rows that share experts and rows by themselves: on a CPU bit for bit the same.
+#[test]
+fn experts_do_not_depend_on_the_rows_beside() {
+    for model in EXPERT_MODELS {
+        let folder = format!("models/{model}");
+        let file = rusty_loader::open(golden(&folder)).expect(model);
+        let expected = Expected::read(&folder);
+        for on in everywhere() {
+            let mut exe = bound(&*file, &on, KvFormat::F32, 2);
+            for prompt in 0..3 {
+                let ids = expected.ids(&format!("ids.{prompt}")).expect("ids");
+                let pages: Vec<u32> = (0..24).rev().collect();
+                let together = all_logits(&mut *exe, &ids, SELECTED, &pages);
+                let alone = all_logits(&mut *exe, &ids, 1, &pages);
+                let want = expected.floats(&format!("logits.{prompt}"));
+                assert_close(&format!("{model} {on:?} alone"), &alone, &want, 1e-3);
+                let same = together == alone || matches!(on, On::Gpu(_));
+                assert!(same, "{model} {on:?} {prompt}");
+            }
+        }
+    }
+}
+
+/// A model whose tensor `name` is another one.
+struct Changed<'a> {
+    file: &'a dyn ModelFile,
+    name: String,
+    view: WeightView,
+}
+
+impl ModelFile for Changed<'_> {
+    fn arch(&self) -> &str {
+        self.file.arch()
+    }
+
+    fn meta(&self, key: &str) -> Option<&Meta> {
+        self.file.meta(key)
+    }
+
+    fn tensor(&self, name: &str) -> Option<WeightView> {
+        match name == self.name {
+            true => Some(self.view.clone()),
+            false => self.file.tensor(name),
+        }
+    }
+
+    fn tensor_names(&self) -> Vec<String> {
+        self.file.tensor_names()
+    }
+
+    fn label(&self) -> &str {
+        self.file.label()
+    }
+}
+
+/// Of one token, as many experts count as are chosen: what the others hold, even if it is no number, changes no bit.
+#[test]
+fn experts_that_are_not_chosen_do_not_count() {
+    for model in EXPERT_MODELS {
+        let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
+        let all = file.tensor_names().into_iter();
+        let all: Vec<_> = all.filter(|n| n.contains(".ffn_up_exps.")).collect();
+        let layer = all[0].split("ffn_up_exps").next().expect("a layer");
+        let experts: Vec<_> = all.iter().filter(|n| n.starts_with(layer)).collect();
+        let chosen = file.meta(keys::EXPERT_USED_COUNT).and_then(Meta::as_u64);
+        let isa = instruction_sets().remove(0);
+        let logits = |file: &dyn ModelFile| {
+            let mut exe = bound(file, &isa, KvFormat::F32, 1);
+            let bits = |l: &f32| l.to_bits();
+            let all = all_logits(&mut *exe, &[11], 1, &[0]).concat();
+            all.iter().map(bits).collect::<Vec<_>>()
+        };
+        let want = logits(&*file);
+        let counts = |name: &&&String| {
+            let view = file.tensor(name).expect(name);
+            let changed = Changed {
+                file: &*file,
+                name: name.to_string(),
+                view: WeightView {
+                    // All bits set is no number in any float format.
+                    bytes: SharedBytes::from_vec(vec![0xff; view.bytes.len()]),
+                    ..view
+                },
+            };
+            logits(&changed) != want
+        };
+        let counting = experts.iter().filter(counts).count();
+        assert_eq!(
+            Some(counting as u64),
+            chosen,
+            "{model}, {} experts",
+            experts.len()
+        );
+    }
+}
