@@ -12,14 +12,15 @@
 const LINE: usize = 64;
 
 /// How far ahead of its use a stream of weights is asked for: more than memory's latency times a core's
-/// share of its bandwidth, less than half of the first-level cache.
+/// share of its bandwidth, and little beside the second-level cache.
 pub(super) const STREAM: usize = 12 << 10;
 
-/// Asks for `lines` lines from `at` on, which are soon read.
+/// Asks for `lines` lines of a stream from `at` on. They come into the second-level cache: what waits for the first
+/// holds up the loads there.
 #[inline(always)]
 pub(super) fn ask_lines(at: *const u8, lines: usize) {
     for line in 0..lines {
-        ask_for::<true>(at.addr() + line * LINE);
+        ask_for::<false>(at.addr() + line * LINE);
     }
 }
 
