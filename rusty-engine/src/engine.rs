@@ -1,13 +1,14 @@
 //! The engine: a model bound to a device, shared by sessions.
 
 use crate::adapters::{AdapterBudget, AdapterSet, Registry};
+use crate::bound::Bound;
 use crate::core::{Core, virtual_ids};
 use crate::session::Session;
 use crate::{Error, Result};
 use rusty_adapters::Cache;
-use rusty_backend::{Device, DeviceChoice};
+use rusty_backend::DeviceChoice;
 use rusty_compiler::{
-    BindOptions, Executable, KvFormat, MemoryUse, Plan, RowResult, Sequence, SlotId, Step, Want,
+    BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, SlotId, Step, Want,
 };
 use rusty_graph::Graph;
 use rusty_loader::meta::keys;
@@ -52,44 +53,10 @@ impl Default for EngineOptions {
     }
 }
 
-/// Context where nothing else is asked for.
-const DEFAULT_CONTEXT: usize = 4096;
-
 /// A loaded model. Cheap to clone; all clones share it.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
-}
-
-/// A model on a device.
-struct Bound {
-    core: Core,
-    context: usize,
-    device: String,
-}
-
-impl Bound {
-    fn new(file: &dyn ModelFile, graph: &Graph, options: &EngineOptions) -> Result<Self> {
-        rusty_loader::integrity::verify(file)?;
-        let device = Device::open(&options.device, options.threads)?;
-        let plan = rusty_compiler::compile(graph, device.target())?;
-        let context = context(&plan, options, file.label())?;
-        let pages = BindOptions::pages_for(context)
-            .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
-        let bind = BindOptions {
-            pages,
-            kv: options.kv,
-            slots: options.adapter_slots,
-        };
-        let (rows, outputs) = (plan.row_budget(), plan.output_budget());
-        let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
-        let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
-        Ok(Self {
-            core: Core::new(executable, pages, rows, outputs, adapters),
-            context,
-            device: device.to_string(),
-        })
-    }
 }
 
 fn tokenizer_of(file: &dyn ModelFile) -> Option<Tokenizer> {
@@ -339,22 +306,6 @@ impl Engine {
             .core
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn context(plan: &Plan, options: &EngineOptions, label: &str) -> Result<usize> {
-    let limit = plan.context as usize;
-    match options.context {
-        None => Ok(limit.min(DEFAULT_CONTEXT)),
-        Some(0) => Err(Error::Request("a context of 0 tokens holds nothing".into())),
-        Some(asked) => {
-            if asked > limit {
-                tracing::warn!(
-                    "{label}: a context of {asked} tokens is beyond the trained {limit}"
-                );
-            }
-            Ok(asked)
-        }
     }
 }
 

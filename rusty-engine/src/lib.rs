@@ -4,6 +4,7 @@
 //! and their rows run together in ragged steps. Results do not depend on who else is there.
 
 pub mod adapters;
+mod bound;
 mod core;
 pub mod demo;
 pub mod divergence;

@@ -43,7 +43,7 @@ impl Repository {
         };
         let snapshot = self.snapshot(&commit);
         let (path, whole) = match &id.file {
-            Some(file) => (Some(snapshot.join(file)).filter(all_parts)?, true),
+            Some(file) => (Some(snapshot.join(file)).filter(|p| all_parts(p))?, true),
             None if is_checkpoint(&snapshot) => {
                 let absent = self.folder.join(".no_exist").join(&commit);
                 let known =
@@ -173,8 +173,7 @@ pub(super) fn shards(index: &[u8]) -> Option<Vec<String>> {
 }
 
 /// Whether a file is here, with all parts of a model in several.
-#[allow(clippy::ptr_arg, reason = "a filter of paths")]
-fn all_parts(path: &PathBuf) -> bool {
+fn all_parts(path: &Path) -> bool {
     let is_file = |name: String| Path::new(&name).is_file();
     path.to_str()
         .is_some_and(|path| parts(path).into_iter().all(is_file))
@@ -195,5 +194,5 @@ fn lone_gguf(folder: &Path) -> Option<PathBuf> {
             }
         }
     }
-    found.pop().filter(|_| found.is_empty()).filter(all_parts)
+    found.pop().filter(|p| found.is_empty() && all_parts(p))
 }

@@ -67,6 +67,12 @@ pub(super) fn named<'f>(files: &'f [RemoteFile], path: &str) -> Option<&'f Remot
     files.iter().find(|f| f.path == path)
 }
 
+/// The file of that path with all parts of a model in several, or the one that is missing.
+fn all_parts<'f>(files: &'f [RemoteFile], path: &str) -> Result<Vec<&'f RemoteFile>, String> {
+    let part = |part: String| named(files, &part).ok_or(part);
+    parts(path).into_iter().map(part).collect()
+}
+
 /// The files that make the model, weights last, the first part of several at the very end: a snapshot with weights has
 /// all that it will have. An index stands for the shards that it names.
 pub(super) fn wanted<'f>(
@@ -83,11 +89,7 @@ pub(super) fn wanted<'f>(
             [] => "it holds no GGUF files".to_string(),
             _ => format!("its GGUF files are {}", gguf.join(", ")),
         };
-        let part = |part: String| {
-            let missing = || format!("has no file '{part}'; {choice}");
-            named(files, &part).ok_or_else(missing)
-        };
-        return parts(file).into_iter().map(part).collect();
+        return all_parts(files, file).map_err(|part| format!("has no file '{part}'; {choice}"));
     }
     if named(files, "config.json").is_some()
         && let Some(weights) = named(files, WEIGHTS).or(named(files, INDEX))
@@ -96,11 +98,7 @@ pub(super) fn wanted<'f>(
         return Ok(beside.chain([weights]).collect());
     }
     match gguf[..] {
-        [only] => {
-            let part =
-                |part: String| named(files, &part).ok_or_else(|| format!("has no file '{part}'"));
-            parts(only).into_iter().map(part).collect()
-        }
+        [only] => all_parts(files, only).map_err(|part| format!("has no file '{part}'")),
         [] => Err(format!(
             "has neither {WEIGHTS} (or its index) with a config.json nor a GGUF file; look for a repository \
              of the model in one of these formats"
