@@ -225,7 +225,7 @@ impl Heads {
     #[inline(always)]
     pub(super) fn ask(&self, p: usize, at: usize, q: usize) {
         if q == 0 && at.is_multiple_of(64) {
-            ask_for::<false>(self.next[p].addr() + at);
+            ask_for(self.next[p].addr() + at);
         }
     }
 }

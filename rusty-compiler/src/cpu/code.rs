@@ -6,6 +6,7 @@ use super::experts::{Experts, Route};
 use super::kv::PageShape;
 use super::largest::Largest;
 use super::rows::Rows;
+use super::stream::Next;
 use super::weights::Weights;
 use crate::Result;
 use crate::plan::{Anchor, Kernel, Plan};
@@ -49,7 +50,7 @@ pub(super) fn link(codes: &mut [Code]) {
     let mut next = None;
     for code in codes.iter_mut().rev() {
         if let Code::Contract(contract) = code {
-            contract.next = next.replace(contract.sites.clone());
+            contract.next = next.replace(Next::new(contract));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::injection::{Group, Sites, Tile};
 use super::panel::GROUP;
 use super::product::PartCode;
 use super::quantize::{Forms, InputRows, fill_row};
+use super::stream::{Next, Stream};
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
 use crate::{Error, Result};
@@ -49,8 +50,8 @@ pub(super) struct Contract {
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
     pub(super) sites: Sites,
-    /// Sites of the contraction that follows.
-    pub(super) next: Option<Sites>,
+    /// The contraction that follows.
+    pub(super) next: Option<Next>,
 }
 
 /// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
@@ -125,6 +126,11 @@ impl Contract {
         (ops.max(self.prologue.len()), self.k.max(STRIP))
     }
 
+    /// The part that is multiplied first.
+    pub(super) fn first_part(&self) -> &PartCode {
+        &self.parts[self.bundles[0].parts[0]]
+    }
+
     /// Input width.
     pub(super) fn k(&self) -> usize {
         self.k
@@ -166,24 +172,48 @@ impl Contract {
             BLOCK_ROWS
         };
         let blocks = rows.div_ceil(block_rows);
-        loop {
-            let piece = ctx.next(self.counter);
-            if piece >= blocks * self.strips {
-                break;
-            }
+        let pieces = blocks * self.strips;
+        let mut piece = thread;
+        while piece < pieces {
             let first = piece % blocks * block_rows;
             let block = (first, block_rows.min(rows - first));
-            let (bundle, strip) = self.locate(piece / blocks);
+            let (bundle, column) = self.locate(piece / blocks);
+            let draw = || {
+                // The first pieces are the threads' own.
+                let piece = ctx.threads + ctx.next(self.counter);
+                (piece, self.begin(ctx, thread, piece / blocks))
+            };
             // SAFETY: each piece is drawn by one thread.
-            unsafe { self.strip(ctx, scratch, &filled, bundle, strip, block, &groups) };
+            unsafe {
+                piece = self.strip(
+                    ctx,
+                    scratch,
+                    &filled,
+                    (bundle, column),
+                    block,
+                    &groups,
+                    draw,
+                );
+            }
         }
         next
     }
 
+    /// Where a strip's weights begin; behind the last strip, where this thread's of the next kernel do.
+    fn begin(&self, ctx: &Context<'_>, thread: usize, strip: usize) -> Stream {
+        if strip < self.strips {
+            let (bundle, column) = self.locate(strip);
+            return self.parts[bundle.parts[0]].stream(ctx, column);
+        }
+        let next = self.next.as_ref();
+        next.map_or(Stream::NONE, |next| next.stream(ctx, thread))
+    }
+
+    /// A strip's bundle and first column.
     fn locate(&self, mut strip: usize) -> (&Bundle, usize) {
         for bundle in &self.bundles {
             if strip < bundle.strips {
-                return (bundle, strip);
+                return (bundle, strip * self.strip);
             }
             strip -= bundle.strips;
         }
@@ -251,19 +281,20 @@ impl Contract {
         unsafe { super::body::run(ctx.level, &self.prologue, lanes, &mut scratch.regs) }
     }
 
-    /// One strip of a bundle over a block of rows.
+    /// The strip of a bundle that begins at a column, over a block of rows; returns what `draw` draws: the next piece of
+    /// work, and where its weights begin.
     #[allow(clippy::too_many_arguments)]
     unsafe fn strip(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         filled: &Filled,
-        bundle: &Bundle,
-        strip: usize,
+        (bundle, column): (&Bundle, usize),
         (first, rows): (usize, usize),
         groups: &[Group<'_>],
-    ) {
-        let column = strip * self.strip;
+        draw: impl Fn() -> (usize, Stream),
+    ) -> usize {
+        let mut piece = 0;
         let columns = self.strip.min(bundle.width - column);
         let tile = scratch.tile.floats();
         let place = Tile {
@@ -284,7 +315,16 @@ impl Contract {
                 if ctx.adapted {
                     self.await_expand(ctx, groups, p, place, &mut scratch.ahead);
                 }
-                self.product(ctx, scratch, p, x, (first, rows), (column, columns), out);
+                let next = || match bundle.parts.get(i + 1) {
+                    Some(next) => self.parts[*next].stream(ctx, column),
+                    None => {
+                        let (drawn, next) = draw();
+                        piece = drawn;
+                        next
+                    }
+                };
+                let at = ((first, rows), (column, columns));
+                self.parts[p].product(ctx, scratch, x, at, (out, self.strip), next);
                 scratch.ahead.end_product();
                 if !groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
@@ -309,6 +349,7 @@ impl Contract {
             }
             scratch.results = results;
         }
+        piece
     }
 }
 

@@ -10,6 +10,7 @@ use super::product::PartCode;
 use super::quantize::{Forms, fill_row};
 use super::rows::{invalid, operand};
 use super::simd::LANES;
+use super::stream::Stream;
 use super::weights::Weights;
 use crate::Result;
 use crate::plan::{Anchor, Kernel, Operand, Plan};
@@ -211,11 +212,9 @@ impl Experts {
             let chosen = self.chosen(ctx, rows);
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();
-            loop {
-                let column = ctx.next(self.counter) * self.strip;
-                if column >= self.n {
-                    break;
-                }
+            // The first strips are the threads' own.
+            let mut column = thread * self.strip;
+            while column < self.n {
                 let columns = self.strip.min(self.n - column);
                 if self.combine {
                     for row in 0..rows {
@@ -224,16 +223,32 @@ impl Experts {
                             .write_bytes(0, columns);
                     }
                 }
-                for group in &chosen.groups {
+                let mut drawn = self.n;
+                for (g, group) in chosen.groups.iter().enumerate() {
                     for block in (0..group.count).step_by(BLOCK_ROWS) {
                         let count = BLOCK_ROWS.min(group.count - block);
-                        let place = (group.first + block, count);
+                        let place = ((group.first + block, count), (column, columns));
                         let tile = (scratch.tile.floats(), self.strip);
+                        let next = || {
+                            if block + count < group.count {
+                                // The same weights again.
+                                return Stream::NONE;
+                            }
+                            if let Some(group) = chosen.groups.get(g + 1) {
+                                return self.parts[group.expert].stream(ctx, column);
+                            }
+                            drawn = (ctx.threads + ctx.next(self.counter)) * self.strip;
+                            match drawn < self.n {
+                                true => self.parts[chosen.groups[0].expert].stream(ctx, drawn),
+                                false => Stream::NONE,
+                            }
+                        };
                         let part = &self.parts[group.expert];
-                        part.product(ctx, scratch, inputs, place, (column, columns), tile);
-                        self.store(ctx, &chosen, place, (column, columns), tile.0);
+                        part.product(ctx, scratch, inputs, place, tile, next);
+                        self.store(ctx, &chosen, place.0, place.1, tile.0);
                     }
                 }
+                column = drawn;
             }
         }
     }

@@ -4,7 +4,7 @@
 //! lanes at the end; that order is the same for every tile shape. Weights are converted in registers: F16, BF16, and
 //! blocks of small floats with a scale, whose levels no byte could hold.
 
-use super::prefetch::{Ahead, STREAM, ask_lines};
+use super::prefetch::{Ahead, LINE, ask_for};
 use super::quantize::InputRows;
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
@@ -75,6 +75,8 @@ pub(super) struct FloatRows {
     /// First byte of the first row.
     pub(super) at: *const u8,
     pub(super) k: usize,
+    /// Bytes from what is read to what is asked for meanwhile; none: nothing.
+    pub(super) distance: Option<isize>,
 }
 
 pub(super) trait Stored {
@@ -320,12 +322,13 @@ unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize, const FI
         let whole = w.k / LANES * LANES;
         let mut i = 0;
         while i < whole {
-            // The next tile's weights lie behind this one's.
-            if FIRST && S::offset(i) / 64 != S::offset(i + LANES) / 64 {
-                ask_lines(
-                    w.at.wrapping_add(STREAM + c * row_bytes + N * S::offset(i)),
-                    N,
-                );
+            if let Some(distance) = w.distance
+                && FIRST
+                && S::offset(i) / LINE != S::offset(i + LANES) / LINE
+            {
+                for w in ws {
+                    ask_for(w.wrapping_offset(distance).addr() + S::offset(i));
+                }
             }
             if FIRST && i.is_multiple_of(SEGMENT) {
                 ahead.step();

@@ -46,7 +46,6 @@ pub(super) unsafe fn sums<V: Vector, F: Form, const M: usize>(
     x: &Inputs<M>,
     ahead: &mut Ahead,
 ) -> [V::F; M] {
-    let group_bytes = const { F::Codes::BYTES + F::SCALING.group_bytes() };
     // SAFETY: the caller's duty.
     unsafe {
         let mut sums = [V::splat(0.0); M];
@@ -57,7 +56,7 @@ pub(super) unsafe fn sums<V: Vector, F: Form, const M: usize>(
             let supers = supers::<V, F>(block, p.kind.factor);
             block = block.wrapping_add(F::SCALING.block_bytes());
             for g in first..(first + p.stretch).min(p.groups) {
-                p.ask(g, group_bytes.div_ceil(64));
+                p.ask(g);
                 let at = p.codes.add(g * F::Codes::BYTES);
                 let scales = p.scales.add(g * F::SCALING.group_bytes());
                 if F::SCALING.halves() {

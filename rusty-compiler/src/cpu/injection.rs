@@ -152,7 +152,7 @@ impl Contract {
         ahead: &mut Ahead,
     ) -> Option<Vec<Group<'a>>> {
         ahead.start_kernel();
-        let groups = self.next.as_ref()?.groups(ctx);
+        let groups = self.next.as_ref()?.sites.groups(ctx);
         for (group, ranks) in share(&groups, thread, ctx.threads) {
             ahead.push_later(group.delta.rank_bytes(ranks));
         }

@@ -72,7 +72,13 @@ unsafe fn multiply(
         match a.kind {
             TableKind::Float(kind) => {
                 let kind = RowKind::Plain(kind);
-                float::multiply(level, FloatRows { kind, at, k }, x, extent, ahead)
+                let rows = FloatRows {
+                    kind,
+                    at,
+                    k,
+                    distance: None,
+                };
+                float::multiply(level, rows, x, extent, ahead)
             }
             TableKind::Int8 | TableKind::Int4 => {
                 let int8 = a.kind == TableKind::Int8;

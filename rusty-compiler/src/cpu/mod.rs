@@ -56,6 +56,7 @@ mod rows;
 mod simd;
 mod site_tables;
 mod stored_panel;
+mod stream;
 mod tile;
 mod weights;
 mod working_memory;

@@ -1,7 +1,6 @@
 //! Asking for memory ahead of its use.
 //!
-//! Weights are one long stream, but a core's own guesses run only a little ahead of it: products ask for what
-//! lies [`STREAM`] bytes further.
+//! Weights are one long [stream](super::stream), but a core's own guesses run only a little ahead of it.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
 //! hardware to notice the stream before it ends. A core waits for a few dozen lines at most; asked for all at once
@@ -9,78 +8,55 @@
 //! and what arrives meanwhile costs little where arithmetic is the limit.
 
 /// Bytes that memory is fetched in.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
-/// How far ahead of its use a stream of weights is asked for: more than memory's latency times a core's
-/// share of its bandwidth, and little beside the second-level cache.
-pub(super) const STREAM: usize = 12 << 10;
+/// A run of lines: the first one's address, and the one's behind the last.
+type Run = (usize, usize);
 
-/// Asks for `lines` lines of a stream from `at` on. They come into the second-level cache: what waits for the first
-/// holds up the loads there.
-#[inline(always)]
-pub(super) fn ask_lines(at: *const u8, lines: usize) {
-    for line in 0..lines {
-        ask_for::<false>(at.addr() + line * LINE);
-    }
+fn lines(runs: &[Run]) -> usize {
+    runs.iter().map(|(first, end)| (end - first) / LINE).sum()
 }
 
-/// Lines of memory, in the order in which they are wanted.
-#[derive(Default)]
-struct Lines {
-    /// First address and number of lines.
-    runs: Vec<(usize, usize)>,
-    next: usize,
-    at: usize,
-    left: usize,
-    total: usize,
-}
-
-impl Lines {
-    fn clear(&mut self) {
-        self.runs.clear();
-        (self.next, self.left, self.total) = (0, 0, 0);
-    }
-
-    fn push(&mut self, (at, bytes): (usize, usize)) {
-        let first = at / LINE * LINE;
-        let lines = (at + bytes).div_ceil(LINE) - first / LINE;
-        if bytes > 0 {
-            self.runs.push((first, lines));
-            self.total += lines;
-        }
-    }
-
-    /// Asks for up to `count` lines, `SOON` or later read; how many of them there were not.
-    #[inline(always)]
-    fn ask<const SOON: bool>(&mut self, mut count: usize) -> usize {
-        while count > 0 {
-            if self.left == 0 {
-                let Some(run) = self.runs.get(self.next) else {
-                    return count;
-                };
-                (self.at, self.left) = *run;
-                self.next += 1;
-            }
-            let lines = count.min(self.left);
-            for line in 0..lines {
-                ask_for::<SOON>(self.at + line * LINE);
-            }
-            self.at += lines * LINE;
-            self.left -= lines;
-            count -= lines;
-        }
-        0
-    }
-}
+/// Of a product's steps, the share in which what is due is asked for, so that the last lines have time to arrive.
+const IN_TIME: (usize, usize) = (2, 3);
+/// Products before a kernel's end in which the next kernel's bytes are asked for: one among so many. Earlier
+/// ones would have left the cache again.
+const LATE: usize = 2;
 
 /// What a thread asks for while it multiplies.
-#[derive(Default)]
 pub(super) struct Ahead {
-    /// For the end of the product that is being made.
-    due: Lines,
+    /// Bytes from the weights that a product reads to those that it asks for; none: nothing.
+    pub(super) distance: Option<isize>,
+    /// For the end of the coming product.
+    due: Vec<Run>,
     /// For the next kernel.
-    later: Lines,
-    per_step: usize,
+    later: Vec<Run>,
+    /// Runs of the product that is being made, and the first that was not begun.
+    queue: Vec<Run>,
+    next: usize,
+    /// The current run's next line, and its end.
+    at: usize,
+    end: usize,
+    /// Lines of a step. It is the same for all steps of a product, so that nothing is mispredicted.
+    chunk: usize,
+    /// Products of this kernel that were begun.
+    begun: usize,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            distance: None,
+            due: vec![],
+            later: vec![],
+            queue: vec![],
+            next: 0,
+            at: 0,
+            end: 0,
+            chunk: 0,
+            begun: 0,
+        }
+    }
 }
 
 impl Ahead {
@@ -88,69 +64,105 @@ impl Ahead {
     pub(super) fn start_kernel(&mut self) {
         self.due.clear();
         self.later.clear();
-        self.per_step = 0;
+        self.queue.clear();
+        (self.next, self.at, self.end, self.begun) = (0, 0, 0, 0);
     }
 
     /// What the next kernel reads, as address and length.
-    pub(super) fn push_later(&mut self, bytes: (usize, usize)) {
-        self.later.push(bytes);
+    pub(super) fn push_later(&mut self, (at, bytes): (usize, usize)) {
+        if bytes > 0 {
+            self.later.push(run(at, bytes));
+        }
     }
 
     /// What is read after the coming product, as address and length.
-    pub(super) fn push_due(&mut self, bytes: (usize, usize)) {
-        self.due.push(bytes);
+    pub(super) fn push_due(&mut self, (at, bytes): (usize, usize)) {
+        if bytes > 0 {
+            self.due.push(run(at, bytes));
+        }
     }
 
-    /// Spreads what is due, and the later bytes' share of one among `products`, over `steps` steps. What is due is
-    /// asked for in the first two thirds, so that the last lines have time to arrive.
+    /// Spreads what is due, and the later bytes' share of one among `products`, over `steps` steps.
     pub(super) fn start_product(&mut self, steps: usize, products: usize) {
-        let lines = self.due.total * 3 / 2 + self.later.total.div_ceil(products.max(1));
-        self.per_step = lines.div_ceil(steps.max(1));
+        self.queue.clear();
+        self.queue.append(&mut self.due);
+        let due = lines(&self.queue);
+        self.begun += 1;
+        let late = products.div_ceil(LATE);
+        let later = match self.begun + late > products {
+            true => lines(&self.later).div_ceil((products + 1).saturating_sub(self.begun).max(1)),
+            false => 0,
+        };
+        self.take_later(later);
+        let all = (due + later).max(due * IN_TIME.1 / IN_TIME.0);
+        self.chunk = all.div_ceil(steps.max(1));
+        self.next = 0;
+        self.advance();
     }
 
-    /// Asks for the last lines that are due.
+    /// Moves `lines` lines from the later ones to the queue.
+    fn take_later(&mut self, lines: usize) {
+        let mut left = lines * LINE;
+        while left > 0
+            && let Some((first, end)) = self.later.pop()
+        {
+            let bytes = left.min(end - first);
+            self.queue.push((first, first + bytes));
+            if first + bytes < end {
+                self.later.push((first + bytes, end));
+            }
+            left -= bytes;
+        }
+    }
+
+    fn advance(&mut self) {
+        (self.at, self.end) = self.queue.get(self.next).copied().unwrap_or((0, 0));
+        self.next += 1;
+    }
+
+    /// Asks for the last lines of the product.
     pub(super) fn end_product(&mut self) {
-        self.due.ask::<true>(usize::MAX);
-        self.due.clear();
-        self.per_step = 0;
+        while self.at < self.end {
+            self.step();
+        }
     }
 
     /// Asks for the lines of a step. A hint: nothing waits for it.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        if self.per_step > 0 {
-            let missing = self.due.ask::<true>(self.per_step);
-            self.later.ask::<false>(missing);
+        if self.at < self.end {
+            // A run's last lines are asked for together with some before them.
+            let at = self.at.min(self.end - (self.chunk * LINE).min(self.end));
+            for line in 0..self.chunk {
+                ask_for(at + line * LINE);
+            }
+            self.at += self.chunk * LINE;
+            if self.at >= self.end {
+                self.advance();
+            }
         }
     }
 }
 
-/// Asks for a line to be brought into the first-level cache where it is read soon, else into the second.
+/// The lines that hold `bytes` bytes from `at` on.
+fn run(at: usize, bytes: usize) -> Run {
+    (at / LINE * LINE, (at + bytes).next_multiple_of(LINE))
+}
+
+/// Asks for a line to be brought into the second-level cache.
 #[inline(always)]
-pub(super) fn ask_for<const SOON: bool>(at: usize) {
+pub(super) fn ask_for(at: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: part of the baseline instruction set; prefetches read nothing that a program can see, and addresses
     // that are not mapped are ignored.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        let at = std::ptr::without_provenance(at);
-        match SOON {
-            true => _mm_prefetch::<_MM_HINT_T0>(at),
-            false => _mm_prefetch::<_MM_HINT_T1>(at),
-        }
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(at));
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        use std::arch::asm;
-        match SOON {
-            true => {
-                asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
-            }
-            false => {
-                asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
-            }
-        }
+        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;

@@ -6,6 +6,7 @@ use super::float::{self, Extent, FloatRows};
 use super::forms;
 use super::quantize::InputRows;
 use super::simd::LANES;
+use super::stream::Stream;
 use super::tile::{self, Panel};
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
@@ -27,23 +28,6 @@ impl Contract {
             None => 0,
         }
     }
-
-    #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn product(
-        &self,
-        ctx: &Context<'_>,
-        scratch: &mut Scratch,
-        part: usize,
-        x: InputRows,
-        rows: (usize, usize),
-        (column, columns): (usize, usize),
-        out: *mut f32,
-    ) {
-        let part = &self.parts[part];
-        debug_assert!(column + columns <= part.n);
-        // SAFETY: the caller's duty.
-        unsafe { part.product(ctx, scratch, x, rows, (column, columns), (out, self.strip)) };
-    }
 }
 
 /// A matrix that inputs are multiplied with.
@@ -55,12 +39,42 @@ pub(super) struct PartCode {
 }
 
 impl PartCode {
+    /// Its columns from `column` on, in memory.
+    pub(super) fn stream(&self, ctx: &Context<'_>, column: usize) -> Stream {
+        Stream::new(ctx.weights, self.weight, column)
+    }
+
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for some rows and columns; `out` is where results go and the
-    /// stride.
+    /// stride. Before the last columns, `next` is asked what this thread reads after them.
     ///
     /// # Safety
     /// Rows and columns are inside inputs and matrix, and `out` holds the results.
     pub(super) unsafe fn product(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        x: InputRows,
+        (rows, (column, columns)): ((usize, usize), (usize, usize)),
+        (out, stride): (*mut f32, usize),
+        next: impl FnOnce() -> Stream,
+    ) {
+        debug_assert!(column + columns <= self.n);
+        let begin = self.stream(ctx, column);
+        let lead = columns.saturating_sub(begin.columns) / LANES * LANES;
+        // SAFETY: the caller's duty.
+        unsafe {
+            if lead > 0 {
+                scratch.ahead.distance = begin.distance();
+                self.section(ctx, scratch, x, rows, (column, lead), (out, stride));
+            }
+            scratch.ahead.distance = self.stream(ctx, column + lead).distance_to(next());
+            let (at, out) = ((column + lead, columns - lead), out.wrapping_add(lead));
+            self.section(ctx, scratch, x, rows, at, (out, stride));
+        }
+    }
+
+    /// Some columns of a product, while memory [`super::prefetch::Ahead::distance`] bytes further is asked for.
+    unsafe fn section(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
@@ -84,6 +98,7 @@ impl PartCode {
                         kind: *kind,
                         at: bytes.as_ptr().add(column * kind.row_bytes(*k)),
                         k: *k,
+                        distance: scratch.ahead.distance,
                     };
                     let extent = Extent {
                         first,
@@ -102,8 +117,11 @@ impl PartCode {
                             .ptr()
                             .add(offset + panel * layout.panel_bytes());
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at, self.start);
                         let ahead = &mut scratch.ahead;
+                        let next = ahead
+                            .distance
+                            .map_or(std::ptr::null(), |d| at.wrapping_offset(d));
+                        let panel = Panel::new(layout, at, self.start, next);
                         forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
                     }
                 }
@@ -116,7 +134,7 @@ impl PartCode {
                         let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
                         layout.pack(bytes, panel, packed);
                         let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at, self.start).alone();
+                        let panel = Panel::new(layout, at, self.start, std::ptr::null());
                         let ahead = &mut scratch.ahead;
                         forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
                     }

@@ -8,7 +8,7 @@ use super::forms::Form;
 use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
 use super::panel::PanelLayout;
-use super::prefetch::{Ahead, STREAM, ask_lines};
+use super::prefetch::{Ahead, LINE, ask_for};
 use super::quantize::InputRows;
 use super::simd::{Vector, per_isa};
 
@@ -31,11 +31,15 @@ pub(super) struct Panel {
     group_bytes: usize,
     /// What is asked for meanwhile, as many bytes as the panel has; null: nothing.
     next: *const u8,
+    /// Lines per group that one pass over the panel asks for: first, and the one behind the last.
+    lines: (usize, usize),
 }
 
 impl Panel {
-    /// The panel whose bytes start at `at`; `start` is the position of its kind's start among the inputs'.
-    pub(super) fn new(layout: &PanelLayout, at: *const u8, start: usize) -> Self {
+    /// The panel whose bytes start at `at`; `start` is the position of its kind's start among the inputs', `next` where
+    /// the bytes lie that are asked for meanwhile, null where none are.
+    pub(super) fn new(layout: &PanelLayout, at: *const u8, start: usize, next: *const u8) -> Self {
+        let group_bytes = layout.panel_bytes() / layout.groups();
         let blocks = layout.kind.scaling.block_bytes() > 0;
         Self {
             kind: layout.kind,
@@ -48,27 +52,30 @@ impl Panel {
                 false => SEGMENT,
             },
             start,
-            group_bytes: layout.panel_bytes() / layout.groups(),
-            next: at.wrapping_add(STREAM),
+            group_bytes,
+            next,
+            lines: (0, group_bytes.div_ceil(LINE)),
         }
     }
 
-    /// A panel that the matrix's other panels do not follow.
-    pub(super) fn alone(self) -> Self {
-        self.followed_by(std::ptr::null())
+    /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.
+    fn pass(self, i: usize, passes: usize) -> Self {
+        let lines = self.group_bytes.div_ceil(LINE);
+        Self {
+            lines: (lines * i / passes, lines * (i + 1) / passes),
+            ..self
+        }
     }
 
-    /// A panel after which the one at `next` is read; null: none.
-    pub(super) fn followed_by(self, next: *const u8) -> Self {
-        Self { next, ..self }
-    }
-
-    /// Asks for the `lines` lines of what comes next that lie where group `g` is now. All parts of a panel lie in one
-    /// run, so the groups together ask for whole panels.
+    /// Asks for lines of what comes next, where group `g` is now. All parts of a panel lie in one run, so the groups
+    /// together ask for whole panels.
     #[inline(always)]
-    pub(super) fn ask(&self, g: usize, lines: usize) {
+    pub(super) fn ask(&self, g: usize) {
         if !self.next.is_null() {
-            ask_lines(self.next.wrapping_add(g * self.group_bytes), lines);
+            let at = self.next.addr() + g * self.group_bytes;
+            for line in self.lines.0..self.lines.1 {
+                ask_for(at + line * LINE);
+            }
         }
     }
 }
@@ -97,11 +104,15 @@ unsafe fn multiply_with<V: Vector, F: Form>(
     ahead: &mut Ahead,
 ) {
     let mut r = 0;
+    let eights = rows / 8;
     // SAFETY: the caller's duty; each call covers rows below `rows`.
     unsafe {
         while V::QUANT_ROWS >= 8 && rows - r >= 8 {
+            let panel = panel.pass(r / 8, eights);
             tile::<V, F, 8>(panel, x, first + r, out.add(r * stride), stride, ahead);
             r += 8;
+        }
+        if r > 0 {
             panel.next = std::ptr::null();
         }
         while V::QUANT_ROWS >= 4 && rows - r >= 4 {

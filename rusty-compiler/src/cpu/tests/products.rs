@@ -82,7 +82,7 @@ fn check_tiles(
         let at = panels[panel * layout.panel_bytes()..].as_ptr();
         // SAFETY: panel, rows and results are whole.
         unsafe {
-            let panel = Panel::new(layout, at, 1);
+            let panel = Panel::new(layout, at, 1, std::ptr::null());
             let ahead = &mut Ahead::default();
             let place = (first, count);
             forms::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);
@@ -174,6 +174,7 @@ fn check_rows(
             kind,
             at: bytes.as_ptr(),
             k,
+            distance: None,
         };
         let extent = Extent {
             first,

@@ -1,0 +1,104 @@
+//! Where a thread's stream of weights goes on.
+//!
+//! A core reads memory at full speed only while it asks for what it needs next: inside a strip that lies behind what it
+//! reads, at a strip's end in the strip that it goes on with, at a kernel's end in the next kernel's. A thread
+//! therefore draws its next piece of work before it multiplies the last columns of the one it has.
+
+use super::context::Context;
+use super::contract::Contract;
+use super::injection::Sites;
+use super::simd::LANES;
+use super::weights::{Matrix, Weights};
+use rusty_graph::WeightId;
+
+/// How far ahead of its use memory is asked for, at least, in panels: more than memory's latency times a core's
+/// share of its bandwidth, and little beside the second-level cache.
+const PANEL_BYTES: usize = 12 << 10;
+/// The same for rows of floats: those of the widest tile, which are read side by side.
+const FLOAT_ROWS: usize = 8;
+
+/// Columns of a matrix, in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Stream {
+    /// First byte; null where products read a copy that they make themselves.
+    pub(super) at: *const u8,
+    /// Columns that are read while memory answers.
+    pub(super) columns: usize,
+    /// Bytes of those.
+    pub(super) bytes: usize,
+}
+
+impl Stream {
+    /// Nothing to ask for.
+    pub(super) const NONE: Stream = Stream {
+        at: std::ptr::null(),
+        columns: 0,
+        bytes: 0,
+    };
+
+    /// Columns `column ..` of a matrix.
+    pub(super) fn new(weights: &Weights, weight: WeightId, column: usize) -> Self {
+        match weights.matrix_of(weight) {
+            Some(Matrix::Panels { layout, offset }) => {
+                let panel = layout.panel_bytes();
+                let at = offset + column / LANES * panel;
+                let panels = PANEL_BYTES.div_ceil(panel);
+                Stream {
+                    at: weights.panels.ptr().wrapping_add(at),
+                    columns: panels * LANES,
+                    bytes: panels * panel,
+                }
+            }
+            Some(Matrix::Float { bytes, kind, k }) => {
+                let at = bytes.host_bytes().map_or(std::ptr::null(), <[u8]>::as_ptr);
+                Stream {
+                    at: at.wrapping_add(column * kind.row_bytes(*k)),
+                    columns: FLOAT_ROWS,
+                    bytes: FLOAT_ROWS * kind.row_bytes(*k),
+                }
+            }
+            Some(Matrix::Stored { .. }) | None => Stream::NONE,
+        }
+    }
+
+    /// Bytes from one stream to another; none where there is nothing to ask for.
+    pub(super) fn distance_to(self, other: Stream) -> Option<isize> {
+        let both = !self.at.is_null() && !other.at.is_null();
+        both.then(|| other.at.addr().wrapping_sub(self.at.addr()) as isize)
+    }
+
+    /// Bytes to what is asked for while these columns are read and more than [`Stream::columns`] follow.
+    pub(super) fn distance(self) -> Option<isize> {
+        (!self.at.is_null()).then_some(self.bytes as isize)
+    }
+}
+
+/// What a contraction has asked for ahead for the one that follows it.
+pub(super) struct Next {
+    pub(super) sites: Sites,
+    /// The weight that is multiplied first, and its columns.
+    weight: WeightId,
+    n: usize,
+    strip: usize,
+}
+
+impl Next {
+    /// Of the contraction that comes next.
+    pub(super) fn new(contract: &Contract) -> Self {
+        let part = contract.first_part();
+        Self {
+            sites: contract.sites.clone(),
+            weight: part.weight,
+            n: part.n,
+            strip: contract.strip,
+        }
+    }
+
+    /// Where a thread begins.
+    pub(super) fn stream(&self, ctx: &Context<'_>, thread: usize) -> Stream {
+        match thread * self.strip {
+            column if column < self.n => Stream::new(ctx.weights, self.weight, column),
+            _ => Stream::NONE,
+        }
+    }
+}
