@@ -24,6 +24,7 @@ const IN_TIME: (usize, usize) = (2, 3);
 const LATE: usize = 2;
 
 /// What a thread asks for while it multiplies.
+#[derive(Default)]
 pub(super) struct Ahead {
     /// Bytes from the weights that a product reads to those that it asks for; none: nothing.
     pub(super) distance: Option<isize>,
@@ -41,22 +42,6 @@ pub(super) struct Ahead {
     chunk: usize,
     /// Products of this kernel that were begun.
     begun: usize,
-}
-
-impl Default for Ahead {
-    fn default() -> Self {
-        Self {
-            distance: None,
-            due: vec![],
-            later: vec![],
-            queue: vec![],
-            next: 0,
-            at: 0,
-            end: 0,
-            chunk: 0,
-            begun: 0,
-        }
-    }
 }
 
 impl Ahead {
