@@ -29,9 +29,7 @@ pub(crate) fn compact(mut adapter: SlotData) -> SlotData {
     }
     let buffer = buffer.freeze();
     for (table, range) in tables.iter_mut().zip(places) {
-        let moved = buffer.slice(range).and_then(|bytes| {
-            DeltaTable::new(table.format(), table.rows(), table.columns(), bytes)
-        });
+        let moved = buffer.slice(range).and_then(|bytes| table.moved(bytes));
         if let Some(moved) = moved {
             **table = moved;
         }

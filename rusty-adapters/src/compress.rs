@@ -146,7 +146,7 @@ impl Factors {
             ..old.clone()
         };
         if rank > 0 {
-            delta.a = DeltaTable::encode(a_format, rank, self.k, &a);
+            delta.a = DeltaTable::ranks(a_format, rank, self.k, &a);
             delta.b = DeltaTable::panels(b_format, self.n, rank, |c, r| kept[r].1[c]);
         }
         match rank == 0 || (delta.a.is_some() && delta.b.is_some()) {

@@ -279,13 +279,13 @@ impl Draft {
     }
 }
 
-/// A table in a format, or in single precision where values leave its range.
-fn table(format: Format, rows: usize, columns: usize, values: &[f32]) -> Option<DeltaTable> {
-    let table = DeltaTable::encode(format, rows, columns, values)?;
+/// `A` in a format, or in single precision where values leave its range.
+fn table(format: Format, rank: usize, k: usize, values: &[f32]) -> Option<DeltaTable> {
+    let table = DeltaTable::ranks(format, rank, k, values)?;
     if table.values().iter().all(|v| v.is_finite()) {
         return Some(table);
     }
-    DeltaTable::encode(Format::F32, rows, columns, values)
+    DeltaTable::ranks(Format::F32, rank, k, values)
 }
 
 /// Rows of `width` values from the half-split order of checkpoints to the interleaved order of weights in some GGUF

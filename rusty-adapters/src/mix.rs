@@ -194,7 +194,7 @@ fn stack(deltas: &[(&SiteDelta, f32)], k: usize, n: usize) -> Option<SiteDelta> 
     let b_format = shared_format(ranked.iter().filter_map(|(d, _)| d.b.as_ref()));
     Some(SiteDelta {
         rank: rank as u32,
-        a: Some(DeltaTable::encode(a_format, rank, k, &a)?),
+        a: Some(DeltaTable::ranks(a_format, rank, k, &a)?),
         b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
             rows[c * rank + r]
         })?),
@@ -234,7 +234,7 @@ fn linear(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDe
     let tables = || {
         Some(SiteDelta {
             rank: rank as u32,
-            a: Some(DeltaTable::encode(a_format, rank, k, &a)?),
+            a: Some(DeltaTable::ranks(a_format, rank, k, &a)?),
             b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
                 b[c * rank + r]
             })?),

@@ -2,7 +2,8 @@
 //!
 //! Opening one maps it: nothing is converted, so an adapter is ready in the time that its header takes. This is how
 //! prepared adapters are kept ([`crate::Cache`]), and how compressed ones are stored, whose tables may be deflated
-//! (RFC 1951) and are then unpacked into memory. Tensors are `SITE.a`, `SITE.b` (panels), `SITE.scale`,
+//! (RFC 1951) and are then unpacked into memory. Tensors are `SITE.a`, `SITE.b` (panels; both
+//! [interleaved](rusty_compiler::interleaving) where they are Q8_0), `SITE.scale`,
 //! `SITE.gain_in`, `SITE.gain_out`, `SITE.bias`, `embedding.*` and `prefix.*`; the header's `rusty` entry says how
 //! tables are encoded. Rows are in the order of the model's file, which the header states, because rotary pairs lie
 //! differently in checkpoints and in some GGUF files.
@@ -11,6 +12,7 @@ use crate::base_model::Base;
 use crate::owned_tensor::OwnedTensor;
 use crate::{Error, Result};
 use rusty_compiler::delta_table::PANEL;
+use rusty_compiler::interleaving::Factor;
 use rusty_compiler::{
     DeltaTable, EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotShape,
 };
@@ -26,7 +28,7 @@ use std::sync::Arc;
 /// Entry of the header.
 const KEY: &str = "rusty";
 /// Version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -259,7 +261,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A table of at most `most` elements, which is what the model has room for.
-    fn table(&self, name: &str, most: usize) -> Result<Option<DeltaTable>> {
+    fn table(&self, name: &str, factor: Option<Factor>, most: usize) -> Result<Option<DeltaTable>> {
         let Some(entry) = self.header.tables.get(name) else {
             return Ok(None);
         };
@@ -267,20 +269,14 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| self.wrong(name, "has an unknown format"))?;
         let mut bytes = self.stored(name)?;
         if entry.deflated {
-            let limit = entry.columns.checked_div(format.block_len());
-            let limit = limit
-                .and_then(|blocks| blocks.checked_mul(format.block_bytes()))
-                .and_then(|row| row.checked_mul(entry.rows))
+            let limit = DeltaTable::stored_bytes(format, factor, entry.rows, entry.columns)
                 .filter(|_| entry.rows.saturating_mul(entry.columns) <= most)
                 .ok_or_else(|| self.wrong(name, "states sizes that cannot be"))?;
             let unpacked = miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
                 .map_err(|_| self.wrong(name, "cannot be inflated"))?;
             bytes = SharedBytes::from_vec(unpacked);
         }
-        let whole = entry.columns.is_multiple_of(format.block_len());
-        let table = whole
-            .then(|| DeltaTable::new(format, entry.rows, entry.columns, bytes))
-            .flatten();
+        let table = DeltaTable::new(format, factor, entry.rows, entry.columns, bytes);
         let table = table.ok_or_else(|| self.wrong(name, "has not the size its header states"))?;
         Ok(Some(table))
     }
@@ -308,14 +304,17 @@ impl<'a> Reader<'a> {
             let site = base.graph.site(id);
             // More would be larger than the weight itself.
             let most = site.k as usize * (site.n as usize).next_multiple_of(PANEL);
-            let a = self.table(&format!("{name}.a"), most)?;
+            let a = self.table(&format!("{name}.a"), Some(Factor::A), most)?;
             if *identity == a.is_some() && *rank > 0 {
                 return Err(self.wrong(&format!("{name}.a"), "is there or missing by mistake"));
             }
+            let panels = Factor::B {
+                rank: *rank as usize,
+            };
             let delta = SiteDelta {
                 rank: *rank,
                 a,
-                b: self.table(&format!("{name}.b"), most)?,
+                b: self.table(&format!("{name}.b"), Some(panels), most)?,
                 scale: vector("scale")?.unwrap_or_default(),
                 gain_in: vector("gain_in")?,
                 gain_out: vector("gain_out")?,
@@ -332,7 +331,7 @@ impl<'a> Reader<'a> {
         for (i, scale) in self.header.embedding_scales.iter().enumerate() {
             let factor = |end: &str| {
                 let name = format!("embedding.{i}.{end}");
-                self.table(&name, most)?
+                self.table(&name, None, most)?
                     .ok_or_else(|| self.wrong(&name, "is missing"))
             };
             low_ranks.push(LowRankRows {
@@ -342,9 +341,9 @@ impl<'a> Reader<'a> {
             });
         }
         let embedding = EmbeddingDelta {
-            table: self.table("embedding.table", most)?,
+            table: self.table("embedding.table", None, most)?,
             low_ranks,
-            prompt: self.table("embedding.prompt", most)?,
+            prompt: self.table("embedding.prompt", None, most)?,
         };
         let any = embedding.table.is_some()
             || embedding.prompt.is_some()

@@ -1,15 +1,21 @@
 //! Tables of adapters: small matrices in a stored format, read in place from a buffer or a mapped file.
 
+use crate::interleaving::Factor;
 use rusty_loader::formats::Format;
 use rusty_loader::{SharedBytes, formats};
 
 /// Outputs of a panel of `B`, and elements of a block of the block formats that tables may have.
 pub const PANEL: usize = 32;
 
-/// A row-major matrix in one of the formats that adapter kernels read: F32, F16, BF16, Q8_0 and Q4_0.
+/// Bytes with a scale per block.
+const INT8: Format = Format::Blocks(&formats::Q8_0);
+
+/// A matrix in one of the formats that adapter kernels read: F32, F16, BF16, Q8_0 and Q4_0. Rows follow each other,
+/// except those of factors in Q8_0, see [`crate::interleaving`].
 #[derive(Clone, Debug)]
 pub struct DeltaTable {
     format: Format,
+    factor: Option<Factor>,
     rows: usize,
     columns: usize,
     bytes: SharedBytes,
@@ -21,18 +27,45 @@ impl DeltaTable {
         Format::F32,
         Format::F16,
         Format::Bf16,
-        Format::Blocks(&formats::Q8_0),
+        INT8,
         Format::Blocks(&formats::Q4_0),
     ];
 
+    /// Stored bytes of a table; none where a row is no whole number of blocks, rows are no whole number of panels, or
+    /// the bytes are more than can be counted.
+    pub fn stored_bytes(
+        format: Format,
+        factor: Option<Factor>,
+        rows: usize,
+        columns: usize,
+    ) -> Option<usize> {
+        if !columns.is_multiple_of(format.block_len()) {
+            return None;
+        }
+        match factor.filter(|_| format == INT8) {
+            Some(factor) => factor.bytes(rows, columns),
+            None => {
+                let blocks = columns / format.block_len();
+                let row = blocks.checked_mul(format.block_bytes())?;
+                rows.checked_mul(row)
+            }
+        }
+    }
+
     /// A table over bytes; none where the format is not one of tables', a row is no whole number of blocks, or
     /// there are not as many bytes as it takes.
-    pub fn new(format: Format, rows: usize, columns: usize, bytes: SharedBytes) -> Option<Self> {
-        let whole = columns.is_multiple_of(format.block_len());
-        let length = rows.checked_mul(format.row_bytes(columns));
-        let fits = Self::FORMATS.contains(&format) && whole && length == Some(bytes.len());
+    pub fn new(
+        format: Format,
+        factor: Option<Factor>,
+        rows: usize,
+        columns: usize,
+        bytes: SharedBytes,
+    ) -> Option<Self> {
+        let length = Self::stored_bytes(format, factor, rows, columns);
+        let fits = Self::FORMATS.contains(&format) && length == Some(bytes.len());
         fits.then_some(Self {
             format,
+            factor,
             rows,
             columns,
             bytes,
@@ -40,9 +73,15 @@ impl DeltaTable {
     }
 
     /// Encodes values, row by row; none where [`DeltaTable::new`] gives none or the lengths do not agree.
-    pub fn encode(format: Format, rows: usize, columns: usize, values: &[f32]) -> Option<Self> {
-        if values.len() != rows.checked_mul(columns)? || !columns.is_multiple_of(format.block_len())
-        {
+    pub fn encode(
+        format: Format,
+        factor: Option<Factor>,
+        rows: usize,
+        columns: usize,
+        values: &[f32],
+    ) -> Option<Self> {
+        let length = Self::stored_bytes(format, factor, rows, columns)?;
+        if values.len() != rows.checked_mul(columns)? {
             return None;
         }
         let mut bytes = vec![0; rows * format.row_bytes(columns)];
@@ -50,7 +89,15 @@ impl DeltaTable {
         if !values.is_empty() {
             encoder.rows(values, &mut bytes);
         }
-        Self::new(format, rows, columns, SharedBytes::from_vec(bytes))
+        if let Some(factor) = factor.filter(|_| format == INT8) {
+            bytes = interleaved(factor, rows, columns / PANEL, length, &bytes);
+        }
+        Self::new(format, factor, rows, columns, SharedBytes::from_vec(bytes))
+    }
+
+    /// `A [rank, k]`; none as for [`DeltaTable::encode`].
+    pub fn ranks(format: Format, rank: usize, k: usize, values: &[f32]) -> Option<Self> {
+        Self::encode(format, Some(Factor::A), rank, k, values)
     }
 
     /// `B [n, rank]` in panels: row `(c / 32) * rank + r` holds elements `[c, r]` of 32 outputs `c`, zeros behind
@@ -70,7 +117,12 @@ impl DeltaTable {
                 *v = value(first + lane, r);
             }
         }
-        Self::encode(format, rows, PANEL, &values)
+        Self::encode(format, Some(Factor::B { rank }), rows, PANEL, &values)
+    }
+
+    /// The same table over other bytes, which hold what these do.
+    pub fn moved(&self, bytes: SharedBytes) -> Option<Self> {
+        Self::new(self.format, self.factor, self.rows, self.columns, bytes)
     }
 
     /// How values are stored.
@@ -106,14 +158,28 @@ impl DeltaTable {
     /// Decodes row `row`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         let size = self.row_bytes();
-        self.format
-            .decode_row(&self.bytes[row * size..(row + 1) * size], out);
+        let Some(factor) = self.factor.filter(|_| self.format == INT8) else {
+            let stored = &self.bytes[row * size..(row + 1) * size];
+            return self.format.decode_row(stored, out);
+        };
+        let mut blocks = vec![0; size];
+        let count = self.columns / PANEL;
+        for (b, block) in blocks.chunks_exact_mut(PANEL + 2).enumerate() {
+            let place = factor.place(row, b, count);
+            block[..2].copy_from_slice(&self.bytes[place.scale..][..2]);
+            for (i, code) in block[2..].iter_mut().enumerate() {
+                *code = self.bytes[place.code(i)].wrapping_sub(place.offset);
+            }
+        }
+        self.format.decode_row(&blocks, out);
     }
 
     /// All values, row by row.
     pub fn values(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.rows * self.columns];
-        self.format.decode_row(&self.bytes, &mut values);
+        for (row, values) in values.chunks_exact_mut(self.columns.max(1)).enumerate() {
+            self.read_row(row, values);
+        }
         values
     }
 
@@ -131,9 +197,26 @@ impl DeltaTable {
         if self.format == format {
             return self.clone();
         }
-        Self::encode(format, self.rows, self.columns, &self.values())
+        Self::encode(format, self.factor, self.rows, self.columns, &self.values())
             .unwrap_or_else(|| self.clone())
     }
+}
+
+/// Rows of Q8_0 blocks in a factor's order.
+fn interleaved(factor: Factor, rows: usize, blocks: usize, length: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; length];
+    for (i, block) in bytes
+        .chunks_exact(PANEL + 2)
+        .enumerate()
+        .take(rows * blocks)
+    {
+        let place = factor.place(i / blocks, i % blocks, blocks);
+        out[place.scale..][..2].copy_from_slice(&block[..2]);
+        for (i, code) in block[2..].iter().enumerate() {
+            out[place.code(i)] = code.wrapping_add(place.offset);
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -143,15 +226,19 @@ mod tests {
     #[test]
     fn panels_hold_the_matrix_and_zeros_behind_it() {
         let value = |c: usize, r: usize| (c * 10 + r) as f32;
-        let table = DeltaTable::panels(Format::F32, 40, 3, value).expect("table");
-        assert_eq!((table.rows(), table.columns()), (6, 32));
-        let mut row = [0.0; 3];
-        for c in 0..40 {
-            table.read_panel_row(c, 3, &mut row);
-            assert_eq!(row, [value(c, 0), value(c, 1), value(c, 2)]);
+        for format in [Format::F32, INT8] {
+            let table = DeltaTable::panels(format, 40, 3, value).expect("table");
+            assert_eq!((table.rows(), table.columns()), (6, 32));
+            let mut row = [0.0; 3];
+            for c in 0..40 {
+                table.read_panel_row(c, 3, &mut row);
+                let want = [value(c, 0), value(c, 1), value(c, 2)];
+                let step = if format == INT8 { 2.0 } else { 0.0 };
+                assert!(row.iter().zip(want).all(|(a, b)| (a - b).abs() <= step));
+            }
+            table.read_panel_row(63, 3, &mut row);
+            assert_eq!(row, [0.0; 3]);
         }
-        table.read_panel_row(63, 3, &mut row);
-        assert_eq!(row, [0.0; 3]);
     }
 
     #[test]
@@ -160,16 +247,25 @@ mod tests {
             .map(|i| ((i * 37 % 64) as f32 - 32.0) / 16.0)
             .collect();
         for format in DeltaTable::FORMATS {
-            let table = DeltaTable::encode(format, 2, 64, &values).expect("table");
-            let step = match format.name() {
-                "q8_0" => 0.02,
-                "q4_0" => 0.3,
-                _ => 0.0,
-            };
-            for (a, b) in table.values().iter().zip(&values) {
-                assert!((a - b).abs() <= step, "{}: {a} {b}", format.name());
+            for factor in [None, Some(Factor::A), Some(Factor::B { rank: 1 })] {
+                let columns = if factor.is_some_and(|f| f != Factor::A) {
+                    32
+                } else {
+                    64
+                };
+                let rows = values.len() / columns;
+                let table = DeltaTable::encode(format, factor, rows, columns, &values);
+                let table = table.expect("table");
+                let step = match format.name() {
+                    "q8_0" => 0.02,
+                    "q4_0" => 0.3,
+                    _ => 0.0,
+                };
+                for (a, b) in table.values().iter().zip(&values) {
+                    assert!((a - b).abs() <= step, "{}: {a} {b}", format.name());
+                }
             }
         }
-        assert!(DeltaTable::encode(DeltaTable::FORMATS[3], 1, 48, &[0.0; 48]).is_none());
+        assert!(DeltaTable::encode(INT8, None, 1, 48, &[0.0; 48]).is_none());
     }
 }

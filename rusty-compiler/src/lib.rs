@@ -15,6 +15,7 @@ pub mod delta_table;
 pub mod error;
 pub mod explain;
 pub mod gpu;
+pub mod interleaving;
 pub mod passes;
 pub mod plan;
 pub mod slots;

@@ -93,13 +93,14 @@ impl Assembly<'_> {
         let turned = (0..vocab * rank).map(|i| a_values[i % rank * vocab + i / rank]);
         let turned: Vec<f32> = turned.collect();
         let table = |tensor: &Tensor, rows, values: &[f32]| {
-            DeltaTable::encode(tensor.format, rows, rank, values)
+            DeltaTable::encode(tensor.format, None, rows, rank, values)
                 .ok_or_else(|| Error::unsupported(self.path, format!("tensor '{}'", tensor.name)))
         };
         if let Some(weight) = parts.get("base_layer.weight") {
             let new = self.other_than(&["token_embd.weight"], weight, &[vocab, width])?;
-            self.embedding.table = new
-                .and_then(|_| DeltaTable::new(weight.format, vocab, width, weight.bytes.clone()));
+            self.embedding.table = new.and_then(|_| {
+                DeltaTable::new(weight.format, None, vocab, width, weight.bytes.clone())
+            });
         }
         let low_rank = LowRankRows {
             a: table(a, vocab, &turned)?,

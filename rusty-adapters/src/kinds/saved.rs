@@ -40,7 +40,7 @@ impl Assembly<'_> {
                 let (vocab, width) = (graph.vocab as usize, graph.width(graph.outputs[1]) as usize);
                 weight.shaped(self.path, &[vocab, width], "embedding")?;
                 let bytes = weight.bytes.clone();
-                self.embedding.table = DeltaTable::new(weight.format, vocab, width, bytes);
+                self.embedding.table = DeltaTable::new(weight.format, None, vocab, width, bytes);
             }
             Place::Norm(base) => {
                 let old = self.base.weight(self.path, base)?;

@@ -17,7 +17,7 @@ impl Assembly<'_> {
         if self.config.kind == Kind::Prompt {
             let width = graph.width(graph.outputs[1]) as usize;
             let values = prompt.shaped(self.path, &[tokens, width], "embedding")?;
-            self.embedding.prompt = DeltaTable::encode(Format::F32, tokens, width, &values);
+            self.embedding.prompt = DeltaTable::encode(Format::F32, None, tokens, width, &values);
             return Ok(());
         }
         let own = |l: &KvLayer| l.values == AttentionValues::Own;

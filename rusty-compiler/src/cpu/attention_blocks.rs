@@ -6,7 +6,6 @@
 
 use super::attention::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
 use super::forms::{Block4, Block8, Form};
-use super::int8_table::WORD;
 use super::kv_blocks::SCALES;
 use super::panel::GROUP;
 use super::partial::Partial;
@@ -56,6 +55,9 @@ impl Width for Nibbles {
         room.as_ptr().cast()
     }
 }
+
+/// Largest word.
+const WORD: f32 = 32767.0;
 
 /// Blocks of a width as they are cached.
 pub(super) struct InBlocks<B>(PhantomData<B>);

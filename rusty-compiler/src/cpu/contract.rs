@@ -44,8 +44,6 @@ pub(super) struct Contract {
     bundles: Vec<Bundle>,
     pub(super) strip: usize,
     strips: usize,
-    /// Products of a block of rows: its strips' parts.
-    pub(super) products: usize,
     pub(super) forms: Forms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
@@ -107,7 +105,6 @@ impl Contract {
                 parts: parts.iter().map(|p| p.site).collect(),
             },
             next: None,
-            products: bundles.iter().map(|b| b.strips * b.parts.len()).sum(),
             k: *k as usize,
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: codes,
@@ -141,31 +138,21 @@ impl Contract {
         self.parts.len()
     }
 
-    /// Runs this thread's share. `groups` are what the contraction before found for this one; returns those of the next.
+    /// Runs this thread's share.
     ///
     /// # Safety
     /// All threads of the pool call it with the same context; the plan is verified and bound.
-    pub(super) unsafe fn run<'a>(
-        &self,
-        ctx: &Context<'a>,
-        thread: usize,
-        scratch: &mut Scratch,
-        groups: Option<Vec<Group<'a>>>,
-    ) -> Option<Vec<Group<'a>>> {
+    pub(super) unsafe fn run(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch) {
         let rows = ctx.rows(self.rows);
         if rows == 0 {
-            return None;
+            return;
         }
         let groups = match ctx.adapted {
-            true => groups.unwrap_or_else(|| self.sites.groups(ctx)),
+            true => self.sites.groups(ctx),
             false => vec![],
         };
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows, &groups) };
-        let next = match ctx.adapted {
-            true => self.look_ahead(ctx, thread, &mut scratch.ahead),
-            false => None,
-        };
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
@@ -196,7 +183,6 @@ impl Contract {
                 );
             }
         }
-        next
     }
 
     /// Where a strip's weights begin; behind the last strip, where this thread's of the next kernel do.
@@ -247,7 +233,7 @@ impl Contract {
                     fill_row(ctx.level, filled.plain, row, x, self.k, forms);
                 }
                 if !groups.is_empty() {
-                    self.reduce(ctx, thread, filled.plain, groups, &mut scratch.ahead);
+                    self.reduce(ctx, thread, filled.plain, groups);
                 }
                 return filled;
             }
@@ -262,7 +248,7 @@ impl Contract {
             }
             ctx.barrier.wait();
             if !groups.is_empty() {
-                self.reduce(ctx, thread, filled.plain, groups, &mut scratch.ahead);
+                self.reduce(ctx, thread, filled.plain, groups);
             }
         }
         filled

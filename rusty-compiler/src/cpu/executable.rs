@@ -190,13 +190,12 @@ impl CpuExecutable {
     }
 
     fn walk(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch, barrier: Barrier<'_>) {
-        let mut groups = None;
         for code in &self.codes {
             // SAFETY: the plan is verified, its operands are bound, and every thread walks it with this
             // context; the barrier orders kernels.
             unsafe {
                 match code {
-                    Code::Contract(c) => groups = c.run(ctx, thread, scratch, groups),
+                    Code::Contract(c) => c.run(ctx, thread, scratch),
                     Code::Rows(r) => r.run(ctx, thread, scratch),
                     Code::Largest(l) => l.run(ctx, thread),
                     Code::Attend(a) => a.run(ctx, scratch),

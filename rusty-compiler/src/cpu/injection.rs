@@ -7,6 +7,7 @@ use super::prefetch::Ahead;
 use super::quantize::{InputRows, fill_row};
 use super::simd::LANES;
 use super::site_tables::SiteTables;
+use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
@@ -45,7 +46,8 @@ impl Sites {
 }
 
 /// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
-/// products, cut through few groups, so that threads neither share lines of results nor tables.
+/// products, cut through few groups and between whole quartets, so that threads neither share lines of results nor
+/// tables.
 fn share<'a, 'b>(
     groups: &'b [Group<'a>],
     thread: usize,
@@ -58,6 +60,7 @@ fn share<'a, 'b>(
         let rank = |at: usize| {
             at.saturating_sub(before)
                 .div_ceil(group.rows)
+                .next_multiple_of(QUARTET)
                 .min(group.delta.rank)
         };
         let (from, to) = (rank(start), rank(end));
@@ -121,42 +124,41 @@ impl Contract {
     }
 
     /// `A x` of every adapted row and part, each thread for its share of the ranks. Nobody waits for the others'
-    /// here: the first tile is multiplied meanwhile.
+    /// here: the first tile is multiplied meanwhile. Tables are short and follow each other anywhere in memory, so the
+    /// next is asked for while one is read.
     pub(super) unsafe fn reduce(
         &self,
         ctx: &Context<'_>,
         thread: usize,
         x: InputRows,
         groups: &[Group<'_>],
-        ahead: &mut Ahead,
     ) {
         let (rows, stride) = (ctx.rows(self.rows), ctx.slots.largest_rank());
-        for (group, ranks) in share(groups, thread, ctx.threads) {
+        let mut shares = share(groups, thread, ctx.threads).peekable();
+        while let Some((group, ranks)) = shares.next() {
+            let next = shares
+                .peek()
+                .and_then(|(g, ranks)| g.delta.rank_at(ranks.0));
+            let distance = next
+                .zip(group.delta.rank_at(ranks.0))
+                .map(|(next, at)| next.wrapping_sub(at).cast_signed());
             let at = (group.part * rows + group.first) * stride;
             let u = ctx.lows.floats().wrapping_add(at);
             let place = (group.first, group.rows);
             // SAFETY: inputs are filled; ranks are disjoint between threads.
             unsafe {
-                low_rank::reduce(ctx.level, group.delta, x, place, ranks, (u, stride), ahead);
+                low_rank::reduce(
+                    ctx.level,
+                    group.delta,
+                    x,
+                    place,
+                    ranks,
+                    (u, stride),
+                    distance,
+                );
             }
         }
         ctx.barrier.arrive(&ctx.counters[self.counter + 1]);
-    }
-
-    /// Has this thread's share of the next kernel's `A` asked for during the coming products; returns that kernel's
-    /// groups.
-    pub(super) fn look_ahead<'a>(
-        &self,
-        ctx: &Context<'a>,
-        thread: usize,
-        ahead: &mut Ahead,
-    ) -> Option<Vec<Group<'a>>> {
-        ahead.start_kernel();
-        let groups = self.next.as_ref()?.sites.groups(ctx);
-        for (group, ranks) in share(&groups, thread, ctx.threads) {
-            ahead.push_later(group.delta.rank_bytes(ranks));
-        }
-        Some(groups)
     }
 
     /// Has what [`Contract::expand`] will read asked for during the coming product.
@@ -172,7 +174,7 @@ impl Contract {
             ahead.push_due(group.delta.column_bytes(tile.columns));
         }
         let steps = self.steps(ctx.weights, part, tile.rows.1, tile.columns.1);
-        ahead.start_product(steps, self.products.div_ceil(ctx.threads));
+        ahead.start_product(steps);
     }
 
     /// Adds the adapters' part to a tile.

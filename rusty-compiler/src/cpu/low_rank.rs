@@ -1,23 +1,26 @@
 //! The two small products of an adapter at a site: `u = scale (A x)` and `y = gain y + B u + bias`.
 //!
 //! `A` is read along its rows, `B` in panels of 32 outputs, so that the second product needs no sum over lanes.
-//! Block formats are decoded in registers; int8 is multiplied as it is, see [`super::int8_table`].
+//! Codes of four bits are decoded in registers; bytes are multiplied as they are, see [`super::int8_reduce`] and
+//! [`super::int8_expand`].
 
-use super::block_rows::{self, BlockRows};
 use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
-use super::int8_table;
+use super::int4_reduce::{self, Int4Rows};
+use super::int8_expand;
+use super::int8_reduce::{self, Quartets};
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
-use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
 use super::stored_panel::{InQ4, Panel};
 use crate::delta_table::PANEL;
 
-/// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride.
+/// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
+/// what lies `distance` bytes behind those ranks of `A` is asked for.
 ///
 /// # Safety
-/// The rows' single-precision inputs are filled; this thread owns those ranks of `u`; the delta fits its site.
+/// The rows' single-precision inputs are filled; this thread owns those ranks of `u`, which begin at a whole quartet;
+/// the delta fits its site.
 pub(super) unsafe fn reduce(
     level: Level,
     delta: &SiteTables,
@@ -25,7 +28,7 @@ pub(super) unsafe fn reduce(
     (first, rows): (usize, usize),
     (from, to): (usize, usize),
     (u, stride): (*mut f32, usize),
-    ahead: &mut Ahead,
+    distance: Option<isize>,
 ) {
     if from >= to {
         return;
@@ -42,7 +45,7 @@ pub(super) unsafe fn reduce(
         match delta.a {
             Some(a) => {
                 let at = a.at.wrapping_add(from * a.row_bytes);
-                multiply(level, (Table { at, ..a }, delta.k), x, extent, ahead);
+                multiply(level, (Table { at, ..a }, delta.k), x, extent, distance);
             }
             None => {
                 for row in 0..rows {
@@ -64,26 +67,25 @@ unsafe fn multiply(
     (a, k): (Table, usize),
     x: InputRows,
     extent: Extent,
-    ahead: &mut Ahead,
+    distance: Option<isize>,
 ) {
     let at = a.at;
     // SAFETY: the caller's duty.
     unsafe {
         match a.kind {
             TableKind::Float(kind) => {
-                let kind = RowKind::Plain(kind);
                 let rows = FloatRows {
-                    kind,
+                    kind: RowKind::Plain(kind),
                     at,
                     k,
-                    distance: None,
+                    distance,
                 };
-                float::multiply(level, rows, x, extent, ahead)
+                float::multiply(level, rows, x, extent, &mut Ahead::default())
             }
-            TableKind::Int8 | TableKind::Int4 => {
-                let int8 = a.kind == TableKind::Int8;
-                block_rows::multiply(level, BlockRows { at, k, int8 }, x, extent);
+            TableKind::Int8 => {
+                int8_reduce::multiply(level, Quartets { at, k, distance }, x, extent)
             }
+            TableKind::Int4 => int4_reduce::multiply(level, Int4Rows { at, k }, x, extent),
         }
     }
 }
@@ -92,7 +94,7 @@ unsafe fn multiply(
 /// distance of their rows.
 ///
 /// # Safety
-/// `first` is a multiple of 16; a row of `y` holds `count` columns rounded up to 16, one of `u` `rank` values; the delta
+/// `first` is a multiple of 32; a row of `y` holds `count` columns rounded up to 16, one of `u` `rank` values; the delta
 /// fits its site.
 pub(super) unsafe fn expand(
     level: Level,
@@ -133,14 +135,14 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn expand_with<V: WordProducts>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
+unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
     // SAFETY: the caller's duty.
     unsafe {
         match c.kind {
             TableKind::Float(FloatKind::F32) => expand_rows::<V, InF32>(c, u, y),
             TableKind::Float(FloatKind::F16) => expand_rows::<V, InF16>(c, u, y),
             TableKind::Float(FloatKind::Bf16) => expand_rows::<V, InBf16>(c, u, y),
-            TableKind::Int8 => int8_table::expand::<V>(c, u, y),
+            TableKind::Int8 => int8_expand::expand::<V>(c, u, y),
             TableKind::Int4 => expand_rows::<V, InQ4>(c, u, y),
         }
     }
@@ -163,11 +165,6 @@ unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut 
     let mut i = 0;
     // SAFETY: the caller's duty.
     unsafe {
-        // A strip may begin in the middle of a panel.
-        if !c.first.is_multiple_of(PANEL) && c.count > 0 {
-            panel_rows::<V, P, 1>(c, 0, u, y);
-            i = LANES;
-        }
         while c.count.saturating_sub(i) > PANEL {
             panel_rows::<V, P, 2>(c, i, u, y);
             i += 2 * PANEL;
@@ -211,7 +208,7 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
 #[inline(always)]
 pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
     let column = half * LANES;
-    if column >= c.first && column < c.first + c.count {
+    if column < c.first + c.count {
         // SAFETY: the caller's duty.
         unsafe { add_to::<V>(c, column, sum, y) };
     }

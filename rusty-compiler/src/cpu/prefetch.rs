@@ -19,47 +19,23 @@ fn lines(runs: &[Run]) -> usize {
 
 /// Of a product's steps, the share in which what is due is asked for, so that the last lines have time to arrive.
 const IN_TIME: (usize, usize) = (2, 3);
-/// Products before a kernel's end in which the next kernel's bytes are asked for: one among so many. Earlier
-/// ones would have left the cache again.
-const LATE: usize = 2;
 
 /// What a thread asks for while it multiplies.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// Bytes from the weights that a product reads to those that it asks for; none: nothing.
     pub(super) distance: Option<isize>,
-    /// For the end of the coming product.
+    /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
-    /// For the next kernel.
-    later: Vec<Run>,
-    /// Runs of the product that is being made, and the first that was not begun.
-    queue: Vec<Run>,
     next: usize,
     /// The current run's next line, and its end.
     at: usize,
     end: usize,
     /// Lines of a step. It is the same for all steps of a product, so that nothing is mispredicted.
     chunk: usize,
-    /// Products of this kernel that were begun.
-    begun: usize,
 }
 
 impl Ahead {
-    /// Forgets everything; the next kernel's bytes are pushed afterwards.
-    pub(super) fn start_kernel(&mut self) {
-        self.due.clear();
-        self.later.clear();
-        self.queue.clear();
-        (self.next, self.at, self.end, self.begun) = (0, 0, 0, 0);
-    }
-
-    /// What the next kernel reads, as address and length.
-    pub(super) fn push_later(&mut self, (at, bytes): (usize, usize)) {
-        if bytes > 0 {
-            self.later.push(run(at, bytes));
-        }
-    }
-
     /// What is read after the coming product, as address and length.
     pub(super) fn push_due(&mut self, (at, bytes): (usize, usize)) {
         if bytes > 0 {
@@ -67,49 +43,26 @@ impl Ahead {
         }
     }
 
-    /// Spreads what is due, and the later bytes' share of one among `products`, over `steps` steps.
-    pub(super) fn start_product(&mut self, steps: usize, products: usize) {
-        self.queue.clear();
-        self.queue.append(&mut self.due);
-        let due = lines(&self.queue);
-        self.begun += 1;
-        let late = products.div_ceil(LATE);
-        let later = match self.begun + late > products {
-            true => lines(&self.later).div_ceil((products + 1).saturating_sub(self.begun).max(1)),
-            false => 0,
-        };
-        self.take_later(later);
-        let all = (due + later).max(due * IN_TIME.1 / IN_TIME.0);
-        self.chunk = all.div_ceil(steps.max(1));
-        self.next = 0;
+    /// Spreads what is due over `steps` steps.
+    pub(super) fn start_product(&mut self, steps: usize) {
+        let lines = lines(&self.due) * IN_TIME.1 / IN_TIME.0;
+        self.chunk = lines.div_ceil(steps.max(1));
         self.advance();
     }
 
-    /// Moves `lines` lines from the later ones to the queue.
-    fn take_later(&mut self, lines: usize) {
-        let mut left = lines * LINE;
-        while left > 0
-            && let Some((first, end)) = self.later.pop()
-        {
-            let bytes = left.min(end - first);
-            self.queue.push((first, first + bytes));
-            if first + bytes < end {
-                self.later.push((first + bytes, end));
-            }
-            left -= bytes;
-        }
-    }
-
+    /// Goes on with the next run.
     fn advance(&mut self) {
-        (self.at, self.end) = self.queue.get(self.next).copied().unwrap_or((0, 0));
+        (self.at, self.end) = self.due.get(self.next).copied().unwrap_or((0, 0));
         self.next += 1;
     }
 
-    /// Asks for the last lines of the product.
+    /// Asks for the last lines that are due.
     pub(super) fn end_product(&mut self) {
         while self.at < self.end {
             self.step();
         }
+        self.due.clear();
+        self.next = 0;
     }
 
     /// Asks for the lines of a step. A hint: nothing waits for it.

@@ -5,6 +5,7 @@
 
 use super::float::FloatKind;
 use crate::delta_table::{DeltaTable, PANEL};
+use crate::interleaving::QUARTET;
 use crate::slots::SiteDelta;
 use rusty_loader::Format;
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableKind {
     Float(FloatKind),
-    /// Q8_0.
+    /// Q8_0, interleaved.
     Int8,
     /// Q4_0.
     Int4,
 }
 
-/// A table's first byte and the distance of its rows.
+/// A table's first byte and the bytes of a row.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     pub(super) at: *const u8,
@@ -80,16 +81,19 @@ impl SiteTables {
         }
     }
 
-    /// Address and length of ranks `from .. to` of `A`.
-    pub(super) fn rank_bytes(&self, (from, to): (usize, usize)) -> (usize, usize) {
-        let bytes = |a: Table| (a.at.addr() + from * a.row_bytes, (to - from) * a.row_bytes);
-        self.a.map_or((0, 0), bytes)
+    /// Address of rank `from` of `A`; none where that is the identity.
+    pub(super) fn rank_at(&self, from: usize) -> Option<usize> {
+        self.a.map(|a| a.at.addr() + from * a.row_bytes)
     }
 
     /// Address and length of the panels of columns `first ..`.
     pub(super) fn column_bytes(&self, (first, count): (usize, usize)) -> (usize, usize) {
         let (start, end) = (first / PANEL, (first + count).div_ceil(PANEL));
-        let panel = |b: Table| self.rank * b.row_bytes;
+        let ranks = |b: Table| match b.kind {
+            TableKind::Int8 => self.rank.next_multiple_of(QUARTET),
+            _ => self.rank,
+        };
+        let panel = |b: Table| ranks(b) * b.row_bytes;
         let bytes = |b: Table| (b.at.addr() + start * panel(b), (end - start) * panel(b));
         self.b.map_or((0, 0), bytes)
     }

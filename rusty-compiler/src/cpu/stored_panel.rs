@@ -5,7 +5,7 @@ use super::simd::{LANES, Vector};
 use crate::delta_table::PANEL;
 
 /// Bytes of a block's scale.
-pub(super) const SCALE_BYTES: usize = 2;
+const SCALE_BYTES: usize = 2;
 
 /// A row of 32 stored values, read as two vectors and a factor on both.
 pub(super) trait Panel {
@@ -41,25 +41,7 @@ float_panel!(InF32);
 float_panel!(InF16);
 float_panel!(InBf16);
 
-pub(super) struct InQ8;
 pub(super) struct InQ4;
-
-impl Panel for InQ8 {
-    const BYTES: usize = SCALE_BYTES + PANEL;
-    #[inline(always)]
-    unsafe fn load<V: Vector>(p: *const u8) -> (V::F, V::F) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let codes = p.add(SCALE_BYTES).cast();
-            (V::load_i8(codes), V::load_i8(codes.add(LANES)))
-        }
-    }
-    #[inline(always)]
-    unsafe fn scale<V: Vector>(p: *const u8) -> f32 {
-        // SAFETY: the caller's duty.
-        unsafe { V::half(p.cast()) }
-    }
-}
 
 impl Panel for InQ4 {
     const BYTES: usize = SCALE_BYTES + PANEL / 2;

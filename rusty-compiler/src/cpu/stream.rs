@@ -6,7 +6,6 @@
 
 use super::context::Context;
 use super::contract::Contract;
-use super::injection::Sites;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
@@ -75,7 +74,6 @@ impl Stream {
 
 /// What a contraction has asked for ahead for the one that follows it.
 pub(super) struct Next {
-    pub(super) sites: Sites,
     /// The weight that is multiplied first, and its columns.
     weight: WeightId,
     n: usize,
@@ -87,7 +85,6 @@ impl Next {
     pub(super) fn new(contract: &Contract) -> Self {
         let part = contract.first_part();
         Self {
-            sites: contract.sites.clone(),
             weight: part.weight,
             n: part.n,
             strip: contract.strip,

@@ -329,34 +329,24 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn pair(a: f32, b: f32) -> Floats {
-        unsafe { Floats(_mm256_set1_ps(a), _mm256_set1_ps(b)) }
-    }
-    #[inline(always)]
-    unsafe fn half_pair(p: *const u16, q: *const u16) -> Floats {
+    unsafe fn half_quads(p: *const u8) -> Floats {
         unsafe {
-            let one =
-                |p: *const u16| _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned()));
-            Floats(one(p), one(q))
-        }
-    }
-    #[inline(always)]
-    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> Floats {
-        unsafe {
-            let words = super::words_at(p, stride, n);
+            let four = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_loadl_epi64(p.cast())));
+            let lanes = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+            let others = _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3);
             Floats(
-                _mm256_cvtph_ps(_mm256_castsi256_si128(words)),
-                _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(words)),
+                _mm256_permutevar8x32_ps(four, lanes),
+                _mm256_permutevar8x32_ps(four, others),
             )
         }
     }
     #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> Ints {
-        unsafe { Ints(_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(q.cast())) }
+    unsafe fn repeat_bytes(p: *const u8) -> Ints {
+        unsafe { Self::table(p) }
     }
     #[inline(always)]
-    unsafe fn dot_start(_: Ints) -> Ints {
-        unsafe { Self::splat_i(0) }
+    unsafe fn dot_start(acc: Ints, _: Ints) -> Ints {
+        acc
     }
     #[inline(always)]
     unsafe fn dot_signed(acc: Ints, codes: Ints, x: Ints) -> Ints {

@@ -201,33 +201,22 @@ impl Vector for Avx512 {
         unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
     }
     #[inline(always)]
-    unsafe fn pair(a: f32, b: f32) -> __m512 {
-        unsafe { _mm512_mask_broadcastss_ps(_mm512_set1_ps(a), 0xff00, _mm_set_ss(b)) }
-    }
-    #[inline(always)]
-    unsafe fn half_pair(p: *const u16, q: *const u16) -> __m512 {
+    unsafe fn half_quads(p: *const u8) -> __m512 {
         unsafe {
-            let low = _mm_set1_epi16(p.cast::<i16>().read_unaligned());
-            let high = _mm_set1_epi16(q.cast::<i16>().read_unaligned());
-            _mm512_cvtph_ps(_mm256_set_m128i(high, low))
+            let four = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_loadl_epi64(p.cast())));
+            let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+            _mm512_permutexvar_ps(lanes, four)
         }
     }
     #[inline(always)]
-    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> __m512 {
-        unsafe { _mm512_cvtph_ps(super::words_at(p, stride, n)) }
+    unsafe fn repeat_bytes(p: *const u8) -> __m512i {
+        unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> __m512i {
-        unsafe {
-            let low = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
-            _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(q.cast()))
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_start(x: __m512i) -> __m512i {
+    unsafe fn dot_start(acc: __m512i, x: __m512i) -> __m512i {
         unsafe {
             let offset = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(-128), x);
-            _mm512_sub_epi32(_mm512_setzero_si512(), offset)
+            _mm512_sub_epi32(acc, offset)
         }
     }
     #[inline(always)]

@@ -142,51 +142,14 @@ pub(super) trait Vector: Copy + 'static {
     /// The same for any unsigned byte, less `128 - WIDE_OFFSET`.
     unsafe fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
 
-    /// `a` in the first eight lanes, `b` in the others.
-    unsafe fn pair(a: f32, b: f32) -> Self::F;
-    /// The half-precision values at `p` and `q`, as [`Vector::pair`].
-    unsafe fn half_pair(p: *const u16, q: *const u16) -> Self::F;
-    /// Half-precision values at `p`, `p + stride` and so on, strides in bytes; after `n` of them the last again.
-    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> Self::F;
-    /// 32 bytes from `p`, then 32 from `q`.
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::B;
-    /// The sum from which [`Vector::dot_signed`] with `x` goes out.
-    unsafe fn dot_start(x: Self::B) -> Self::I;
+    /// Four half-precision values, each in four neighbouring lanes.
+    unsafe fn half_quads(p: *const u8) -> Self::F;
+    /// Sixteen bytes, four times.
+    unsafe fn repeat_bytes(p: *const u8) -> Self::B;
+    /// `acc` as [`Vector::dot_signed`] with `x` wants it.
+    unsafe fn dot_start(acc: Self::I, x: Self::B) -> Self::I;
     /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` and `x`, both signed; no byte of `x` is -128.
     unsafe fn dot_signed(acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
-}
-
-/// Sixteen words at `p`, `p + stride` and so on; after `n` of them the last again.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn words_at(p: *const u8, stride: usize, n: usize) -> std::arch::x86_64::__m256i {
-    use std::arch::x86_64::{_mm256_loadu_si256, _mm256_setr_epi16};
-    // SAFETY: the caller's duty.
-    unsafe {
-        let w = |i: usize| p.wrapping_add(i * stride).cast::<i16>().read_unaligned();
-        if n < LANES {
-            let words: [i16; LANES] = std::array::from_fn(|i| w(i.min(n - 1)));
-            return _mm256_loadu_si256(words.as_ptr().cast());
-        }
-        _mm256_setr_epi16(
-            w(0),
-            w(1),
-            w(2),
-            w(3),
-            w(4),
-            w(5),
-            w(6),
-            w(7),
-            w(8),
-            w(9),
-            w(10),
-            w(11),
-            w(12),
-            w(13),
-            w(14),
-            w(15),
-        )
-    }
 }
 
 /// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for

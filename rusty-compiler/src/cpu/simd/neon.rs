@@ -290,43 +290,16 @@ impl Vector for Neon {
         })
     }
     #[inline(always)]
-    unsafe fn pair(a: f32, b: f32) -> F {
-        unsafe {
-            [
-                vdupq_n_f32(a),
-                vdupq_n_f32(a),
-                vdupq_n_f32(b),
-                vdupq_n_f32(b),
-            ]
-        }
+    unsafe fn half_quads(p: *const u8) -> F {
+        std::array::from_fn(|i| unsafe { vdupq_n_f32(Self::half(p.cast::<u16>().add(i))) })
     }
     #[inline(always)]
-    unsafe fn half_pair(p: *const u16, q: *const u16) -> F {
-        unsafe { Self::pair(Self::half(p), Self::half(q)) }
+    unsafe fn repeat_bytes(p: *const u8) -> B {
+        unsafe { [vld1q_u8(p); 4] }
     }
     #[inline(always)]
-    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> F {
-        unsafe {
-            let words: [u16; 16] = std::array::from_fn(|i| {
-                p.add(i.min(n - 1) * stride).cast::<u16>().read_unaligned()
-            });
-            Self::load_f16(words.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> B {
-        unsafe {
-            [
-                vld1q_u8(p),
-                vld1q_u8(p.add(16)),
-                vld1q_u8(q),
-                vld1q_u8(q.add(16)),
-            ]
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_start(_: B) -> I {
-        unsafe { Self::splat_i(0) }
+    unsafe fn dot_start(acc: I, _: B) -> I {
+        acc
     }
     #[inline(always)]
     unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {

@@ -210,31 +210,16 @@ impl Vector for Scalar {
         std::array::from_fn(|i| acc[i] + dot4(&codes, i, x, 128))
     }
     #[inline(always)]
-    unsafe fn pair(a: f32, b: f32) -> F {
-        std::array::from_fn(|i| if i < LANES / 2 { a } else { b })
+    unsafe fn half_quads(p: *const u8) -> F {
+        std::array::from_fn(|i| unsafe { Self::half(p.cast::<u16>().add(i / 4)) })
     }
     #[inline(always)]
-    unsafe fn half_pair(p: *const u16, q: *const u16) -> F {
-        unsafe { Self::pair(Self::half(p), Self::half(q)) }
+    unsafe fn repeat_bytes(p: *const u8) -> B {
+        std::array::from_fn(|i| unsafe { *p.add(i % LANES) })
     }
     #[inline(always)]
-    unsafe fn halves(p: *const u8, stride: usize, n: usize) -> F {
-        std::array::from_fn(|i| unsafe { Self::half(p.add(i.min(n - 1) * stride).cast()) })
-    }
-    #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> B {
-        let half = LANES * 2;
-        std::array::from_fn(|i| unsafe {
-            if i < half {
-                *p.add(i)
-            } else {
-                *q.add(i - half)
-            }
-        })
-    }
-    #[inline(always)]
-    unsafe fn dot_start(_: B) -> I {
-        [0; LANES]
+    unsafe fn dot_start(acc: I, _: B) -> I {
+        acc
     }
     #[inline(always)]
     unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {

@@ -3,7 +3,6 @@
 use super::{Noise, decoded_input, filled, levels};
 use crate::cpu::kind::Start;
 use crate::cpu::low_rank;
-use crate::cpu::prefetch::Ahead;
 use crate::cpu::quantize::InputRows;
 use crate::cpu::simd::Level;
 use crate::cpu::site_tables::SiteTables;
@@ -26,7 +25,7 @@ fn both_products_match_double_precision() {
         for format in DeltaTable::FORMATS {
             let delta = SiteDelta {
                 rank: rank as u32,
-                a: DeltaTable::encode(format, rank, k, &a),
+                a: DeltaTable::ranks(format, rank, k, &a),
                 b: DeltaTable::panels(format, n, rank, |c, r| b[c * rank + r]),
                 scale: (0..rank).map(|r| 0.5 + r as f32).collect(),
                 ..SiteDelta::default()
@@ -59,10 +58,10 @@ fn check_reduce(
         let to = (u.as_mut_ptr(), rank);
         // SAFETY: inputs, table and results are whole.
         unsafe {
-            let ahead = &mut Ahead::default();
             // Two threads' shares.
-            for ranks in [(0, rank / 2), (rank / 2, rank)] {
-                low_rank::reduce(level, &tables, view, (first, count), ranks, to, ahead);
+            let half = rank / 8 * 4;
+            for ranks in [(0, half), (half, rank)] {
+                low_rank::reduce(level, &tables, view, (first, count), ranks, to, None);
             }
         }
         u
@@ -92,15 +91,15 @@ fn check_reduce(
     u
 }
 
-/// `y + B u` in strips of 48 columns, compared with the decoded table times `u`.
+/// `y + B u` in strips of 64 columns, compared with the decoded table times `u`.
 fn check_expand(level: Level, delta: &SiteDelta, u: &[f32], (rows, n): (usize, usize), at: &str) {
     let rank = delta.rank as usize;
     let b = delta.b.as_ref().expect("B");
     let tables = SiteTables::new(delta, 0);
     let run = |first: usize, count: usize| {
         let mut y = vec![1.0f32; count * n];
-        for column in (0..n).step_by(48) {
-            let columns = (column, 48.min(n - column));
+        for column in (0..n).step_by(64) {
+            let columns = (column, 64.min(n - column));
             let u = (u[first * rank..].as_ptr(), rank);
             let y = (y[column..].as_mut_ptr(), n);
             // SAFETY: `n` is a multiple of 16; rows and results are whole.

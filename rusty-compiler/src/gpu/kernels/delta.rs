@@ -21,6 +21,8 @@ pub const ENTRY: u32 = 8;
 /// Bits of a format's code.
 pub const FORMAT_BITS: u32 = 4;
 const FORMAT_MASK: u32 = (1 << FORMAT_BITS) - 1;
+/// Code of Q8_0.
+const INT8: u32 = 3;
 /// Elements of a block, and columns of a panel of B.
 const BLOCK: u32 = 32;
 
@@ -30,7 +32,7 @@ pub fn format_code(format: Format) -> u32 {
         Format::F32 => 0,
         Format::F16 => 1,
         Format::Bf16 => 2,
-        Format::Blocks(codec) if codec.block_bytes == 34 => 3,
+        Format::Blocks(codec) if codec.block_bytes == 34 => INT8,
         Format::Blocks(_) => 4,
     }
 }
@@ -69,7 +71,7 @@ pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
     factor
 }
 
-/// Element `element` of a table that starts at word `at`, counted row by row.
+/// Element `element` of a table of rows that starts at word `at`, counted row by row.
 #[cube]
 #[allow(unused_assignments)]
 fn table_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
@@ -81,28 +83,58 @@ fn table_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
     } else if format == 2 {
         value = f32::reinterpret(half_at(pool, at * 4 + element * 2) << 16);
     } else {
-        value = block_value(pool, at * 4, element, format);
+        value = nibble_value(pool, at * 4, element);
     }
     value
 }
 
-/// The same for Q8_0 (code 3) and Q4_0 (code 4); `at` is a byte.
+/// The same for Q4_0; `at` is a byte.
+#[cube]
+fn nibble_value(pool: &[u32], at: u32, element: u32) -> f32 {
+    let lane = element % BLOCK;
+    let block = at + element / BLOCK * 18;
+    let byte = byte_at(pool, block + 2 + lane % 16);
+    let code = f32::cast_from((byte >> (lane / 16 * 4)) & 15) - 8.0;
+    f16_value(half_at(pool, block)) * code
+}
+
+/// Element `[r, lane]` of `A [rank, k]`.
 #[cube]
 #[allow(unused_assignments)]
-fn block_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
-    let lane = element % BLOCK;
-    let mut code = 0.0f32;
-    let mut block = at + element / BLOCK * 34;
-    if format == 3 {
+fn a_value(pool: &[u32], at: u32, r: u32, lane: u32, k: u32, format: u32) -> f32 {
+    let mut value = 0.0f32;
+    if format == INT8 {
+        // See `crate::interleaving`.
+        let blocks = k / BLOCK;
+        let (block, rank) = (lane / BLOCK, r % 4);
+        let base = at * 4 + r / 4 * blocks * 136;
+        let half = lane % BLOCK / 16;
+        let code = base + block * 128 + half * 64 + rank * 16 + lane % 16;
         // Flipping the sign bit turns two's complement into an offset of 128.
-        let byte = byte_at(pool, block + 2 + lane);
-        code = f32::cast_from(byte ^ 128) - 128.0;
+        let code = f32::cast_from(byte_at(pool, code) ^ 128) - 128.0;
+        value = f16_value(half_at(pool, base + blocks * 128 + block * 8 + rank * 2)) * code;
     } else {
-        block = at + element / BLOCK * 18;
-        let byte = byte_at(pool, block + 2 + lane % 16);
-        code = f32::cast_from((byte >> (lane / 16 * 4)) & 15) - 8.0;
+        value = table_value(pool, at, r * k + lane, format);
     }
-    f16_value(half_at(pool, block)) * code
+    value
+}
+
+/// Element `[lane, r]` of `B [n, rank]`.
+#[cube]
+#[allow(unused_assignments)]
+fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> f32 {
+    let mut value = 0.0f32;
+    let panel = lane / BLOCK;
+    if format == INT8 {
+        let ranks = rank + 3 - (rank + 3) % 4;
+        let base = at * 4 + panel * ranks * 34;
+        let code = base + r / 4 * 128 + lane % BLOCK * 4 + r % 4;
+        let code = f32::cast_from(byte_at(pool, code)) - 128.0;
+        value = f16_value(half_at(pool, base + ranks * 32 + r * 2)) * code;
+    } else {
+        value = table_value(pool, at, (panel * rank + r) * BLOCK + lane % BLOCK, format);
+    }
+    value
 }
 
 /// A product with the row's adapter applied.
@@ -129,10 +161,9 @@ pub fn adapted(
     if gain > 0 {
         sum *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
     }
-    let first = lane / BLOCK * rank * BLOCK + lane % BLOCK;
     for r in 0..rank {
-        sum += table_value(buffers.pool, table, first + r * BLOCK, format)
-            * buffers.arena[(u + r) as usize];
+        sum +=
+            b_value(buffers.pool, table, lane, r, rank, format) * buffers.arena[(u + r) as usize];
     }
     let bias = buffers.pool[(entry + 6) as usize];
     if bias > 0 {
@@ -238,7 +269,7 @@ fn shrink_ranks(
             let r = min(first + i as u32, rank - 1);
             let mut weight = 0.0f32;
             if table > 0 {
-                weight = table_value(buffers.pool, table, r * config.k + lane, format);
+                weight = a_value(buffers.pool, table, r, lane, config.k, format);
             } else if r == lane {
                 weight = 1.0f32.runtime();
             }
