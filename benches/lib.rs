@@ -1,5 +1,6 @@
 //! Benchmarks with checked answers: `cargo bench -p rusty-benches`.
 //!
+//! * `kernels`: products, attention, norms and adapters one by one, each beside its bound.
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
 //! * `adapters`: preparing, attaching and detaching adapters while an engine runs.
 //! * `experts`: choosing who answers a message.

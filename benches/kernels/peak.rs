@@ -1,0 +1,97 @@
+//! How fast this machine multiplies, from registers alone.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Passes of a loop, and the additions in flight in each.
+const PASSES: usize = 1 << 22;
+const CHAINS: usize = 12;
+/// Operations of an instruction: lanes times the pairs in a lane, a multiplication and an addition each.
+const FLOAT_OPS: usize = 16 * 2;
+const BYTE_OPS: usize = 64 * 2;
+
+/// Operations per second of all threads together.
+#[derive(Clone, Copy)]
+pub struct Peak {
+    /// On single precision.
+    pub floats: f64,
+    /// On bytes.
+    pub bytes: f64,
+}
+
+/// The peaks of `threads` threads; none where the machine lacks AVX-512 with VNNI.
+pub fn measure(threads: usize) -> Option<Peak> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+        let floats = rate(threads, FLOAT_OPS, || {
+            // SAFETY: the features were found.
+            unsafe { x86::floats() }
+        });
+        let bytes = rate(threads, BYTE_OPS, || {
+            // SAFETY: as above.
+            unsafe { x86::bytes() }
+        });
+        return Some(Peak { floats, bytes });
+    }
+    let _ = (
+        threads,
+        rate as fn(usize, usize, fn()) -> f64,
+        FLOAT_OPS,
+        BYTE_OPS,
+    );
+    None
+}
+
+/// The best of some rounds.
+fn rate<F: Fn() + Sync>(threads: usize, ops: usize, work: F) -> f64 {
+    let round = |_| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(&work);
+            }
+        });
+        (threads * PASSES * CHAINS * ops) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..5).map(round).fold(0.0, f64::max)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{CHAINS, PASSES, black_box};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn floats() {
+        let (a, b) = (
+            _mm512_set1_ps(black_box(0.5)),
+            _mm512_set1_ps(black_box(0.25)),
+        );
+        let mut sums = [_mm512_setzero_ps(); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(a, b, *sum);
+            }
+        }
+        for sum in sums {
+            black_box(_mm512_reduce_add_ps(sum));
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) fn bytes() {
+        let (a, b) = (
+            _mm512_set1_epi8(black_box(3)),
+            _mm512_set1_epi8(black_box(5)),
+        );
+        let mut sums = [_mm512_setzero_si512(); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, a, b);
+            }
+        }
+        for sum in sums {
+            black_box(_mm512_reduce_add_epi32(sum));
+        }
+    }
+}
