@@ -9,11 +9,16 @@ use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
 use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
+use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::{Vector, per_isa};
 
 /// Groups between two looks ahead: in the loop over groups they would take its registers.
 const SEGMENT: usize = 4;
+
+/// Bytes of a group's codes where each is a byte. Narrower codes are taken apart, which twelve rows share; bytes are not,
+/// and eight rows' inputs leave them more of the first-level cache.
+const BYTE_CODES: usize = 512;
 
 /// One panel to multiply.
 #[derive(Clone, Copy)]
@@ -96,40 +101,55 @@ per_isa! {
 
 #[inline(always)]
 unsafe fn multiply_with<V: Vector, F: Form>(
-    mut panel: Panel,
+    panel: Panel,
     x: InputRows,
-    (first, rows): (usize, usize),
+    place: (usize, usize),
     out: *mut f32,
     stride: usize,
     ahead: &mut Ahead,
 ) {
     let mut r = 0;
-    let eights = rows / 8;
-    // SAFETY: the caller's duty; each call covers rows below `rows`.
+    let out = (out, stride);
+    // SAFETY: the caller's duty.
     unsafe {
-        while V::QUANT_ROWS >= 8 && rows - r >= 8 {
-            let panel = panel.pass(r / 8, eights);
-            tile::<V, F, 8>(panel, x, first + r, out.add(r * stride), stride, ahead);
-            r += 8;
+        if V::QUANT_ROWS >= 8 {
+            if F::Codes::BYTES < BYTE_CODES && place.1 >= 24 {
+                r = tiles::<V, F, 12>(panel, x, place, r, out, ahead);
+            }
+            r = tiles::<V, F, 8>(panel, x, place, r, out, ahead);
         }
-        if r > 0 {
-            panel.next = std::ptr::null();
+        if V::QUANT_ROWS >= 4 {
+            r = tiles::<V, F, 4>(panel, x, place, r, out, ahead);
         }
-        while V::QUANT_ROWS >= 4 && rows - r >= 4 {
-            tile::<V, F, 4>(panel, x, first + r, out.add(r * stride), stride, ahead);
-            r += 4;
-            panel.next = std::ptr::null();
+        if V::QUANT_ROWS >= 2 {
+            r = tiles::<V, F, 2>(panel, x, place, r, out, ahead);
         }
-        while V::QUANT_ROWS >= 2 && rows - r >= 2 {
-            tile::<V, F, 2>(panel, x, first + r, out.add(r * stride), stride, ahead);
-            r += 2;
-            panel.next = std::ptr::null();
-        }
-        while r < rows {
-            tile::<V, F, 1>(panel, x, first + r, out.add(r * stride), stride, ahead);
-            r += 1;
-        }
+        tiles::<V, F, 1>(panel, x, place, r, out, ahead);
     }
+}
+
+/// As many tiles of `M` rows as there are from row `from` on; returns the first row that is left. The first rows' passes
+/// ask for what comes next.
+#[inline(always)]
+unsafe fn tiles<V: Vector, F: Form, const M: usize>(
+    panel: Panel,
+    x: InputRows,
+    (first, rows): (usize, usize),
+    from: usize,
+    (out, stride): (*mut f32, usize),
+    ahead: &mut Ahead,
+) -> usize {
+    let passes = (rows - from) / M;
+    for i in 0..passes {
+        let mut panel = panel.pass(i, passes);
+        if from > 0 {
+            panel.next = std::ptr::null();
+        }
+        let r = from + i * M;
+        // SAFETY: each tile covers rows below `rows`.
+        unsafe { tile::<V, F, M>(panel, x, first + r, out.add(r * stride), stride, ahead) };
+    }
+    from + passes * M
 }
 
 /// The products of `M` rows from `first` on.
