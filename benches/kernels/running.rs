@@ -44,7 +44,7 @@ fn token(position: usize) -> u32 {
 
 impl Running {
     pub fn new(subject: &Subject, device: &Device, slots: u32) -> Self {
-        let plan = compile(&subject.graph, &device.target()).expect("plan");
+        let plan = compile(&subject.graph, device.target()).expect("plan");
         let options = BindOptions {
             pages: CONTEXT / PAGE as u32 + 16,
             kv: KvFormat::F16,
