@@ -9,8 +9,8 @@ pub const VOCAB: u32 = 64;
 /// Widths of the products: those of Qwen3-0.6B's feed-forward network.
 pub const WIDTH: u32 = 1024;
 const INNER: u32 = 3072;
-/// Pairs of products, together larger than most caches.
-const PAIRS: usize = 16;
+/// Pairs of products, together larger than most caches: 170 MB in Q4_0.
+const PAIRS: usize = 48;
 /// Norms in a row, and their width.
 pub const NORMS: usize = 8;
 pub const NORM_WIDTH: u32 = 4096;

@@ -91,7 +91,8 @@ impl Report {
             );
         }
         text.push_str(
-            ".\n\n| kernel | time | bytes allow | operations allow | share of the bound |\n|---|---|---|---|---|\n",
+            ". Shares above 100% say that caches held part of it, or that the loop is not the fastest way to read.\n\n\
+             | kernel | time | bytes allow | operations allow | share of the bound |\n|---|---|---|---|---|\n",
         );
         for line in &self.lines {
             text.push_str(line);

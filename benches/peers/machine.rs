@@ -16,9 +16,9 @@ pub fn now() -> String {
     said(Command::new("date").args(["-u", "+%F %H:%M UTC"]))
 }
 
-/// The commit that is checked out.
+/// The commit that is checked out, and whether files differ from it.
 pub fn commit() -> String {
-    said(Command::new("git").args(["rev-parse", "--short", "HEAD"]))
+    said(Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]))
 }
 
 /// What a command prints.

@@ -75,7 +75,7 @@ impl Cache {
             return None;
         }
         let mut hasher = DefaultHasher::new();
-        "packed 1".hash(&mut hasher);
+        packed::VERSION.hash(&mut hasher);
         Stamp::of(path)?.hash(&mut hasher);
         base.graph.to_string().hash(&mut hasher);
         let label = base.file.map(|f| f.label().to_string());

@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// Entry of the header.
 const KEY: &str = "rusty";
 /// Version of the format.
-const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Header {

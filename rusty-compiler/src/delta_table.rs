@@ -52,7 +52,7 @@ impl DeltaTable {
         }
     }
 
-    /// A table over bytes; none where the format is not one of tables', a row is no whole number of blocks, or
+    /// A table over bytes; `factor` tells how those in Q8_0 lie. None where the format is not one of tables', a row is no whole number of blocks, or
     /// there are not as many bytes as it takes.
     pub fn new(
         format: Format,
@@ -140,8 +140,13 @@ impl DeltaTable {
         self.columns
     }
 
-    /// Stored bytes of a row.
-    pub fn row_bytes(&self) -> usize {
+    /// Whether kernels that expect this factor read the table's bytes where they are.
+    pub fn lies_as(&self, factor: Factor) -> bool {
+        self.format != INT8 || self.factor == Some(factor)
+    }
+
+    /// Stored bytes of a row, which follow each other but where the table is a factor in Q8_0.
+    pub(crate) fn row_bytes(&self) -> usize {
         self.format.row_bytes(self.columns)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Products of bytes add four neighbours in one lane, and one load should bring codes that share as much as possible.
 //! The blocks are those of Q8_0, 32 codes and a half-precision scale; only their order differs, so that nothing is lost.
-//! Ranks are filled up to a multiple of four with zeros.
+//! Ranks are filled up to a multiple of four with zeros, so that one to three ranks take the room of four.
 //!
 //! `A`, for each four ranks (a *quartet*), 128 bytes per block of 32 inputs, then the scales:
 //!
@@ -21,11 +21,11 @@
 use crate::delta_table::PANEL;
 
 /// Ranks that lie side by side.
-pub const QUARTET: usize = 4;
+pub(crate) const QUARTET: usize = 4;
 /// Bytes of a block of codes of a quartet.
-pub const CODES: usize = QUARTET * PANEL;
+pub(crate) const CODES: usize = QUARTET * PANEL;
 /// Bytes of its scales.
-pub const SCALES: usize = QUARTET * 2;
+pub(crate) const SCALES: usize = QUARTET * 2;
 /// Stored bytes of a block of one rank, as in Q8_0.
 const BLOCK: usize = PANEL + 2;
 

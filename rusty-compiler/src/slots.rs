@@ -15,6 +15,7 @@
 //! sequence with keys and values of its own ([`KvPrefix`]).
 
 use crate::delta_table::{DeltaTable, PANEL};
+use crate::interleaving::Factor;
 use crate::{Error, PAGE_TOKENS, Result};
 use rusty_graph::{Graph, KvLayer, Site, SiteId};
 use std::sync::Arc;
@@ -337,6 +338,16 @@ impl SiteDelta {
             ("output gain", (vector(&self.gain_out, n), 1), (n, 1)),
             ("bias", (vector(&self.bias, n), 1), (n, 1)),
         ];
+        let a_lies = self.a.as_ref().is_none_or(|a| a.lies_as(Factor::A));
+        let b_lies = self
+            .b
+            .as_ref()
+            .is_none_or(|b| b.lies_as(Factor::B { rank }));
+        if !a_lies || !b_lies {
+            return Err(format!(
+                "factors in Q8_0 do not lie as those of rank {rank}"
+            ));
+        }
         if self.a.is_none() && rank > 0 && rank != k {
             return Err(format!(
                 "an identity of rank {rank}; the site's input has {k}"

@@ -280,14 +280,13 @@ impl Contract {
         groups: &[Group<'_>],
         draw: impl Fn() -> (usize, Stream),
     ) -> usize {
-        let mut piece = 0;
+        let mut drawn = None;
         let columns = self.strip.min(bundle.width - column);
         let tile = scratch.tile.floats();
         let place = Tile {
             rows: (first, rows),
             columns: (column, columns),
         };
-        let part_tile = |i: usize| tile.wrapping_add(i * BLOCK_ROWS * STRIP);
         // SAFETY: strips and rows are inside the matrices and the tile.
         unsafe {
             for (i, &p) in bundle.parts.iter().enumerate() {
@@ -297,15 +296,15 @@ impl Contract {
                     .copied()
                     .flatten()
                     .unwrap_or(filled.plain);
-                let out = part_tile(i);
+                let out = part_tile(tile, i);
                 if ctx.adapted {
                     self.await_expand(ctx, groups, p, place, &mut scratch.ahead);
                 }
                 let next = || match bundle.parts.get(i + 1) {
                     Some(next) => self.parts[*next].stream(ctx, column),
                     None => {
-                        let (drawn, next) = draw();
-                        piece = drawn;
+                        let (piece, next) = draw();
+                        drawn = Some(piece);
                         next
                     }
                 };
@@ -317,26 +316,39 @@ impl Contract {
                     self.expand(ctx, groups, p, place, out);
                 }
             }
-            let mut results = std::mem::take(&mut scratch.results);
-            for row in 0..rows {
-                for (i, &p) in bundle.parts.iter().enumerate() {
-                    results[p] = part_tile(i).wrapping_add(row * self.strip);
-                }
-                for tail in &bundle.tails {
-                    ctx.tail(
-                        tail,
-                        first + row,
-                        column,
-                        columns,
-                        &results,
-                        &mut scratch.regs,
-                    );
-                }
-            }
-            scratch.results = results;
+            self.tails(ctx, scratch, bundle, (first, rows), (column, columns));
         }
-        piece
+        drawn.unwrap_or_else(|| draw().0)
     }
+
+    /// What becomes of a strip's products.
+    unsafe fn tails(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        bundle: &Bundle,
+        (first, rows): (usize, usize),
+        (column, columns): (usize, usize),
+    ) {
+        let tile = scratch.tile.floats();
+        let mut results = std::mem::take(&mut scratch.results);
+        for row in 0..rows {
+            for (i, &p) in bundle.parts.iter().enumerate() {
+                results[p] = part_tile(tile, i).wrapping_add(row * self.strip);
+            }
+            for tail in &bundle.tails {
+                let regs = &mut scratch.regs;
+                // SAFETY: the caller's duty.
+                unsafe { ctx.tail(tail, first + row, column, columns, &results, regs) };
+            }
+        }
+        scratch.results = results;
+    }
+}
+
+/// Where the products of a bundle's part `i` go.
+fn part_tile(tile: *mut f32, i: usize) -> *mut f32 {
+    tile.wrapping_add(i * BLOCK_ROWS * STRIP)
 }
 
 fn unbound(kernel: &Kernel) -> Error {

@@ -40,7 +40,7 @@ pub struct CpuExecutable {
 
 impl CpuExecutable {
     /// Binds a plan to a CPU: reads vectors, reserves KV pages and starts the device's threads. Block-quantized
-    /// matrices are repacked before the first step of more than 64 rows, or else before the second step.
+    /// matrices are repacked before the first step of more than 72 rows, or else before the second step.
     ///
     /// # Errors
     /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.

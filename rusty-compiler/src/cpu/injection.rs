@@ -11,7 +11,6 @@ use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
-#[derive(Clone)]
 pub(super) struct Sites {
     pub(super) rows: RowSet,
     pub(super) parts: Vec<Option<SiteId>>,

@@ -116,7 +116,6 @@ unsafe fn load_scales<V: Vector>(p: *const u16, count: usize) -> V::F {
 
 /// Numbers of two bytes, in units of `step`.
 #[derive(Clone, Copy, Default)]
-#[repr(align(16))]
 struct Numbers {
     high: [i8; LANES],
     low: [i8; LANES],
@@ -145,8 +144,13 @@ impl Numbers {
     unsafe fn quartet(&self, q: usize) -> (i32, i32) {
         // SAFETY: the caller's duty.
         unsafe {
-            let quartet =
-                |bytes: &[i8; LANES]| bytes.as_ptr().add(QUARTET * q).cast::<i32>().read();
+            let quartet = |bytes: &[i8; LANES]| {
+                bytes
+                    .as_ptr()
+                    .add(QUARTET * q)
+                    .cast::<i32>()
+                    .read_unaligned()
+            };
             (quartet(&self.high), quartet(&self.low))
         }
     }

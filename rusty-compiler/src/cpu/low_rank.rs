@@ -16,7 +16,7 @@ use super::stored_panel::{InQ4, Panel};
 use crate::delta_table::PANEL;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
-/// what lies `distance` bytes behind those ranks of `A` is asked for.
+/// what lies `distance` bytes behind those ranks of `A` is asked for, but where they are codes of four bits.
 ///
 /// # Safety
 /// The rows' single-precision inputs are filled; this thread owns those ranks of `u`, which begin at a whole quartet;

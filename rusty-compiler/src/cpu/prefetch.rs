@@ -23,8 +23,6 @@ const IN_TIME: (usize, usize) = (2, 3);
 /// What a thread asks for while it multiplies.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// Bytes from the weights that a product reads to those that it asks for; none: nothing.
-    pub(super) distance: Option<isize>,
     /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
     next: usize,

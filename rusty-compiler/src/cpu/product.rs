@@ -9,6 +9,7 @@ use super::simd::LANES;
 use super::stream::Stream;
 use super::tile::{self, Panel};
 use super::weights::{Matrix, Weights};
+use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
 
 impl Contract {
@@ -60,20 +61,29 @@ impl PartCode {
     ) {
         debug_assert!(column + columns <= self.n);
         let begin = self.stream(ctx, column);
-        let lead = columns.saturating_sub(begin.columns) / LANES * LANES;
+        let lead = begin.lead(columns);
         // SAFETY: the caller's duty.
         unsafe {
             if lead > 0 {
-                scratch.ahead.distance = begin.distance();
-                self.section(ctx, scratch, x, rows, (column, lead), (out, stride));
+                let distance = begin.distance();
+                self.section(
+                    ctx,
+                    scratch,
+                    x,
+                    rows,
+                    (column, lead),
+                    (out, stride),
+                    distance,
+                );
             }
-            scratch.ahead.distance = self.stream(ctx, column + lead).distance_to(next());
+            let distance = self.stream(ctx, column + lead).distance_to(next());
             let (at, out) = ((column + lead, columns - lead), out.wrapping_add(lead));
-            self.section(ctx, scratch, x, rows, at, (out, stride));
+            self.section(ctx, scratch, x, rows, at, (out, stride), distance);
         }
     }
 
-    /// Some columns of a product, while memory [`super::prefetch::Ahead::distance`] bytes further is asked for.
+    /// Some columns of a product, while memory `distance` bytes further is asked for.
+    #[allow(clippy::too_many_arguments)]
     unsafe fn section(
         &self,
         ctx: &Context<'_>,
@@ -82,64 +92,60 @@ impl PartCode {
         (first, rows): (usize, usize),
         (column, columns): (usize, usize),
         (out, stride): (*mut f32, usize),
+        distance: Option<isize>,
     ) {
         let Some(matrix) = ctx.weights.matrix_of(self.weight) else {
             return;
         };
-        let panels = column / LANES..(column + columns).div_ceil(LANES);
-        // SAFETY: the caller's duty.
-        unsafe {
-            match matrix {
-                Matrix::Float { bytes, kind, k } => {
-                    let Some(bytes) = bytes.host_bytes() else {
-                        unreachable!("weights of the CPU lie in host memory")
-                    };
-                    let w = FloatRows {
-                        kind: *kind,
-                        at: bytes.as_ptr().add(column * kind.row_bytes(*k)),
-                        k: *k,
-                        distance: scratch.ahead.distance,
-                    };
-                    let extent = Extent {
-                        first,
-                        rows,
-                        columns,
-                        out,
-                        stride,
-                    };
-                    float::multiply(ctx.level, w, x, extent, &mut scratch.ahead);
-                }
-                Matrix::Panels { layout, offset } => {
-                    for panel in panels {
-                        let at = ctx
-                            .weights
-                            .panels
-                            .ptr()
-                            .add(offset + panel * layout.panel_bytes());
-                        let out = out.add(panel * LANES - column);
-                        let ahead = &mut scratch.ahead;
-                        let next = ahead
-                            .distance
-                            .map_or(std::ptr::null(), |d| at.wrapping_offset(d));
-                        let panel = Panel::new(layout, at, self.start, next);
-                        forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
+        let layout = match matrix {
+            Matrix::Float { bytes, kind, k } => {
+                let at = host(bytes).as_ptr();
+                let w = FloatRows {
+                    kind: *kind,
+                    at: at.wrapping_add(column * kind.row_bytes(*k)),
+                    k: *k,
+                    distance,
+                };
+                let extent = Extent {
+                    first,
+                    rows,
+                    columns,
+                    out,
+                    stride,
+                };
+                // SAFETY: the caller's duty.
+                return unsafe { float::multiply(ctx.level, w, x, extent, &mut scratch.ahead) };
+            }
+            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => layout,
+        };
+        for panel in column / LANES..(column + columns).div_ceil(LANES) {
+            let out = out.wrapping_add(panel * LANES).wrapping_sub(column);
+            // SAFETY: the caller's duty; the thread's own panel has room for any.
+            unsafe {
+                let (at, next) = match matrix {
+                    Matrix::Stored { bytes, .. } => {
+                        let own = scratch.panel.ptr();
+                        let packed = std::slice::from_raw_parts_mut(own, layout.panel_bytes());
+                        layout.pack(host(bytes), panel, packed);
+                        (own.cast_const(), None)
                     }
-                }
-                Matrix::Stored { bytes, layout } => {
-                    let Some(bytes) = bytes.host_bytes() else {
-                        unreachable!("weights of the CPU lie in host memory")
-                    };
-                    for panel in panels {
-                        let at = scratch.panel.ptr();
-                        let packed = std::slice::from_raw_parts_mut(at, layout.panel_bytes());
-                        layout.pack(bytes, panel, packed);
-                        let out = out.add(panel * LANES - column);
-                        let panel = Panel::new(layout, at, self.start, std::ptr::null());
-                        let ahead = &mut scratch.ahead;
-                        forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
-                    }
-                }
+                    _ => (
+                        Stream::new(ctx.weights, self.weight, panel * LANES).at,
+                        distance,
+                    ),
+                };
+                let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
+                let panel = Panel::new(layout, at, self.start, next);
+                let ahead = &mut scratch.ahead;
+                forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
             }
         }
+    }
+}
+
+fn host(bytes: &UnifiedTensor) -> &[u8] {
+    match bytes.host_bytes() {
+        Some(bytes) => bytes,
+        None => unreachable!("weights of the CPU lie in host memory"),
     }
 }

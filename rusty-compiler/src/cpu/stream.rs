@@ -10,10 +10,10 @@ use super::simd::LANES;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
 
-/// How far ahead of its use memory is asked for, at least, in panels: more than memory's latency times a core's
-/// share of its bandwidth, and little beside the second-level cache.
+/// How far ahead of its use memory is asked for, in whole panels of at least so many bytes together: more than memory's
+/// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
-/// The same for rows of floats: those of the widest tile, which are read side by side.
+/// The same in rows of floats: those of the widest tile, which are read side by side.
 const FLOAT_ROWS: usize = 8;
 
 /// Columns of a matrix, in memory.
@@ -25,6 +25,8 @@ pub(super) struct Stream {
     pub(super) columns: usize,
     /// Bytes of those.
     pub(super) bytes: usize,
+    /// Columns that lie together.
+    unit: usize,
 }
 
 impl Stream {
@@ -33,6 +35,7 @@ impl Stream {
         at: std::ptr::null(),
         columns: 0,
         bytes: 0,
+        unit: 1,
     };
 
     /// Columns `column ..` of a matrix.
@@ -46,6 +49,7 @@ impl Stream {
                     at: weights.panels.ptr().wrapping_add(at),
                     columns: panels * LANES,
                     bytes: panels * panel,
+                    unit: LANES,
                 }
             }
             Some(Matrix::Float { bytes, kind, k }) => {
@@ -54,21 +58,32 @@ impl Stream {
                     at: at.wrapping_add(column * kind.row_bytes(*k)),
                     columns: FLOAT_ROWS,
                     bytes: FLOAT_ROWS * kind.row_bytes(*k),
+                    unit: 1,
                 }
             }
             Some(Matrix::Stored { .. }) | None => Stream::NONE,
         }
     }
 
+    /// Of `columns` columns, how many are read while only what lies behind them is asked for.
+    pub(super) fn lead(self, columns: usize) -> usize {
+        match self.at.is_null() {
+            true => 0,
+            false => columns
+                .saturating_sub(self.columns)
+                .next_multiple_of(self.unit),
+        }
+    }
+
     /// Bytes from one stream to another; none where there is nothing to ask for.
     pub(super) fn distance_to(self, other: Stream) -> Option<isize> {
         let both = !self.at.is_null() && !other.at.is_null();
-        both.then(|| other.at.addr().wrapping_sub(self.at.addr()) as isize)
+        both.then(|| other.at.addr().wrapping_sub(self.at.addr()).cast_signed())
     }
 
     /// Bytes to what is asked for while these columns are read and more than [`Stream::columns`] follow.
     pub(super) fn distance(self) -> Option<isize> {
-        (!self.at.is_null()).then_some(self.bytes as isize)
+        (!self.at.is_null()).then_some(self.bytes.cast_signed())
     }
 }
 
@@ -91,7 +106,7 @@ impl Next {
         }
     }
 
-    /// Where a thread begins.
+    /// Where a thread begins in a step of one block of rows; in one of more, most threads begin near it.
     pub(super) fn stream(&self, ctx: &Context<'_>, thread: usize) -> Stream {
         match thread * self.strip {
             column if column < self.n => Stream::new(ctx.weights, self.weight, column),

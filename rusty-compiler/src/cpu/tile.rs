@@ -19,6 +19,8 @@ const SEGMENT: usize = 4;
 /// Bytes of a group's codes where each is a byte. Narrower codes are taken apart, which twelve rows share; bytes are not,
 /// and eight rows' inputs leave them more of the first-level cache.
 const BYTE_CODES: usize = 512;
+/// Rows from which on they are taken twelve at a time; sixteen are two times eight, not twelve and four.
+const TWELVES: usize = 24;
 
 /// One panel to multiply.
 #[derive(Clone, Copy)]
@@ -113,7 +115,7 @@ unsafe fn multiply_with<V: Vector, F: Form>(
     // SAFETY: the caller's duty.
     unsafe {
         if V::QUANT_ROWS >= 8 {
-            if F::Codes::BYTES < BYTE_CODES && place.1 >= 24 {
+            if F::Codes::BYTES < BYTE_CODES && place.1 >= TWELVES {
                 r = tiles::<V, F, 12>(panel, x, place, r, out, ahead);
             }
             r = tiles::<V, F, 8>(panel, x, place, r, out, ahead);

@@ -3,7 +3,8 @@
 use super::{DEVICES, engine, golden};
 use rusty_adapters::{Precision, random};
 use rusty_backend::DeviceChoice;
-use rusty_compiler::{DeltaTable, KvFormat, SlotData};
+use rusty_compiler::interleaving::Factor;
+use rusty_compiler::{DeltaTable, KvFormat, SiteDelta, SlotData};
 use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions, Prompt, Request, Session};
 use rusty_loader::Format;
 
@@ -134,5 +135,31 @@ fn tables_are_read_as_their_values_say() {
             let far = apart(&have, &want);
             assert!(far <= 1e-3, "{name} on {device}: {far}");
         }
+    }
+}
+
+/// Kernels read factors in Q8_0 as they lie; others are refused before that.
+#[test]
+fn factors_that_lie_otherwise_are_refused() {
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let good = random("r", &engine.graph().sites, 4, 1, Precision::Int8);
+    let relaid = |table: &DeltaTable, factor: Option<Factor>| {
+        let (rows, columns) = (table.rows(), table.columns());
+        DeltaTable::encode(table.format(), factor, rows, columns, &table.values()).expect("table")
+    };
+    let refused = |change: &dyn Fn(&mut SiteDelta)| {
+        let mut adapter = good.clone();
+        change(&mut adapter.sites[0].1);
+        engine.attach(adapter).err().map(|e| e.to_string())
+    };
+    assert_eq!(refused(&|_| ()), None);
+    let a = refused(&|d| d.a = d.a.as_ref().map(|a| relaid(a, None)));
+    let b = refused(&|d| {
+        let half = Factor::B { rank: 2 };
+        d.b = d.b.as_ref().map(|b| relaid(b, Some(half)));
+    });
+    for error in [a, b] {
+        let error = error.expect("refused");
+        assert!(error.contains("Q8_0 do not lie"), "{error}");
     }
 }

@@ -76,7 +76,7 @@ pub(super) trait Vector: Copy + 'static {
 
     /// What [`Vector::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
     const WIDE_OFFSET: i32;
-    /// Rows of an integer tile that fit the register file.
+    /// Rows of an integer tile that the register file has plenty of room for.
     const QUANT_ROWS: usize;
     /// Rows and columns of a float tile that fit the register file.
     const FLOAT_TILE: (usize, usize);
@@ -85,7 +85,7 @@ pub(super) trait Vector: Copy + 'static {
 
     unsafe fn splat(v: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
-    /// The first `n < 16` lanes; the others are zero.
+    /// The first `n <= 16` lanes; the others are zero.
     unsafe fn load_part(p: *const f32, n: usize) -> Self::F;
     unsafe fn store(p: *mut f32, v: Self::F);
     /// The first `n < 16` lanes.

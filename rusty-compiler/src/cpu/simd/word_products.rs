@@ -1,4 +1,4 @@
-//! Products of 16-bit words, two in each 32-bit lane: what int8 factors need of the instruction sets.
+//! Products of 16-bit words, two in each 32-bit lane: what cached values in blocks need of the instruction sets.
 
 use super::Vector;
 #[cfg(target_arch = "x86_64")]

@@ -91,15 +91,15 @@ fn check_reduce(
     u
 }
 
-/// `y + B u` in strips of 64 columns, compared with the decoded table times `u`.
+/// `y + B u` in strips of 128 columns, compared with the decoded table times `u`.
 fn check_expand(level: Level, delta: &SiteDelta, u: &[f32], (rows, n): (usize, usize), at: &str) {
     let rank = delta.rank as usize;
     let b = delta.b.as_ref().expect("B");
     let tables = SiteTables::new(delta, 0);
     let run = |first: usize, count: usize| {
         let mut y = vec![1.0f32; count * n];
-        for column in (0..n).step_by(64) {
-            let columns = (column, 64.min(n - column));
+        for column in (0..n).step_by(128) {
+            let columns = (column, 128.min(n - column));
             let u = (u[first * rank..].as_ptr(), rank);
             let y = (y[column..].as_mut_ptr(), n);
             // SAFETY: `n` is a multiple of 16; rows and results are whole.

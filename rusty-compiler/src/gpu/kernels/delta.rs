@@ -12,6 +12,7 @@ use super::body::{Program, evaluate};
 use super::env::{Buffers, bound, header, put};
 use super::reduce::{Team, cube_sum};
 use super::rows::norm_factors;
+use crate::interleaving;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -23,6 +24,10 @@ pub const FORMAT_BITS: u32 = 4;
 const FORMAT_MASK: u32 = (1 << FORMAT_BITS) - 1;
 /// Code of Q8_0.
 const INT8: u32 = 3;
+/// Ranks side by side in Q8_0, and bytes of a block of their codes and scales.
+const SIDE: u32 = interleaving::QUARTET as u32;
+const CODES: u32 = interleaving::CODES as u32;
+const SCALES: u32 = interleaving::SCALES as u32;
 /// Elements of a block, and columns of a panel of B.
 const BLOCK: u32 = 32;
 
@@ -106,13 +111,16 @@ fn a_value(pool: &[u32], at: u32, r: u32, lane: u32, k: u32, format: u32) -> f32
     if format == INT8 {
         // See `crate::interleaving`.
         let blocks = k / BLOCK;
-        let (block, rank) = (lane / BLOCK, r % 4);
-        let base = at * 4 + r / 4 * blocks * 136;
-        let half = lane % BLOCK / 16;
-        let code = base + block * 128 + half * 64 + rank * 16 + lane % 16;
+        let (block, rank) = (lane / BLOCK, r % SIDE);
+        let base = at * 4 + r / SIDE * blocks * (CODES + SCALES);
+        let (half, code) = (lane % BLOCK / 16, lane % 16);
+        let code = base + block * CODES + half * (CODES / 2) + rank * 16 + code;
         // Flipping the sign bit turns two's complement into an offset of 128.
         let code = f32::cast_from(byte_at(pool, code) ^ 128) - 128.0;
-        value = f16_value(half_at(pool, base + blocks * 128 + block * 8 + rank * 2)) * code;
+        value = f16_value(half_at(
+            pool,
+            base + blocks * CODES + block * SCALES + rank * 2,
+        )) * code;
     } else {
         value = table_value(pool, at, r * k + lane, format);
     }
@@ -126,11 +134,11 @@ fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> 
     let mut value = 0.0f32;
     let panel = lane / BLOCK;
     if format == INT8 {
-        let ranks = rank + 3 - (rank + 3) % 4;
-        let base = at * 4 + panel * ranks * 34;
-        let code = base + r / 4 * 128 + lane % BLOCK * 4 + r % 4;
+        let ranks = rank + (SIDE - 1) - (rank + (SIDE - 1)) % SIDE;
+        let base = at * 4 + panel * ranks * (BLOCK + 2);
+        let code = base + r / SIDE * CODES + lane % BLOCK * SIDE + r % SIDE;
         let code = f32::cast_from(byte_at(pool, code)) - 128.0;
-        value = f16_value(half_at(pool, base + ranks * 32 + r * 2)) * code;
+        value = f16_value(half_at(pool, base + ranks * BLOCK + r * 2)) * code;
     } else {
         value = table_value(pool, at, (panel * rank + r) * BLOCK + lane % BLOCK, format);
     }
