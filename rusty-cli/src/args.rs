@@ -21,7 +21,6 @@ use std::path::PathBuf;
 #[command(
     name = "rusty",
     version,
-    about,
     arg_required_else_help = true,
     propagate_version = true
 )]

@@ -37,7 +37,7 @@ pub struct Perplexity {
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub chunk: usize,
     /// Chunks at most [default: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub chunks: Option<usize>,
     /// Measure how far this model is from MODEL, too: KL(MODEL || OTHER).
     #[arg(long, value_name = "OTHER")]

@@ -40,7 +40,11 @@ pub fn run(options: &Inspect) -> Result<()> {
         writeln!(
             out,
             "{}",
-            serde_json::to_string_pretty(&facts.json(&*file, &plan, options.tensors))?
+            serde_json::to_string_pretty(&facts.json(
+                &*file,
+                (&plan, target.memory_bytes),
+                options.tensors
+            ))?
         )?;
         return Ok(());
     }
@@ -50,6 +54,12 @@ pub fn run(options: &Inspect) -> Result<()> {
     writeln!(out, "layers        {}", plan.kv.len())?;
     writeln!(out, "vocabulary    {}", plan.vocab)?;
     writeln!(out, "context       {} tokens", plan.context)?;
+    if context > plan.context {
+        writeln!(
+            out,
+            "              {context} asked for are more than it was made for"
+        )?;
+    }
     for rope in &plan.ropes {
         if rope.scaling != RopeScaling::None {
             writeln!(out, "rope scaling  {}", rope.scaling)?;
@@ -63,7 +73,11 @@ pub fn run(options: &Inspect) -> Result<()> {
             mib(*bytes)
         )?;
     }
-    writeln!(out, "weights       {:.1} MiB", mib(facts.weights))?;
+    let held = match facts.held == facts.weights {
+        true => String::new(),
+        false => format!(", {:.1} MiB as CPUs hold them", mib(facts.held)),
+    };
+    writeln!(out, "weights       {:.1} MiB{held}", mib(facts.weights))?;
     writeln!(
         out,
         "KV            {:.2} MiB per 1024 tokens ({})",
@@ -99,7 +113,9 @@ pub fn run(options: &Inspect) -> Result<()> {
 
 struct Facts {
     parameters: u64,
+    /// Bytes in the file, and in a CPU's memory.
     weights: u64,
+    held: u64,
     formats: BTreeMap<&'static str, (usize, u64)>,
     context: u32,
     kv: KvFormat,
@@ -118,6 +134,7 @@ impl Facts {
         let mut facts = Facts {
             parameters: 0,
             weights: 0,
+            held: rusty_compiler::cpu::weight_bytes(plan),
             formats: BTreeMap::new(),
             context,
             kv,
@@ -139,10 +156,15 @@ impl Facts {
     fn total(&self, plan: &Plan) -> u64 {
         let adapters: u64 = self.adapters.iter().map(|(_, _, bytes)| bytes).sum();
         let kv = u64::from(self.context) * plan.kv_bytes_per_token(self.kv);
-        self.weights + plan.arena_bytes + kv + adapters
+        self.held + plan.arena_bytes + kv + adapters
     }
 
-    fn json(&self, file: &dyn ModelFile, plan: &Plan, tensors: bool) -> serde_json::Value {
+    fn json(
+        &self,
+        file: &dyn ModelFile,
+        (plan, memory): (&Plan, u64),
+        tensors: bool,
+    ) -> serde_json::Value {
         let formats: serde_json::Map<String, serde_json::Value> = self
             .formats
             .iter()
@@ -170,12 +192,14 @@ impl Facts {
             "parameters": self.parameters,
             "formats": formats,
             "weight_bytes": self.weights,
+            "held_weight_bytes": self.held,
             "kv_format": self.kv.name(),
             "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(self.kv) * 1024,
             "arena_bytes": plan.arena_bytes,
             "adapters": adapters.collect::<Vec<_>>(),
             "stated_context": self.context,
             "total_bytes": self.total(plan),
+            "fits": self.total(plan) <= memory,
             "sites": plan.sites.len(),
         });
         if tensors {

@@ -40,6 +40,7 @@ mod kv;
 mod kv_blocks;
 mod lanes;
 mod largest;
+mod late_panels;
 mod low_rank;
 mod memory;
 mod panel;
@@ -59,6 +60,7 @@ mod site_tables;
 mod stored_panel;
 mod stream;
 mod tile;
+mod weight_bytes;
 mod weights;
 mod working_memory;
 
@@ -66,3 +68,4 @@ mod working_memory;
 mod tests;
 
 pub use executable::CpuExecutable;
+pub use weight_bytes::weight_bytes;

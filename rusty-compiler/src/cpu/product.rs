@@ -26,6 +26,7 @@ impl Contract {
             Some(Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. }) => {
                 columns.div_ceil(LANES) * tile::steps(layout, rows)
             }
+            Some(Matrix::Late(late)) => columns.div_ceil(LANES) * tile::steps(&late.layout, rows),
             None => 0,
         }
     }
@@ -117,6 +118,7 @@ impl PartCode {
                 return unsafe { float::multiply(ctx.level, w, x, extent, &mut scratch.ahead) };
             }
             Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => layout,
+            Matrix::Late(late) => &late.layout,
         };
         for panel in column / LANES..(column + columns).div_ceil(LANES) {
             let out = out.wrapping_add(panel * LANES).wrapping_sub(column);
@@ -129,10 +131,13 @@ impl PartCode {
                         layout.pack(host(bytes), panel, packed);
                         (own.cast_const(), None)
                     }
-                    _ => (
-                        Stream::new(ctx.weights, self.weight, panel * LANES).at,
-                        distance,
-                    ),
+                    // A strip of an expert is one thread's.
+                    Matrix::Late(late) => (late.panel(panel), distance),
+                    Matrix::Panels { offset, .. } => {
+                        let at = offset + panel * layout.panel_bytes();
+                        (ctx.weights.panels.ptr().add(at).cast_const(), distance)
+                    }
+                    Matrix::Float { .. } => return,
                 };
                 let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
                 let panel = Panel::new(layout, at, self.start, next);

@@ -6,6 +6,7 @@
 
 use super::context::Context;
 use super::contract::Contract;
+use super::panel::PanelLayout;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
@@ -42,16 +43,9 @@ impl Stream {
     pub(super) fn new(weights: &Weights, weight: WeightId, column: usize) -> Self {
         match weights.matrix_of(weight) {
             Some(Matrix::Panels { layout, offset }) => {
-                let panel = layout.panel_bytes();
-                let at = offset + column / LANES * panel;
-                let panels = PANEL_BYTES.div_ceil(panel);
-                Stream {
-                    at: weights.panels.ptr().wrapping_add(at),
-                    columns: panels * LANES,
-                    bytes: panels * panel,
-                    unit: LANES,
-                }
+                Self::of_panels(layout, weights.panels.ptr().wrapping_add(*offset), column)
             }
+            Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), column),
             Some(Matrix::Float { bytes, kind, k }) => {
                 let at = bytes.host_bytes().map_or(std::ptr::null(), <[u8]>::as_ptr);
                 Stream {
@@ -62,6 +56,17 @@ impl Stream {
                 }
             }
             Some(Matrix::Stored { .. }) | None => Stream::NONE,
+        }
+    }
+
+    fn of_panels(layout: &PanelLayout, first: *const u8, column: usize) -> Self {
+        let panel = layout.panel_bytes();
+        let panels = PANEL_BYTES.div_ceil(panel);
+        Stream {
+            at: first.wrapping_add(column / LANES * panel),
+            columns: panels * LANES,
+            bytes: panels * panel,
+            unit: LANES,
         }
     }
 

@@ -4,6 +4,8 @@
 //! [panels](super::panel) (measured on Zen 5 with Q4_0: decode is bound by memory instead of by unpacking),
 //! and the mapped pages are given back, so a weight is never resident twice.
 //!
+//! The panels of routed experts are made one by one when a step first takes them: what no step takes is not read.
+//!
 //! Until then each use packs its panels on the fly, to the same bits. A first step of few rows runs like that: it
 //! reads every weight once, so that the copies, whose fresh memory the system must first find and zero, would only
 //! keep the first token waiting. A model whose panels would not fit the machine's memory stays in the mapping for
@@ -12,6 +14,7 @@
 use super::contract::BLOCK_ROWS;
 use super::float::RowKind;
 use super::kind::Kind;
+use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
 use crate::plan::{Anchor, Operand, Plan};
@@ -20,7 +23,9 @@ use rayon::prelude::*;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::{WeightDecl, WeightId};
 use rusty_loader::{ModelFile, WeightView};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Share of the machine's memory that panels may take.
@@ -47,6 +52,8 @@ pub(super) enum Matrix {
     },
     /// Panels at an offset of [`Weights::panels`].
     Panels { layout: PanelLayout, offset: usize },
+    /// Panels that are made at their first use.
+    Late(LatePanels),
     /// Blocks in place, packed at each use.
     Stored {
         bytes: UnifiedTensor,
@@ -60,6 +67,7 @@ impl Matrix {
         match self {
             Matrix::Float { .. } => None,
             Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => Some(layout.kind),
+            Matrix::Late(late) => Some(late.layout.kind),
         }
     }
 }
@@ -69,6 +77,11 @@ pub(super) struct Weights {
     /// Repacked matrices, or room for them.
     pub(super) panels: Buffer,
     repack: Repack,
+    /// Weights of routed experts.
+    routed: BTreeSet<WeightId>,
+    /// Matrices whose late panels were all made, and how many of them became [`Matrix::Panels`].
+    finished: Arc<AtomicUsize>,
+    settled: usize,
     matrices: BTreeMap<WeightId, Matrix>,
     vectors: BTreeMap<WeightId, Vec<f32>>,
     tables: BTreeMap<WeightId, WeightView>,
@@ -82,6 +95,9 @@ impl Weights {
         let mut weights = Weights {
             panels: Buffer::new(0),
             repack: Repack::Settled,
+            routed: BTreeSet::new(),
+            finished: Arc::default(),
+            settled: 0,
             matrices: BTreeMap::new(),
             vectors: BTreeMap::new(),
             tables: BTreeMap::new(),
@@ -95,9 +111,16 @@ impl Weights {
                         weights.matrix(plan, file, part.weight)?;
                     }
                 }
-                Anchor::Experts { weights: all, .. } => {
+                Anchor::Experts {
+                    weights: all,
+                    routes,
+                    ..
+                } => {
                     for weight in all {
                         weights.matrix(plan, file, *weight)?;
+                        if routes.is_some() {
+                            weights.routed.insert(*weight);
+                        }
                     }
                 }
                 Anchor::Gather { table, .. } => {
@@ -120,7 +143,7 @@ impl Weights {
     /// To be called before a step of `rows` rows: repacks when it is time to.
     pub(super) fn before_step(&mut self, rows: usize) {
         match self.repack {
-            Repack::Settled => {}
+            Repack::Settled => self.settle(),
             Repack::AfterShortStep if rows <= BLOCK_ROWS => self.repack = Repack::BeforeStep,
             Repack::AfterShortStep | Repack::BeforeStep => {
                 self.repack();
@@ -162,7 +185,18 @@ impl Weights {
 
     /// Bytes in the mapping and bytes of our own.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        (self.mapped, self.resident)
+        let (mut mapped, mut resident) = (self.mapped, self.resident);
+        for matrix in self.matrices.values() {
+            if let Matrix::Late(late) = matrix {
+                let (made, unread) = late.bytes();
+                resident += made;
+                match late.is_mapped() {
+                    true => mapped += unread,
+                    false => resident += unread,
+                }
+            }
+        }
+        (mapped, resident)
     }
 
     fn matrix(&mut self, plan: &Plan, file: &dyn ModelFile, id: WeightId) -> Result<()> {
@@ -222,11 +256,18 @@ impl Weights {
     fn repack(&mut self) {
         let start = Instant::now();
         let mut offset = 0;
-        for matrix in self.matrices.values_mut() {
+        for (id, matrix) in &mut self.matrices {
             let Matrix::Stored { bytes, layout } = matrix else {
                 continue;
             };
             let (size, layout) = (layout.bytes(), *layout);
+            if self.routed.contains(id) {
+                let at = self.panels.ptr().wrapping_add(offset);
+                let late = LatePanels::new(bytes.clone(), layout, at, self.finished.clone());
+                *matrix = Matrix::Late(late);
+                offset += size;
+                continue;
+            }
             // SAFETY: the range is inside the buffer, which nobody else uses yet.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), size) };
@@ -252,6 +293,27 @@ impl Weights {
         );
     }
 
+    /// Lets go of the blocks of matrices whose late panels are all made.
+    fn settle(&mut self) {
+        let finished = self.finished.load(Ordering::Acquire);
+        if finished == self.settled {
+            return;
+        }
+        self.settled = finished;
+        let begin = self.panels.ptr().addr();
+        for matrix in self.matrices.values_mut() {
+            if let Matrix::Late(late) = matrix
+                && late.is_finished()
+            {
+                *matrix = Matrix::Panels {
+                    layout: late.layout,
+                    offset: late.place(0).addr() - begin,
+                };
+            }
+        }
+        self.account();
+    }
+
     fn account(&mut self) {
         (self.mapped, self.resident) = (0, 0);
         for matrix in self.matrices.values() {
@@ -264,6 +326,8 @@ impl Weights {
                     }
                 }
                 Matrix::Panels { layout, .. } => self.resident += layout.bytes() as u64,
+                // Counted when it is asked for, see [`Weights::bytes`].
+                Matrix::Late(_) => {}
             }
         }
         let tables = self.tables.iter().filter(|(id, _)| {

@@ -2,10 +2,11 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, instruction_sets,
+    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, plain,
 };
 use rusty_compiler::KvFormat;
 use rusty_loader::meta::keys;
+use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Meta, ModelFile, SharedBytes, WeightView};
 
 /// Models whose layers have experts.
@@ -70,39 +71,50 @@ impl ModelFile for Changed<'_> {
 #[test]
 fn experts_that_are_not_chosen_do_not_count() {
     for model in EXPERT_MODELS {
-        let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
-        let all = file.tensor_names().into_iter();
-        let all: Vec<_> = all.filter(|n| n.contains(".ffn_up_exps.")).collect();
-        let layer = all[0].split("ffn_up_exps").next().expect("a layer");
-        let experts: Vec<_> = all.iter().filter(|n| n.starts_with(layer)).collect();
-        let chosen = file.meta(keys::EXPERT_USED_COUNT).and_then(Meta::as_u64);
-        let isa = instruction_sets().remove(0);
-        let logits = |file: &dyn ModelFile| {
-            let mut exe = bound(file, &isa, KvFormat::F32, 1);
-            let bits = |l: &f32| l.to_bits();
-            let all = all_logits(&mut *exe, &[11], 1, &[0]).concat();
-            all.iter().map(bits).collect::<Vec<_>>()
-        };
-        let want = logits(&*file);
-        let counts = |name: &&&String| {
-            let view = file.tensor(name).expect(name);
-            let changed = Changed {
-                file: &*file,
-                name: name.to_string(),
-                view: WeightView {
-                    // All bits set is no number in any float format.
-                    bytes: SharedBytes::from_vec(vec![0xff; view.bytes.len()]),
-                    ..view
-                },
-            };
-            logits(&changed) != want
-        };
-        let counting = experts.iter().filter(counts).count();
-        assert_eq!(
-            Some(counting as u64),
-            chosen,
-            "{model}, {} experts",
-            experts.len()
-        );
+        let floats = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
+        for on in everywhere() {
+            unchosen_do_not_count(&format!("{model} {on:?}"), &*floats, &on);
+        }
+        let blocks = quantize(floats, Target::Int8, &|_, _| {}).expect(model);
+        for on in everywhere() {
+            unchosen_do_not_count(&format!("{model} in blocks, {on:?}"), &*blocks, &on);
+        }
     }
+}
+
+fn unchosen_do_not_count(name: &str, file: &dyn ModelFile, on: &On) {
+    let all = file.tensor_names().into_iter();
+    let all: Vec<_> = all.filter(|n| n.contains(".ffn_up_exps.")).collect();
+    let layer = all[0].split("ffn_up_exps").next().expect("a layer");
+    let experts: Vec<_> = all.iter().filter(|n| n.starts_with(layer)).collect();
+    let chosen = file.meta(keys::EXPERT_USED_COUNT).and_then(Meta::as_u64);
+    let logits = |file: &dyn ModelFile| {
+        let mut exe = plain(file, on);
+        let bits = |l: &f32| l.to_bits();
+        // Blocks are repacked after the first step.
+        all_logits(&mut *exe, &[11], 1, &[0]);
+        let all = all_logits(&mut *exe, &[11], 1, &[0]).concat();
+        all.iter().map(bits).collect::<Vec<_>>()
+    };
+    let want = logits(file);
+    let counts = |tensor: &&&String| {
+        let view = file.tensor(tensor).expect(tensor);
+        let changed = Changed {
+            file,
+            name: tensor.to_string(),
+            view: WeightView {
+                // All bits set is no number in any float format.
+                bytes: SharedBytes::from_vec(vec![0xff; view.bytes.len()]),
+                ..view
+            },
+        };
+        logits(&changed) != want
+    };
+    let counting = experts.iter().filter(counts).count();
+    assert_eq!(
+        Some(counting as u64),
+        chosen,
+        "{name}, {} experts",
+        experts.len()
+    );
 }

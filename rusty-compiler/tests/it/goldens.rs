@@ -4,7 +4,7 @@
 use crate::golden_paths::golden;
 use crate::reference::*;
 use rusty_backend::CpuDevice;
-use rusty_compiler::cpu::CpuExecutable;
+use rusty_compiler::cpu::{self, CpuExecutable};
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, PAGE_TOKENS, RowResult, Sequence, SlotId, Step, Want,
     compile,
@@ -238,6 +238,26 @@ fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
         // One row at a time takes the decode kernels.
         let logits = all_logits(&mut *exe, &ids, 1, &pages);
         assert_close(&stem, &logits, &want, 1e-3);
+    }
+}
+
+/// What is stated before anything is loaded is what is held once blocks were repacked.
+#[test]
+fn weights_are_stated_as_they_are_held() {
+    let on = instruction_sets().remove(0);
+    let models = quantized().into_iter();
+    let models = models.map(|(folder, stem)| golden(&format!("{folder}/{stem}.gguf")));
+    let folders = ["models/mixtral", "models/gemma2", "models/deepseek-v3"].map(golden);
+    for path in models.chain(folders) {
+        let file = rusty_loader::open(&path).expect("opens");
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        let plan = compile(&graph, CpuDevice::new(Some(1)).target()).expect("plan");
+        let mut exe = plain(&*file, &on);
+        let pages: Vec<u32> = (0..24).collect();
+        all_logits(&mut *exe, &[1, 2, 3], 1, &pages);
+        let held = exe.memory();
+        let held = held.mapped_weights + held.resident_weights;
+        assert_eq!(cpu::weight_bytes(&plan), held, "{}", path.display());
     }
 }
 

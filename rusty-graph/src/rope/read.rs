@@ -245,7 +245,7 @@ impl Scaling<'_> {
                 .model
                 .meta_error(key, format!("is {v}; needed: a positive number"))),
             None if key == keys::ROPE_SCALING_FACTOR => {
-                let reason = "is missing; --rope-factor states one";
+                let reason = "is missing; --rope-scaling with --rope-factor states one";
                 Err(self.model.meta_error(key, reason.into()))
             }
             None => Err(self.model.meta_error(key, "is missing".into())),
