@@ -43,6 +43,10 @@ pub fn open_scaled(model: Option<&str>, rope: &Rope) -> Result<Box<dyn ModelFile
     };
     let kind = match scaling {
         RopeScaling::Yarn128k => {
+            if file.arch() != "qwen3" {
+                let label = file.label();
+                tracing::warn!("yarn-128k is made for Qwen3, which {label} is not");
+            }
             let factor = rope.rope_factor.or(RopeOverride::YARN_128K.factor);
             let preset = RopeOverride {
                 factor,

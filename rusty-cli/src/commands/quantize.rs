@@ -3,6 +3,7 @@
 use crate::args::QuantizeFile;
 use crate::{model, progress};
 use anyhow::{Result, bail};
+use rusty_loader::Format;
 use rusty_loader::quantize::imatrix::Importance;
 use rusty_loader::quantize::{file, mix};
 use std::io::Write;
@@ -18,7 +19,15 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
             .join(", ")
     };
     let Some(mix) = mix::Mix::by_name(&options.format) else {
-        bail!("--format {}: known ones are {}", options.format, names());
+        let read = match Format::by_name(&options.format) {
+            Some(_) => " is read, not written",
+            None => " is unknown",
+        };
+        bail!(
+            "--format {}{read}; known ones are {}",
+            options.format,
+            names()
+        );
     };
     if options.out.exists() && !options.force {
         bail!("{} exists; --force overwrites it", options.out.display());
@@ -66,6 +75,13 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
         formats.join(", "),
         start.elapsed().as_secs_f64()
     )?;
+    if report.again > 0 {
+        writeln!(
+            out,
+            "{} matrices had been quantized before: what that lost stays lost; a file of floats is the better source",
+            report.again
+        )?;
+    }
     if report.shorter > 0 {
         writeln!(
             out,

@@ -34,6 +34,8 @@ pub struct Report {
     pub weighted: usize,
     /// Matrices whose rows are no whole blocks of the format that the mixture has for them, and got one of shorter blocks.
     pub shorter: usize,
+    /// Matrices that had been quantized before, to another format: what that lost stays lost.
+    pub again: usize,
 }
 
 /// Writes `source` to `out` in a mixture of formats; `progress` is told the elements done and to do.
@@ -206,6 +208,8 @@ impl Report {
             job.importance.is_some() && job.encoder.is_some_and(|e| e.uses_importance()),
         );
         self.shorter += usize::from(job.shorter);
+        let quantized = matches!(job.from, Format::Blocks(_));
+        self.again += usize::from(quantized && job.from != job.to);
         let name = job.to.name();
         match self.formats.iter_mut().find(|(n, _)| *n == name) {
             Some((_, count)) => *count += 1,
