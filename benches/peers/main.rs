@@ -73,7 +73,9 @@ impl Reply {
 /// The middle of some numbers.
 fn middle(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+    let of_two = all.len().saturating_sub(1) / 2..=all.len() / 2;
+    let two = all.get(of_two).unwrap_or(&[]);
+    two.iter().sum::<f64>() / two.len() as f64
 }
 
 /// A random model of each shape and format, made when it is first wanted.
