@@ -10,3 +10,14 @@
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.
+
+pub mod bandwidth;
+pub mod machine;
+
+/// The middle of some numbers; of an even count the mean of the two in the middle.
+pub fn middle(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    let of_two = all.len().saturating_sub(1) / 2..=all.len() / 2;
+    let two = all.get(of_two).unwrap_or(&[]);
+    two.iter().sum::<f64>() / two.len() as f64
+}

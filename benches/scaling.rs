@@ -6,12 +6,8 @@
 //!
 //! `RUSTY_SCALING_ONLY=TEXT`: curves whose name holds the text; nothing is recorded.
 
-#[path = "peers/bandwidth.rs"]
-mod bandwidth;
-#[path = "peers/machine.rs"]
-mod machine;
-
 use rusty_backend::{CpuDevice, Device};
+use rusty_benches::{bandwidth, machine, middle};
 use rusty_compiler::{BindOptions, Executable, KvFormat, Plan};
 use rusty_engine::throughput::{Workload, measure};
 use rusty_loader::ModelFile;
@@ -64,9 +60,7 @@ impl Subject<'_> {
     fn rate(&self, executable: &mut dyn Executable, workload: &Workload) -> f64 {
         let (rows, vocab) = (self.plan.row_budget(), self.plan.vocab);
         let found = measure(executable, rows, vocab, workload, REPETITIONS).expect("runs");
-        let mut all: Vec<f64> = found.into_iter().flat_map(|t| t.samples).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
+        middle(found.into_iter().flat_map(|t| t.samples).collect())
     }
 
     /// Bytes of the weights that a decoded token needs.
@@ -271,8 +265,7 @@ fn main() {
     if wanted("prompt") {
         curves.push(subject.prompts());
     }
-    bandwidths.sort_by(f64::total_cmp);
-    let bandwidth = bandwidths[bandwidths.len() / 2];
+    let bandwidth = middle(bandwidths);
     let mut text = format!(
         "# Speed over depth, batch and prompt, {}\n\n{}, {threads} threads; commit {}. `cargo bench -p rusty-benches --bench \
          scaling`: random weights of {SHAPE} in {FORMAT}; each figure is the middle of {REPETITIONS} repetitions. Read \

@@ -42,9 +42,8 @@ impl Maker {
         }
     }
 
-    /// Values with a deviation that keeps the length of a row of `k` through a product.
-    fn random(&mut self, format: Format, rows: u32, k: u32) -> SharedBytes {
-        let spread = (3.0 / k as f32).sqrt();
+    /// Values between `-spread` and `spread`.
+    fn random(&mut self, format: Format, rows: u32, k: u32, spread: f32) -> SharedBytes {
         let values: Vec<f32> = (0..rows * k)
             .map(|_| {
                 // xorshift64 (Marsaglia 2003)
@@ -79,14 +78,8 @@ impl Maker {
     /// Rows of a table, by token.
     fn gather(&mut self, name: &str, ids: ValueId, width: u32) -> ValueId {
         let table = format!("{name}.table");
-        // Lanes of about 1.
-        let bytes = self.random(Format::F32, VOCAB, width);
-        let gain = (width as f32 / 3.0).sqrt() * 1.7;
-        let scaled: Vec<u8> = bytes
-            .chunks_exact(4)
-            .flat_map(|b| (f32::from_le_bytes([b[0], b[1], b[2], b[3]]) * gain).to_le_bytes())
-            .collect();
-        let bytes = SharedBytes::from_vec(scaled);
+        // A deviation of about 1.
+        let bytes = self.random(Format::F32, VOCAB, width, 1.7);
         let table = self.weight(&table, Format::F32, [VOCAB, width], bytes);
         self.builder.gather(name, table, ids).expect("gather")
     }
@@ -94,7 +87,7 @@ impl Maker {
     /// Ends with `x` as the hidden rows, and a few logits.
     fn finish(mut self, x: ValueId, width: u32) -> Subject {
         let hidden = self.builder.select_rows("selected", x).expect("rows");
-        let bytes = self.random(Format::F32, VOCAB, width);
+        let bytes = self.random(Format::F32, VOCAB, width, keeping(width));
         let output = self.weight("output", Format::F32, [VOCAB, width], bytes);
         let logits = self.builder.matmul("logits", hidden, output, None);
         let logits = logits.expect("logits");
@@ -104,13 +97,18 @@ impl Maker {
     }
 }
 
+/// The spread of weights that keep the length of a row of `k` through a product.
+fn keeping(k: u32) -> f32 {
+    (3.0 / k as f32).sqrt()
+}
+
 /// Products of 1024 inputs with 3072 outputs and back, in turn.
 pub fn products(format: Format) -> Subject {
     let mut maker = Maker::new();
     let ids = maker.builder.tokens().expect("tokens");
     let mut x = maker.gather("x", ids, WIDTH);
-    let up = maker.random(format, INNER, WIDTH);
-    let down = maker.random(format, WIDTH, INNER);
+    let up = maker.random(format, INNER, WIDTH, keeping(WIDTH));
+    let down = maker.random(format, WIDTH, INNER, keeping(INNER));
     for pair in 0..PAIRS {
         for (name, shape, bytes) in [("up", [INNER, WIDTH], &up), ("down", [WIDTH, INNER], &down)] {
             // The same values, but memory of their own.

@@ -6,11 +6,7 @@
 //! and products read faster at times. Answers are checked before anything is timed. Without a filter the table of the
 //! run goes to `benches/record/kernels.md`.
 
-#[path = "../peers/bandwidth.rs"]
-mod bandwidth;
 mod graphs;
-#[path = "../peers/machine.rs"]
-mod machine;
 mod peak;
 mod report;
 mod running;
@@ -21,6 +17,7 @@ use report::{Bounds, Kind, Report, Work};
 use running::{Rows, Running, check, cosine};
 use rusty_adapters::Precision;
 use rusty_backend::{CpuDevice, Device};
+use rusty_benches::{bandwidth, middle};
 use rusty_compiler::SlotId;
 use rusty_loader::{Format, formats};
 use std::sync::Arc;
@@ -64,9 +61,9 @@ impl Bench {
         criterion.finish();
         // Criterion warms up first, in rounds of its own.
         samples.drain(..samples.len().saturating_sub(SAMPLES));
-        samples.sort_by(f64::total_cmp);
-        if let Some(middle) = samples.get(samples.len() / 2) {
-            self.report.add(&format!("{group}/{name}"), work, *middle);
+        if !samples.is_empty() {
+            let name = format!("{group}/{name}");
+            self.report.add(&name, work, middle(samples));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What was measured, beside what could be.
 
-use crate::machine;
 use crate::peak::Peak;
+use rusty_benches::machine;
 use std::fmt::Write;
 use std::path::Path;
 

@@ -11,10 +11,8 @@
 //! * `RUSTY_PEERS_PYTHON=PATH`: a Python that has the packages of `requirements.txt`, which are installed below `target/`
 //!   otherwise. llama.cpp is built from source then, which takes some minutes.
 
-mod bandwidth;
 mod check;
 mod formats;
-mod machine;
 mod own;
 mod python;
 mod report;
@@ -22,6 +20,7 @@ mod works;
 
 use python::Python;
 use report::{Report, Row};
+use rusty_benches::{bandwidth, middle};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -68,14 +67,6 @@ impl Reply {
     fn rate(&self) -> f64 {
         middle(self.rates.clone())
     }
-}
-
-/// The middle of some numbers.
-fn middle(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    let of_two = all.len().saturating_sub(1) / 2..=all.len() / 2;
-    let two = all.get(of_two).unwrap_or(&[]);
-    two.iter().sum::<f64>() / two.len() as f64
 }
 
 /// A random model of each shape and format, made when it is first wanted.

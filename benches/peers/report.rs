@@ -1,6 +1,7 @@
 //! The table and the plot of a run.
 
-use super::{Reply, Work, machine, middle};
+use super::{Reply, Work};
+use rusty_benches::{machine, middle};
 use std::fmt::Write;
 use std::path::Path;
 

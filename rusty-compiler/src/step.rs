@@ -57,6 +57,18 @@ impl KvFormat {
         self.block_lanes() == 1 || (whole && layer.values == AttentionValues::Own)
     }
 
+    /// Why a model's keys and values cannot be stored so; none where they can.
+    pub fn refusal(self, layers: &[KvLayer]) -> Option<String> {
+        let held = layers.iter().all(|layer| self.holds(layer));
+        (!held).then(|| {
+            let name = self.name();
+            format!(
+                "{name} keys and values need heads of whole blocks of 32 lanes, and values of their own; this model's are \
+                 not: take f16"
+            )
+        })
+    }
+
     /// Bytes of `lanes` lanes of a token.
     pub const fn bytes(self, lanes: u64) -> u64 {
         let block = match self {

@@ -22,11 +22,8 @@ pub fn run(options: &Inspect) -> Result<()> {
     let target = Target::host_cpu();
     let plan = rusty_compiler::compile(&graph, &target)?;
     let kv: KvFormat = options.kv.into();
-    if !plan.kv.iter().all(|layer| kv.holds(layer)) {
-        bail!(
-            "--kv {}: this model's keys and values are no whole blocks of 32 lanes; take f16",
-            kv.name()
-        );
+    if let Some(reason) = kv.refusal(&plan.kv) {
+        bail!("--kv: {reason}");
     }
     let base = Base::new(&graph, &*file);
     let precision = options.adapter_precision.into();

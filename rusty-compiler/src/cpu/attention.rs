@@ -12,7 +12,7 @@ use super::attention_floats::InFloats;
 use super::float::{InBf16, InF16, InF32};
 use super::kv::LayerView;
 use super::partial::{MAX_QUERIES, Partial};
-use super::prefetch::ask_for;
+use super::prefetch::{LINE, ask_for};
 use super::quantize::{InputRows, fill_row_with};
 use super::rotation::rotate_all;
 use super::simd::word_products::WordProducts;
@@ -224,7 +224,7 @@ impl Heads {
     /// The first queries' pass over a page asks for the same place in the next chunk's page.
     #[inline(always)]
     pub(super) fn ask(&self, p: usize, at: usize, q: usize) {
-        if q == 0 && at.is_multiple_of(64) {
+        if q == 0 && at.is_multiple_of(LINE) {
             ask_for(self.next[p].addr() + at);
         }
     }

@@ -139,6 +139,11 @@ impl Context<'_> {
         self.counters[counter].fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The next piece of work under a counter whose first pieces are the threads' own.
+    pub(super) fn draw(&self, counter: usize) -> usize {
+        self.threads + self.next(counter)
+    }
+
     /// A value's row.
     pub(super) fn value_row(&self, value: ValueAt, row: usize) -> *mut f32 {
         let base: *mut f32 = self.arena.wrapping_add(value.offset).cast();

@@ -166,8 +166,7 @@ impl Contract {
             let block = (first, block_rows.min(rows - first));
             let (bundle, column) = self.locate(piece / blocks);
             let draw = || {
-                // The first pieces are the threads' own.
-                let piece = ctx.threads + ctx.next(self.counter);
+                let piece = ctx.draw(self.counter);
                 (piece, self.begin(ctx, thread, piece / blocks))
             };
             // SAFETY: each piece is drawn by one thread.

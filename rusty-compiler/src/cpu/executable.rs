@@ -40,7 +40,7 @@ pub struct CpuExecutable {
 
 impl CpuExecutable {
     /// Binds a plan to a CPU: reads vectors, reserves KV pages and starts the device's threads. Block-quantized
-    /// matrices are repacked before the first step of more than 72 rows, or else before the second step.
+    /// matrices are repacked before the first step of more rows than a block's, or else before the second step.
     ///
     /// # Errors
     /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.
@@ -309,17 +309,14 @@ impl Executable for CpuExecutable {
 /// # Errors
 /// Those do not fit, or keys and values cannot be stored as asked.
 fn room(plan: &Plan, target: &Target, options: &BindOptions) -> Result<u64> {
-    let name = options.kv.name();
-    if !plan.kv.iter().all(|layer| options.kv.holds(layer)) {
+    if let Some(reason) = options.kv.refusal(&plan.kv) {
         return Err(Error::Target {
             target: target.name.clone(),
             kernel: "attention".into(),
-            reason: format!(
-                "{name} keys and values need heads of whole blocks of 32 lanes, and values of their own; this model's are \
-                 not: take f16"
-            ),
+            reason,
         });
     }
+    let name = options.kv.name();
     let tokens = u64::from(options.pages) * PAGE_TOKENS as u64;
     let asked = plan.kv_bytes_per_token(options.kv).saturating_mul(tokens);
     let held = asked.saturating_add(plan.arena_bytes);

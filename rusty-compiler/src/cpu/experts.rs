@@ -212,7 +212,6 @@ impl Experts {
             let chosen = self.chosen(ctx, rows);
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();
-            // The first strips are the threads' own.
             let mut column = thread * self.strip;
             while column < self.n {
                 let columns = self.strip.min(self.n - column);
@@ -237,7 +236,7 @@ impl Experts {
                             if let Some(group) = chosen.groups.get(g + 1) {
                                 return self.parts[group.expert].stream(ctx, column);
                             }
-                            drawn = (ctx.threads + ctx.next(self.counter)) * self.strip;
+                            drawn = ctx.draw(self.counter) * self.strip;
                             match drawn < self.n {
                                 true => self.parts[chosen.groups[0].expert].stream(ctx, drawn),
                                 false => Stream::NONE,

@@ -55,16 +55,14 @@ impl LatePanels {
     pub(super) unsafe fn panel(&self, i: usize) -> *const u8 {
         let at = self.place(i);
         if !self.made[i].load(Ordering::Acquire)
-            && let Some(bytes) = self.bytes.host_bytes()
+            && let UnifiedTensor::Host(bytes) = &self.bytes
         {
             // SAFETY: the room is there and, by the caller's duty, this thread's.
             let panel = unsafe { std::slice::from_raw_parts_mut(at, self.layout.panel_bytes()) };
             self.layout.pack(bytes, i, panel);
             self.made[i].store(true, Ordering::Release);
             if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                if let UnifiedTensor::Host(bytes) = &self.bytes {
-                    release(bytes);
-                }
+                release(bytes);
                 self.finished.fetch_add(1, Ordering::Release);
             }
         }

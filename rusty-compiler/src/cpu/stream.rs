@@ -21,11 +21,11 @@ const FLOAT_ROWS: usize = 8;
 #[derive(Clone, Copy)]
 pub(super) struct Stream {
     /// First byte; null where products read a copy that they make themselves.
-    pub(super) at: *const u8,
+    at: *const u8,
     /// Columns that are read while memory answers.
-    pub(super) columns: usize,
+    columns: usize,
     /// Bytes of those.
-    pub(super) bytes: usize,
+    bytes: usize,
     /// Columns that lie together.
     unit: usize,
 }

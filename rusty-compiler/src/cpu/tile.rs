@@ -114,10 +114,10 @@ unsafe fn multiply_with<V: Vector, F: Form>(
     let out = (out, stride);
     // SAFETY: the caller's duty.
     unsafe {
+        if V::QUANT_ROWS >= 12 && F::Codes::BYTES < BYTE_CODES && place.1 >= TWELVES {
+            r = tiles::<V, F, 12>(panel, x, place, r, out, ahead);
+        }
         if V::QUANT_ROWS >= 8 {
-            if F::Codes::BYTES < BYTE_CODES && place.1 >= TWELVES {
-                r = tiles::<V, F, 12>(panel, x, place, r, out, ahead);
-            }
             r = tiles::<V, F, 8>(panel, x, place, r, out, ahead);
         }
         if V::QUANT_ROWS >= 4 {

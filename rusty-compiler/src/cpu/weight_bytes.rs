@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Bytes of a plan's weights as a CPU holds them from the second step on, experts once they were taken: block formats in
 /// panels, vectors in single precision, everything else as in the file.
 pub fn weight_bytes(plan: &Plan) -> u64 {
-    let mut bytes: BTreeMap<WeightId, usize> = BTreeMap::new();
+    let mut bytes: BTreeMap<WeightId, u64> = BTreeMap::new();
     for kernel in &plan.kernels {
         let matrices: Vec<WeightId> = match &kernel.anchor {
             Anchor::Contract { parts, .. } => parts.iter().map(|p| p.weight).collect(),
@@ -29,7 +29,7 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
                 }
                 _ => None,
             };
-            let held = panels.unwrap_or(n * decl.format.row_bytes(k));
+            let held = panels.map_or(decl.bytes(), |b| b as u64);
             // A table that is multiplied, too, is read from its panels.
             if multiplied || !bytes.contains_key(&id) {
                 bytes.insert(id, held);
@@ -38,9 +38,9 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
         for operand in &kernel.operands {
             if let Operand::Vector(id) = operand {
                 let elements: u32 = plan.weights[id.index()].shape.iter().product();
-                bytes.insert(*id, elements as usize * 4);
+                bytes.insert(*id, u64::from(elements) * 4);
             }
         }
     }
-    bytes.values().map(|b| *b as u64).sum()
+    bytes.values().sum()
 }

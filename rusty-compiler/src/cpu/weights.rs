@@ -4,12 +4,13 @@
 //! [panels](super::panel) (measured on Zen 5 with Q4_0: decode is bound by memory instead of by unpacking),
 //! and the mapped pages are given back, so a weight is never resident twice.
 //!
-//! The panels of routed experts are made one by one when a step first takes them: what no step takes is not read.
-//!
 //! Until then each use packs its panels on the fly, to the same bits. A first step of few rows runs like that: it
 //! reads every weight once, so that the copies, whose fresh memory the system must first find and zero, would only
 //! keep the first token waiting. A model whose panels would not fit the machine's memory stays in the mapping for
 //! good: slow, but it runs.
+//!
+//! The panels of routed experts are [made one by one](super::late_panels) when a step first takes them, also afterwards:
+//! what no step takes is not read.
 
 use super::contract::BLOCK_ROWS;
 use super::float::RowKind;

@@ -20,7 +20,7 @@ impl Vector for Avx512 {
     type B = __m512i;
 
     const WIDE_OFFSET: i32 = 128;
-    const QUANT_ROWS: usize = 8;
+    const QUANT_ROWS: usize = 12;
     const FLOAT_TILE: (usize, usize) = (6, 4);
     const ATTN_ROWS: usize = 4;
 
