@@ -3,8 +3,8 @@
 use super::kernels::body::Source;
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::delta::Adapters;
-use super::kernels::gemm;
 use super::kernels::reduce::Team;
+use super::kernels::tile;
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -111,7 +111,7 @@ impl Lowering<'_> {
             lanes: lanes(parts),
         };
         let tile = if tiled {
-            gemm::LANES
+            tile::LANES
         } else {
             config.cube_lanes()
         };
@@ -154,7 +154,7 @@ impl Lowering<'_> {
                 format!("needs {needs} bytes of shared memory; there are {has}"),
             ));
         }
-        let rows = if tiled { gemm::ROWS } else { 1 };
+        let rows = if tiled { tile::ROWS } else { 1 };
         let kind = if tiled {
             Kind::Gemm(config)
         } else {

@@ -1,7 +1,9 @@
 //! Experts: the launches that choose them and that multiply with them.
 
 use super::kernels::experts::ExpertsConfig;
+use super::kernels::grouped::SumConfig;
 use super::kernels::route::RouteConfig;
+use super::kernels::tile;
 use super::lower::{Lowering, team};
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -41,11 +43,12 @@ impl Lowering<'_> {
         Ok(template(kernel, Kind::Route(config), grid, scalars, None))
     }
 
-    /// The launches of products with chosen experts, one for each chunk of lanes.
+    /// The launches of products with chosen experts, one for each chunk of lanes: for few rows by teams of planes
+    /// (or 0: in shared memory), or for many rows by tiles, with a launch that sums them where they are summed.
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
-        plane: u32,
+        team_plane: Option<u32>,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let Anchor::Experts {
@@ -65,6 +68,10 @@ impl Lowering<'_> {
         if weights.iter().any(other) {
             return Err(self.refuse(kernel, "has experts of different formats"));
         }
+        let out = match (team_plane, kernel.scratch) {
+            (None, Some(products)) => self.word(products),
+            _ => self.result(kernel)?,
+        };
         let mut launches = Vec::new();
         for spans in store.cut(std::slice::from_ref(weights)) {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
@@ -74,14 +81,14 @@ impl Lowering<'_> {
             let arg = scalars.push(self.activation(kernel, *x)?.0);
             let at = routes.map_or(Ok(0), |r| self.activation(kernel, r).map(|(word, _)| word));
             scalars.push(at?);
-            scalars.push(self.result(kernel)?);
+            scalars.push(out);
             scalars.push(first);
             scalars.push(end);
             scalars.push(starts[0]);
             // Experts of equal size lie at equal distances.
             scalars.push(starts.get(1).map_or(0, |second| second - starts[0]));
             let config = ExpertsConfig {
-                team: team(*k / 16, plane, self.target),
+                team: team(*k / 16, team_plane.unwrap_or(0), self.target),
                 rows: self.rows_word(kernel),
                 k: *k,
                 n: *n,
@@ -92,14 +99,50 @@ impl Lowering<'_> {
                 row_bytes: row_bytes(decl) as u32,
                 arg,
             };
-            let grid = Grid::Lanes {
-                lanes: end - first,
-                per_row: if *combine { 1 } else { *used },
+            let lanes = end - first;
+            let (kind, grid) = match team_plane {
+                Some(_) => {
+                    let per_row = if *combine { 1 } else { *used };
+                    (Kind::Experts(config), Grid::Lanes { lanes, per_row })
+                }
+                None => {
+                    let tiles = lanes.div_ceil(tile::LANES);
+                    let experts = weights.len() as u32;
+                    (Kind::Grouped(config), Grid::Experts { tiles, experts })
+                }
             };
-            let kind = Kind::Experts(config);
             launches.push(template(kernel, kind, grid, scalars, Some(chunk.buffer)));
         }
+        if let (None, true, Some(routes)) = (team_plane, *combine, routes) {
+            launches.push(self.sum_products(kernel, out, *routes, *n, *used)?);
+        }
         Ok(launches)
+    }
+
+    /// The launch that sums products, which lie from arena word `products` on.
+    fn sum_products(
+        &self,
+        kernel: &Kernel,
+        products: u32,
+        routes: u16,
+        n: u32,
+        used: u32,
+    ) -> Result<Template> {
+        let mut scalars = Scalars::default();
+        let arg = scalars.push(products);
+        scalars.push(self.activation(kernel, routes)?.0);
+        scalars.push(self.result(kernel)?);
+        let config = SumConfig {
+            rows: self.rows_word(kernel),
+            n,
+            used,
+            arg,
+        };
+        let grid = Grid::Rows {
+            y: n.div_ceil(tile::UNITS),
+        };
+        let kind = Kind::SumProducts(config);
+        Ok(template(kernel, kind, grid, scalars, None))
     }
 
     /// Arena word of a kernel's only result.

@@ -65,12 +65,16 @@ impl Lowering<'_> {
                             .push((variant.rows, When::Decode(decode), launches));
                     }
                 }
-                (Anchor::Route { x, bias, spec }, "experts_plane" | "experts_shared") => {
+                (Anchor::Route { x, bias, spec }, "route") => {
                     let launches = vec![self.route(kernel, *x, *bias, spec)?];
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
                 (Anchor::Experts { .. }, "experts_plane" | "experts_shared") => {
-                    let launches = self.experts(kernel, plane, store)?;
+                    let launches = self.experts(kernel, Some(plane), store)?;
+                    stage.plain.push((variant.rows, When::Always, launches));
+                }
+                (Anchor::Experts { .. }, "experts_grouped") => {
+                    let launches = self.experts(kernel, None, store)?;
                     stage.plain.push((variant.rows, When::Always, launches));
                 }
                 (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {

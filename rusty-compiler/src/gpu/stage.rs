@@ -19,6 +19,8 @@ pub(super) enum Grid {
     Shrink { parts: u32 },
     /// `lanes` over two dimensions, for each row `per_row` times.
     Lanes { lanes: u32, per_row: u32 },
+    /// `tiles` over two dimensions, for each expert.
+    Experts { tiles: u32, experts: u32 },
     /// One per attention tile, by `y`.
     Attention { y: u32 },
 }
@@ -39,6 +41,10 @@ impl Grid {
             Grid::Lanes { lanes, per_row } => {
                 let [x, y] = spread(lanes);
                 [x, y, (rows * per_row).min(MOST_LAYERS)]
+            }
+            Grid::Experts { tiles, experts } => {
+                let [x, y] = spread(tiles);
+                [x, y, experts]
             }
             Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
             Grid::Attention { y } => [tiles, y, 1],

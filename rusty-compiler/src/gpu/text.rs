@@ -10,9 +10,10 @@ use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::BINDINGS;
 use super::kernels::experts::{self, ExpertsConfig};
+use super::kernels::grouped::{self, SumConfig};
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::rows::{self, RowsConfig};
-use super::kernels::{gemm, gemv};
+use super::kernels::{gemm, gemv, tile};
 use crate::{Error, Result};
 use cubecl::ir::features::{Plane, TypeUsage};
 use cubecl::ir::{
@@ -46,8 +47,12 @@ pub enum Kind {
     Choose(ChooseConfig),
     /// The choice of experts.
     Route(RouteConfig),
-    /// Products with chosen experts.
+    /// Products with chosen experts, for few rows.
     Experts(ExpertsConfig),
+    /// Products with chosen experts, for many rows.
+    Grouped(ExpertsConfig),
+    /// Sums of such products.
+    SumProducts(SumConfig),
 }
 
 /// A kernel without the values of a launch: equal specs share one pipeline.
@@ -65,7 +70,7 @@ impl KernelSpec {
         match &self.kind {
             Kind::Rows(c) => c.team.units,
             Kind::Gemv(c) => c.team.units,
-            Kind::Gemm(_) => gemm::UNITS,
+            Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::Choose(c) => c.units,
@@ -85,6 +90,8 @@ impl KernelSpec {
             Kind::Choose(_) => "choose",
             Kind::Route(_) => "route",
             Kind::Experts(_) => "experts",
+            Kind::Grouped(_) => "grouped",
+            Kind::SumProducts(_) => "sum_products",
         }
     }
 
@@ -165,6 +172,8 @@ impl KernelSpec {
             Kind::Choose(c) => define!(choose::choose::Choose, c),
             Kind::Route(c) => define!(route::route::Route, c),
             Kind::Experts(c) => define!(experts::experts::Experts, c),
+            Kind::Grouped(c) => define!(grouped::grouped::Grouped, c),
+            Kind::SumProducts(c) => define!(grouped::sum_products::SumProducts, c),
         }
     }
 }

@@ -354,5 +354,6 @@ fn kernel(name: String, anchor: Anchor, rows: Dim, operands: Vec<Operand>, tail:
         prologue: Body::default(),
         tails: vec![tail],
         variants: vec![],
+        scratch: None,
     }
 }

@@ -55,7 +55,7 @@ fn live_ranges(plan: &Plan) -> Vec<Option<(usize, usize)>> {
             Operand::Value(v) => Some(*v),
             _ => None,
         });
-        for value in stored.chain(read) {
+        for value in stored.chain(read).chain(kernel.scratch) {
             let range = ranges[value.index()].get_or_insert((at, at));
             range.1 = at;
         }

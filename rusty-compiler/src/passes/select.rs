@@ -1,7 +1,7 @@
 //! Kernel choice: an ordered table of rules over plain target facts. For each range of rows the first rule
 //! that matches wins, and EXPLAIN shows which.
 
-use crate::plan::{Anchor, Kernel, Plan, Variant};
+use crate::plan::{Anchor, Element, Kernel, Plan, PlanValue, PlanValueId, Variant};
 use crate::{Error, Result};
 use rusty_backend::{Family, Target};
 
@@ -9,105 +9,63 @@ use rusty_backend::{Family, Target};
 struct Rule {
     anchor: fn(&Anchor) -> bool,
     /// Largest number of rows it is good for.
-    up_to: u32,
+    up_to: fn(&Anchor) -> u32,
     needs: fn(&Target) -> bool,
     name: &'static str,
     dispatches: u32,
 }
 
-const ANY: u32 = u32::MAX;
-
-/// Decode batches up to this many rows go through the matrix-vector kernels: beyond, tiles that reuse each
-/// dequantized weight for several rows read less.
+/// Rows for which the matrix-vector kernels are chosen: beyond, tiles that reuse each dequantized weight for several
+/// rows read less.
 const GEMV_ROWS: u32 = 4;
+
+const fn rule(
+    anchor: fn(&Anchor) -> bool,
+    up_to: fn(&Anchor) -> u32,
+    needs: fn(&Target) -> bool,
+    name: &'static str,
+    dispatches: u32,
+) -> Rule {
+    Rule {
+        anchor,
+        up_to,
+        needs,
+        name,
+        dispatches,
+    }
+}
 
 /// First match wins.
 const RULES: &[Rule] = &[
-    Rule {
-        anchor: contract,
-        up_to: ANY,
-        needs: cpu,
-        name: "cpu_contract",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: attention,
-        up_to: ANY,
-        needs: cpu,
-        name: "cpu_attention",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: experts,
-        up_to: ANY,
-        needs: cpu,
-        name: "cpu_experts",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: rows,
-        up_to: ANY,
-        needs: cpu,
-        name: "cpu_rows",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: contract,
-        up_to: GEMV_ROWS,
-        needs: planes,
-        name: "gemv_plane",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: contract,
-        up_to: GEMV_ROWS,
-        needs: gpu,
-        name: "gemv_shared",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: contract,
-        up_to: ANY,
-        needs: gpu,
-        name: "gemm_tiled",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: attention,
-        up_to: ANY,
-        needs: gpu,
-        name: "attention_flash",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: experts,
-        up_to: ANY,
-        needs: planes,
-        name: "experts_plane",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: experts,
-        up_to: ANY,
-        needs: gpu,
-        name: "experts_shared",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: rows,
-        up_to: ANY,
-        needs: planes,
-        name: "rows_plane",
-        dispatches: 1,
-    },
-    Rule {
-        anchor: rows,
-        up_to: ANY,
-        needs: gpu,
-        name: "rows_shared",
-        dispatches: 1,
-    },
+    rule(contract, any, cpu, "cpu_contract", 1),
+    rule(attention, any, cpu, "cpu_attention", 1),
+    rule(route, any, cpu, "cpu_experts", 1),
+    rule(experts, any, cpu, "cpu_experts", 1),
+    rule(rows, any, cpu, "cpu_rows", 1),
+    rule(contract, few, planes, "gemv_plane", 1),
+    rule(contract, few, gpu, "gemv_shared", 1),
+    rule(contract, any, gpu, "gemm_tiled", 1),
+    rule(attention, any, gpu, "attention_flash", 1),
+    rule(route, any, gpu, "route", 1),
+    rule(experts, few, planes, "experts_plane", 1),
+    rule(experts, few, gpu, "experts_shared", 1),
+    rule(summed_experts, any, gpu, "experts_grouped", 2),
+    rule(experts, any, gpu, "experts_grouped", 1),
+    rule(rows, any, planes, "rows_plane", 1),
+    rule(rows, any, gpu, "rows_shared", 1),
 ];
+
+fn any(_: &Anchor) -> u32 {
+    u32::MAX
+}
+
+/// Of experts, that many rows each: a row takes some of them.
+fn few(anchor: &Anchor) -> u32 {
+    match anchor {
+        Anchor::Experts { used, weights, .. } => GEMV_ROWS * weights.len() as u32 / (*used).max(1),
+        _ => GEMV_ROWS,
+    }
+}
 
 fn contract(anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Contract { .. })
@@ -117,13 +75,20 @@ fn attention(anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Attention { .. })
 }
 
-/// Routing and the products that it leads to.
+fn route(anchor: &Anchor) -> bool {
+    matches!(anchor, Anchor::Route { .. })
+}
+
 fn experts(anchor: &Anchor) -> bool {
-    matches!(anchor, Anchor::Route { .. } | Anchor::Experts { .. })
+    matches!(anchor, Anchor::Experts { .. })
+}
+
+fn summed_experts(anchor: &Anchor) -> bool {
+    matches!(anchor, Anchor::Experts { combine: true, .. })
 }
 
 fn rows(anchor: &Anchor) -> bool {
-    !contract(anchor) && !attention(anchor) && !experts(anchor)
+    !contract(anchor) && !attention(anchor) && !route(anchor) && !experts(anchor)
 }
 
 fn cpu(target: &Target) -> bool {
@@ -143,8 +108,25 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Result<Plan> {
     for at in 0..plan.kernels.len() {
         let max = plan.max_rows(plan.kernels[at].rows);
         plan.kernels[at].variants = variants(&plan.kernels[at], target, max)?;
+        scratch(&mut plan, at);
     }
     Ok(plan)
+}
+
+/// Products that one launch makes and another sums lie somewhere between them.
+fn scratch(plan: &mut Plan, at: usize) {
+    let kernel = &mut plan.kernels[at];
+    let several = kernel.variants.iter().any(|v| v.dispatches > 1);
+    if let (Anchor::Experts { n, used, .. }, true) = (&kernel.anchor, several) {
+        kernel.scratch = Some(PlanValueId(plan.values.len() as u32));
+        plan.values.push(PlanValue {
+            name: format!("{}.products", kernel.name),
+            rows: kernel.rows,
+            width: n * used,
+            element: Element::F32,
+            offset: 0,
+        });
+    }
 }
 
 fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
@@ -154,10 +136,10 @@ fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> 
         .iter()
         .filter(|r| (r.anchor)(&kernel.anchor) && (r.needs)(target))
     {
-        if from > max || rule.up_to < from {
+        let to = (rule.up_to)(&kernel.anchor).min(max);
+        if to < from {
             continue;
         }
-        let to = rule.up_to.min(max);
         chosen.push(Variant {
             rows: (from, to),
             name: rule.name,

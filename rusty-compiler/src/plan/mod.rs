@@ -199,6 +199,8 @@ pub struct Kernel {
     pub tails: Vec<Tail>,
     /// Implementations by rows, ascending and without gaps.
     pub variants: Vec<Variant>,
+    /// What the launches of a variant hand on among themselves, where some variant has several.
+    pub scratch: Option<PlanValueId>,
 }
 
 /// A compiled network for one target.

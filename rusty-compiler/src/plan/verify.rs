@@ -1,7 +1,7 @@
 //! The invariants of a plan. They hold after every pass; back ends rely on them and need not check.
 //!
-//! 1. Every activation is stored by exactly one tail, before any kernel reads it; a kernel reads none of its
-//!    own stores.
+//! 1. Every activation is stored by exactly one tail, before any kernel reads it, or is one kernel's scratch; a
+//!    kernel reads none of its own stores.
 //! 2. Registers are defined before use; operand, part and result numbers are in range and of the right kind.
 //! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
 //!    prologue's lanes equal its contraction's `k`.
@@ -79,6 +79,10 @@ impl State<'_> {
                 self.body(kernel, &tail.body, tail.width, false)?;
             }
             self.sink(kernel, tail.width, tail.sink)?;
+        }
+        if let Some(scratch) = kernel.scratch {
+            let value = self.plan.values.get(scratch.index());
+            self.store(kernel, value.map_or(0, |v| v.width), scratch)?;
         }
         self.variants(kernel)
     }
@@ -276,24 +280,23 @@ impl State<'_> {
         match sink {
             Sink::Key { layer } => kv(layer, KvLayer::key_lanes).map(|()| self.keys.push(layer)),
             Sink::Val { layer } => kv(layer, KvLayer::value_lanes).map(|()| self.vals.push(layer)),
-            Sink::Value(PlanValueId(id)) => {
-                let value = self
-                    .plan
-                    .values
-                    .get(id as usize)
-                    .ok_or("stores to no value")?;
-                if value.width != width || value.rows != kernel.rows {
-                    return Err(format!(
-                        "stores {width} lanes to '{}' of {}",
-                        value.name, value.width
-                    ));
-                }
-                let slot = &mut self.stored[id as usize];
-                (!std::mem::replace(slot, true))
-                    .then_some(())
-                    .ok_or(format!("value {id} is stored twice"))
-            }
+            Sink::Value(value) => self.store(kernel, width, value),
         }
+    }
+
+    fn store(&mut self, kernel: &Kernel, width: u32, id: PlanValueId) -> Result<(), String> {
+        let values = &self.plan.values;
+        let value = values.get(id.index()).ok_or("stores to no value")?;
+        if value.width != width || value.rows != kernel.rows {
+            return Err(format!(
+                "stores {width} lanes to '{}' of {}",
+                value.name, value.width
+            ));
+        }
+        let slot = &mut self.stored[id.index()];
+        (!std::mem::replace(slot, true))
+            .then_some(())
+            .ok_or(format!("value {} is stored twice", id.0))
     }
 
     fn variants(&self, kernel: &Kernel) -> Result<(), String> {

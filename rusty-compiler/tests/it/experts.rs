@@ -2,9 +2,10 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, plain,
+    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, plain, vulkan,
 };
 use rusty_compiler::KvFormat;
+use rusty_graph::Interpreter;
 use rusty_loader::meta::keys;
 use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Meta, ModelFile, SharedBytes, WeightView};
@@ -31,6 +32,33 @@ fn experts_do_not_depend_on_the_rows_beside() {
                 let same = together == alone || matches!(on, On::Gpu(_));
                 assert!(same, "{model} {on:?} {prompt}");
             }
+        }
+    }
+}
+
+/// GPU kernels multiply decoded weights with unrounded inputs: many rows by tiles, and one at a time.
+#[test]
+fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
+    let on = vulkan();
+    for (model, target) in
+        EXPERT_MODELS
+            .into_iter()
+            .zip([Target::Int8, Target::Int4, Target::Int4, Target::Int8])
+    {
+        let folder = format!("models/{model}");
+        let ids = Expected::read(&folder).ids("ids.2").expect("ids");
+        let floats = rusty_loader::open(golden(&folder)).expect(model);
+        let file = quantize(floats, target, &|_, _| {}).expect(model);
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        let oracle = Interpreter::new(&graph, &*file).expect(model);
+        let want = oracle.run(&ids, &[]).expect(model);
+        let want = &want.logits().data;
+        let mut exe = plain(&*file, &on);
+        let pages: Vec<u32> = (0..24).collect();
+        for chunk in [SELECTED, 1] {
+            let logits = all_logits(&mut *exe, &ids, chunk, &pages);
+            let name = format!("{model} {target:?}, {chunk} rows");
+            assert_close(&name, &logits, want, 1e-3);
         }
     }
 }

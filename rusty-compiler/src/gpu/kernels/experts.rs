@@ -1,4 +1,4 @@
-//! Products with the experts that each row takes, or with the matrices of all heads.
+//! Products of few rows with the experts that each row takes, or with the matrices of all heads.
 //!
 //! They take one lane of one row per cube, for one of the row's experts or for the sum over all of them: experts lie
 //! at equal distances in the weights, so that the chosen one's rows are found by its index. Limits: all experts of a
@@ -35,6 +35,16 @@ pub struct ExpertsConfig {
     /// First of seven scalars: arena words of the inputs, the routes and the result; first lane of the launch and the
     /// lane behind its last; byte of the first expert's first lane, bytes from an expert to the next.
     pub arg: usize,
+}
+
+impl ExpertsConfig {
+    /// Inputs that a row has.
+    pub fn inputs_per_row(&self) -> u32 {
+        match self.combine || !self.routed {
+            true => self.used,
+            false => 1,
+        }
+    }
 }
 
 /// Cubes: `(x * y >= lanes, z <= rows, times the experts of a row where products are not summed)`.
@@ -76,11 +86,7 @@ fn product_lane(
     let per_row = comptime!(if config.combine { 1 } else { config.used });
     let row = pair / per_row;
     let places = comptime!(if config.combine { config.used } else { 1 });
-    let inputs_per_row = comptime!(if config.combine || !config.routed {
-        config.used
-    } else {
-        1
-    });
+    let inputs_per_row = comptime!(config.inputs_per_row());
     let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
     let base = buffers.args[comptime!(config.arg + 5)] + (lane - first) * config.row_bytes;
     let stride = buffers.args[comptime!(config.arg + 6)];

@@ -1,27 +1,14 @@
-//! Contraction for many rows: a cube makes a tile of [`ROWS`] rows by [`LANES`] lanes of a unit, dequantizing
-//! each weight once per tile into shared memory.
+//! Contraction for many rows: a cube makes a [tile](super::tile) of rows by lanes of a unit, dequantizing each weight
+//! once per tile into shared memory.
 
 use super::body::evaluate;
 use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
-use super::decode::{RUN, decode_run};
 use super::delta::{entry_of, gain_in};
 use super::env::{Buffers, bound, put};
+use super::tile::{
+    ACROSS, DEPTH, LANES, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
+};
 use cubecl::prelude::*;
-
-/// Rows of a tile.
-pub const ROWS: u32 = 32;
-/// Lanes of a tile.
-pub const LANES: u32 = 64;
-/// Depth of a tile.
-pub const DEPTH: u32 = 32;
-/// Units of a cube: one run of the weight tile each.
-pub const UNITS: u32 = LANES * DEPTH / RUN as u32;
-/// Rows and lanes of a unit.
-const SIDE: usize = 4;
-/// Units along the lanes of a tile.
-const ACROSS: u32 = LANES / SIDE as u32;
-/// Distance of input columns in shared memory: odd, so that columns fall into different banks.
-const STRIDE: u32 = ROWS + 1;
 
 impl ContractConfig {
     /// Floats of the weight tile: one part's weights, or all parts' products.
@@ -166,15 +153,19 @@ fn unit_tile(
                     comptime!(unit.parts[p]),
                 );
             }
+            let part = comptime!(config.parts[unit.parts[p]]);
+            let before = first - buffers.args[comptime!(unit.arg)];
             load_weights(
                 buffers,
                 w_tile,
-                first,
-                end,
+                buffers.args[comptime!(part.arg)] + before * comptime!(part.row_bytes),
+                end - first,
                 depth,
-                comptime!(config.clone()),
-                comptime!(unit.clone()),
-                comptime!(unit.parts[p]),
+                comptime!(WeightRows {
+                    format: part.format,
+                    row_bytes: part.row_bytes,
+                    k: config.k,
+                }),
             );
             sync_cube();
             multiply(x_tile, w_tile, &mut sums, comptime!(p * SIDE * SIDE));
@@ -225,74 +216,6 @@ fn load_inputs(
             }
         }
         put(x_tile, k * STRIDE + m, value);
-    }
-}
-
-/// Weight tile, `[depth][lane]`: each unit decodes one run.
-#[cube]
-fn load_weights(
-    buffers: &Buffers<'_>,
-    w_tile: &Shared<[f32]>,
-    first: u32,
-    end: u32,
-    depth: u32,
-    #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
-    #[comptime] part: usize,
-) {
-    let described = comptime!(config.parts[part]);
-    let local = UNIT_POS % LANES;
-    let piece = UNIT_POS / LANES;
-    let lane = min(first + local, end - 1);
-    let run = depth / RUN as u32 + piece;
-    let mut w = Array::<f32>::new(RUN);
-    if run < comptime!(config.k.div_ceil(RUN as u32)) {
-        let address = buffers.args[comptime!(described.arg)]
-            + (lane - buffers.args[comptime!(unit.arg)]) * comptime!(described.row_bytes);
-        decode_run(
-            buffers,
-            address,
-            run,
-            &mut w,
-            comptime!(described.format),
-            comptime!(config.k),
-        );
-    }
-    #[unroll]
-    for i in 0..RUN {
-        put(
-            w_tile,
-            (piece * RUN as u32 + i as u32) * LANES + local,
-            w[i],
-        );
-    }
-}
-
-/// Adds the product of the tiles to this unit's sums, `[row][lane]` from `start`.
-#[cube]
-fn multiply(
-    x_tile: &Shared<[f32]>,
-    w_tile: &Shared<[f32]>,
-    sums: &mut Array<f32>,
-    #[comptime] start: usize,
-) {
-    let lane = (UNIT_POS % ACROSS) * SIDE as u32;
-    let row = (UNIT_POS / ACROSS) * SIDE as u32;
-    let mut x = Array::<f32>::new(SIDE);
-    let mut w = Array::<f32>::new(SIDE);
-    for k in 0..DEPTH {
-        #[unroll]
-        for i in 0..SIDE {
-            x[i] = x_tile[(k * STRIDE + row + i as u32) as usize];
-            w[i] = w_tile[(k * LANES + lane + i as u32) as usize];
-        }
-        #[unroll]
-        for m in 0..SIDE {
-            #[unroll]
-            for l in 0..SIDE {
-                sums[comptime!(start + m * SIDE + l)] += x[m] * w[l];
-            }
-        }
     }
 }
 

@@ -1,0 +1,242 @@
+//! Products with experts for many rows (a grouped gemm): a cube takes [`LANES`] lanes of one expert and the rows that
+//! take it, whose numbers it gathers from the routes, [`ROWS`] at a time in a [tile](super::tile). So each weight is
+//! read and dequantized once for [`ROWS`] rows, and an expert that no row takes is not read.
+//!
+//! A row's products lie in the order of its places, and [`sum_products`] adds them in that order: a result does not
+//! depend on the rows beside it.
+
+use super::contract::tile_number;
+use super::env::{Buffers, bound, put};
+use super::experts::ExpertsConfig;
+use super::tile::{
+    ACROSS, DEPTH, LANES, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
+};
+use cubecl::prelude::*;
+
+/// Most products that are gathered at once: what is left of a tile, and one row of each unit.
+const GATHERED: u32 = ROWS + UNITS;
+
+/// Cubes: `(x * y >= tiles, z = experts)`.
+#[cube(launch_unchecked)]
+pub fn grouped(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: ExpertsConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let x_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * STRIDE) as usize));
+    let w_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * LANES) as usize));
+    let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
+    let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
+    let rows = buffers.step[comptime!(config.rows)];
+    let lane = buffers.args[comptime!(config.arg + 3)] + tile_number() * LANES;
+    if lane < buffers.args[comptime!(config.arg + 4)] {
+        let mut row = 0u32;
+        let mut have = 0u32;
+        while row < rows || have > 0 {
+            while row < rows && have < ROWS {
+                have += gather(&buffers, &products, &counts, row, rows, have, config);
+                row += UNITS;
+            }
+            if have > 0 {
+                let count = min(have, ROWS);
+                tile(&buffers, &x_tile, &w_tile, &products, count, lane, config);
+                have -= count;
+                drop_first(&products, have);
+            }
+        }
+    }
+}
+
+/// Appends the products of this cube's expert among [`UNITS`] rows from `row` on, and returns how many they are.
+#[cube]
+fn gather(
+    buffers: &Buffers<'_>,
+    products: &Shared<[u32]>,
+    counts: &Shared<[u32]>,
+    row: u32,
+    rows: u32,
+    have: u32,
+    #[comptime] config: ExpertsConfig,
+) -> u32 {
+    let own = row + UNIT_POS;
+    let mut taken = 0u32;
+    let mut place = CUBE_POS_Z;
+    if own < rows {
+        if comptime!(config.routed) {
+            let routes = buffers.args[comptime!(config.arg + 1)] + own * comptime!(2 * config.used);
+            for j in 0..comptime!(config.used) {
+                if u32::cast_from(buffers.arena[(routes + j) as usize]) == CUBE_POS_Z {
+                    place = j;
+                    taken = 1u32;
+                }
+            }
+        } else {
+            taken = 1u32;
+        }
+    }
+    put(counts, UNIT_POS, taken);
+    sync_cube();
+    // A running sum, in steps of doubled distance.
+    #[unroll]
+    for step in 0..comptime!(UNITS.ilog2()) {
+        let distance = comptime!(1u32 << step);
+        let mut sum = counts[UNIT_POS as usize];
+        if UNIT_POS >= distance {
+            sum += counts[(UNIT_POS - distance) as usize];
+        }
+        sync_cube();
+        put(counts, UNIT_POS, sum);
+        sync_cube();
+    }
+    if taken > 0 {
+        let at = have + counts[UNIT_POS as usize] - 1;
+        put(products, at, own * comptime!(config.used) + place);
+    }
+    let all = counts[comptime!((UNITS - 1) as usize)];
+    sync_cube();
+    all
+}
+
+/// Moves the `left` products behind the first [`ROWS`] to the front.
+#[cube]
+fn drop_first(products: &Shared<[u32]>, left: u32) {
+    let moved = products[(ROWS + UNIT_POS) as usize];
+    sync_cube();
+    if UNIT_POS < left {
+        put(products, UNIT_POS, moved);
+    }
+    sync_cube();
+}
+
+/// The first `count` gathered products, lanes from `lane` on.
+#[cube]
+fn tile(
+    buffers: &Buffers<'_>,
+    x_tile: &Shared<[f32]>,
+    w_tile: &Shared<[f32]>,
+    products: &Shared<[u32]>,
+    count: u32,
+    lane: u32,
+    #[comptime] config: ExpertsConfig,
+) {
+    let first = buffers.args[comptime!(config.arg + 3)];
+    let end = buffers.args[comptime!(config.arg + 4)];
+    let expert = buffers.args[comptime!(config.arg + 5)]
+        + CUBE_POS_Z * buffers.args[comptime!(config.arg + 6)];
+    let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE));
+    // A language may make variables of a loop once.
+    #[unroll]
+    for i in 0..comptime!(SIDE * SIDE) {
+        sums[i] = 0.0f32;
+    }
+    let mut depth = 0u32;
+    while depth < config.k {
+        load_inputs(buffers, x_tile, products, count, depth, config);
+        load_weights(
+            buffers,
+            w_tile,
+            expert + (lane - first) * comptime!(config.row_bytes),
+            end - lane,
+            depth,
+            comptime!(WeightRows {
+                format: config.format,
+                row_bytes: config.row_bytes,
+                k: config.k,
+            }),
+        );
+        sync_cube();
+        multiply(x_tile, w_tile, &mut sums, 0usize);
+        sync_cube();
+        depth += DEPTH;
+    }
+    let out = buffers.args[comptime!(config.arg + 2)];
+    let own_lane = lane + (UNIT_POS % ACROSS) * SIDE as u32;
+    let own = (UNIT_POS / ACROSS) * SIDE as u32;
+    #[unroll]
+    for i in 0..comptime!(SIDE * SIDE) {
+        let m = own + comptime!((i / SIDE) as u32);
+        let l = own_lane + comptime!((i % SIDE) as u32);
+        if m < count && l < end {
+            let product = products[m as usize];
+            put(buffers.arena, out + product * config.n + l, sums[i]);
+        }
+    }
+}
+
+/// Input tile, `[depth][product]`; zero past the row's end.
+#[cube]
+fn load_inputs(
+    buffers: &Buffers<'_>,
+    x_tile: &Shared<[f32]>,
+    products: &Shared<[u32]>,
+    count: u32,
+    depth: u32,
+    #[comptime] config: ExpertsConfig,
+) {
+    let x = buffers.args[comptime!(config.arg)];
+    for i in 0..comptime!(ROWS * DEPTH / UNITS) {
+        let element = UNIT_POS + i * UNITS;
+        let k = element % DEPTH;
+        let m = element / DEPTH;
+        let lane = depth + k;
+        let product = products[min(m, count - 1) as usize];
+        let input = match comptime!(config.inputs_per_row() > 1) {
+            true => product,
+            false => product / comptime!(config.used),
+        };
+        let mut value = 0.0f32;
+        if lane < config.k {
+            value = buffers.arena[(x + input * config.k + lane) as usize];
+        }
+        put(x_tile, k * STRIDE + m, value);
+    }
+}
+
+/// What [`sum_products`] is specialised for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SumConfig {
+    /// Header word of the row count.
+    pub rows: usize,
+    /// Output width of an expert.
+    pub n: u32,
+    /// Experts that a row takes.
+    pub used: u32,
+    /// First of three scalars: arena words of the products, the routes and the result.
+    pub arg: usize,
+}
+
+/// The sum of each row's products by the weights of its experts, in the order of their places.
+///
+/// Cubes: `(rows, y)`, a lane to a unit.
+#[cube(launch_unchecked)]
+pub fn sum_products(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: SumConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let row = CUBE_POS_X;
+    let lane = CUBE_POS_Y * UNITS + UNIT_POS;
+    if row < buffers.step[comptime!(config.rows)] && lane < config.n {
+        let products = buffers.args[config.arg] + row * comptime!(config.used * config.n) + lane;
+        let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
+        let mut sum = 0.0f32;
+        for place in 0..comptime!(config.used) {
+            let weight = buffers.arena[(routes + comptime!(config.used) + place) as usize];
+            sum += weight * buffers.arena[(products + place * config.n) as usize];
+        }
+        let out = buffers.args[comptime!(config.arg + 2)];
+        put(buffers.arena, out + row * config.n + lane, sum);
+    }
+}

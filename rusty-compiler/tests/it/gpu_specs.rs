@@ -1,0 +1,298 @@
+//! One kernel of each kind, format and shape by which device texts differ.
+
+use rusty_compiler::gpu::kernels::attention::AttentionConfig;
+use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
+use rusty_compiler::gpu::kernels::choose::ChooseConfig;
+use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
+use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
+use rusty_compiler::gpu::kernels::env::header;
+use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
+use rusty_compiler::gpu::kernels::grouped::SumConfig;
+use rusty_compiler::gpu::kernels::page_words::PageWords;
+use rusty_compiler::gpu::kernels::reduce::Team;
+use rusty_compiler::gpu::kernels::route::RouteConfig;
+use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
+use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
+use rusty_compiler::gpu::text::{KernelSpec, Kind};
+use rusty_compiler::plan::{F32, Inst};
+use rusty_graph::{BinaryOp, GroupScore, RopeLayout, RouteGroups, RouteScore, UnaryOp};
+use rusty_loader::Format;
+use rusty_loader::formats::{
+    FP8_G128, INT4_G128, IQ2_XS, NF4_G64, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0,
+};
+
+fn norm_program() -> Program {
+    Program {
+        insts: vec![
+            Inst::Load(0),
+            Inst::RmsNorm {
+                x: 0,
+                weight: 1,
+                eps: F32::new(1e-6),
+                group: 256,
+            },
+        ],
+        places: vec![
+            Place::Arena { arg: 0, width: 256 },
+            Place::Vectors { arg: 1 },
+        ],
+        source: Source::None,
+        segment: 256,
+    }
+}
+
+fn given(insts: Vec<Inst>, places: Vec<Place>) -> Program {
+    Program {
+        insts,
+        places,
+        source: Source::Given,
+        segment: 256,
+    }
+}
+
+/// One kernel of each kind, format and shape that texts differ by; `plane` is 0 where units have no plane operations.
+pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
+    let team = Team { units: 128, plane };
+    let adapters = Adapters {
+        parts: 2,
+        arg: 12,
+        rows: header::ROWS,
+    };
+    let mut out = vec![];
+    for format in [
+        Format::F32,
+        Format::F16,
+        Format::Bf16,
+        Format::Blocks(&Q4_0),
+        Format::Blocks(&Q8_0),
+        Format::Blocks(&Q4_K),
+        Format::Blocks(&Q6_K),
+        Format::Blocks(&IQ2_XS),
+        Format::Blocks(&TQ1_0),
+        Format::Blocks(&NVFP4),
+        Format::Blocks(&INT4_G128),
+        Format::Blocks(&FP8_G128),
+        Format::Blocks(&NF4_G64),
+    ] {
+        for a in [None, Some(adapters)] {
+            let part = |arg| PartConfig {
+                format,
+                row_bytes: format.row_bytes(256) as u32,
+                arg,
+            };
+            let c = ContractConfig {
+                team,
+                rows: header::ROWS,
+                k: 256,
+                prologue: norm_program(),
+                parts: vec![part(2), part(3)],
+                units: vec![UnitConfig {
+                    parts: vec![0, 1],
+                    arg: 4,
+                    tails: vec![Store {
+                        width: 512,
+                        program: given(
+                            vec![
+                                Inst::Result(0),
+                                Inst::Unary(UnaryOp::Silu, 0),
+                                Inst::Result(1),
+                                Inst::Binary(BinaryOp::Mul, 1, 2),
+                            ],
+                            vec![],
+                        ),
+                        target: Sink::Arena { arg: 7 },
+                    }],
+                }],
+                adapters: a,
+                lanes: 2,
+            };
+            out.push(KernelSpec {
+                kind: Kind::Gemv(c.clone()),
+                scalars: 14,
+            });
+            out.push(KernelSpec {
+                kind: Kind::Gemm(c),
+                scalars: 14,
+            });
+        }
+    }
+    out.push(KernelSpec {
+        kind: Kind::Shrink(ShrinkConfig {
+            team,
+            k: 256,
+            prologue: norm_program(),
+            adapters,
+        }),
+        scalars: 14,
+    });
+    let rope = Program {
+        insts: vec![
+            Inst::Load(0),
+            Inst::RmsNorm {
+                x: 0,
+                weight: 1,
+                eps: F32::new(1e-6),
+                group: 64,
+            },
+            Inst::Rope {
+                x: 1,
+                table: 2,
+                head_dim: 64,
+                dims: 64,
+                layout: RopeLayout::Half,
+            },
+        ],
+        places: vec![
+            Place::Arena { arg: 0, width: 256 },
+            Place::Vectors { arg: 1 },
+            Place::Rope { word: 8 },
+        ],
+        source: Source::None,
+        segment: 64,
+    };
+    out.push(KernelSpec {
+        kind: Kind::Rows(RowsConfig {
+            team,
+            rows: header::ROWS,
+            origin: Origin::Map,
+            tails: vec![
+                Store {
+                    width: 256,
+                    program: rope.clone(),
+                    target: Sink::Arena { arg: 2 },
+                },
+                Store {
+                    width: 256,
+                    program: rope.clone(),
+                    target: Sink::Page {
+                        half: 0,
+                        halves: 2,
+                        kv: PageWords::F16,
+                    },
+                },
+                Store {
+                    width: 256,
+                    program: rope,
+                    target: Sink::Page {
+                        half: 1,
+                        halves: 2,
+                        kv: PageWords::Bf16,
+                    },
+                },
+            ],
+        }),
+        scalars: 3,
+    });
+    let attention = AttentionConfig {
+        units: 128,
+        rows: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        value_dim: 64,
+        of_keys: false,
+        shares: 1,
+        scale: F32::new(0.125),
+        window: Some(17),
+        softcap: Some(F32::new(30.0)),
+        kv: PageWords::F16,
+        arg: 0,
+        unit: UnitConfig {
+            parts: vec![0],
+            arg: 0,
+            tails: vec![Store {
+                width: 256,
+                program: given(vec![Inst::Result(0)], vec![]),
+                target: Sink::Arena { arg: 1 },
+            }],
+        },
+    };
+    let latent = AttentionConfig {
+        rows: 1,
+        heads: 16,
+        kv_heads: 1,
+        head_dim: 576,
+        value_dim: 512,
+        of_keys: true,
+        shares: 4,
+        window: None,
+        softcap: None,
+        kv: PageWords::Bf16,
+        ..attention.clone()
+    };
+    for config in [attention, latent] {
+        out.push(KernelSpec {
+            kind: Kind::Attention(config),
+            scalars: 2,
+        });
+    }
+    for (score, normalize, score_of_groups, bias) in [
+        (RouteScore::Softmax, true, None, None),
+        (RouteScore::Softmax, false, Some(GroupScore::Best), None),
+        (
+            RouteScore::Sigmoid,
+            true,
+            Some(GroupScore::BestTwo),
+            Some(2),
+        ),
+    ] {
+        out.push(KernelSpec {
+            kind: Kind::Route(RouteConfig {
+                rows: header::ROWS,
+                experts: 64,
+                used: 6,
+                score,
+                groups: score_of_groups.map(|score| RouteGroups {
+                    count: 8,
+                    used: 4,
+                    score,
+                }),
+                normalize,
+                scale: F32::new(1.5),
+                arg: 0,
+                bias,
+            }),
+            scalars: 3,
+        });
+    }
+    for (routed, combine, format) in [
+        (true, false, Format::Bf16),
+        (true, true, Format::Blocks(&Q4_K)),
+        (false, false, Format::Bf16),
+    ] {
+        let config = ExpertsConfig {
+            team: Team { units: 64, plane },
+            rows: header::ROWS,
+            k: 256,
+            n: 128,
+            used: 6,
+            routed,
+            combine,
+            format,
+            row_bytes: format.row_bytes(256) as u32,
+            arg: 0,
+        };
+        for kind in [Kind::Experts(config), Kind::Grouped(config)] {
+            out.push(KernelSpec { kind, scalars: 7 });
+        }
+    }
+    out.push(KernelSpec {
+        kind: Kind::SumProducts(SumConfig {
+            rows: header::ROWS,
+            n: 128,
+            used: 6,
+            arg: 0,
+        }),
+        scalars: 3,
+    });
+    out.push(KernelSpec {
+        kind: Kind::Choose(ChooseConfig {
+            units: 128,
+            rows: header::SELECTED,
+            width: 1000,
+            arg: 0,
+        }),
+        scalars: 1,
+    });
+    out
+}
