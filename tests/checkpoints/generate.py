@@ -1,7 +1,7 @@
 """Checkpoints in the quantized layouts of others, and their weights as the others' own code decodes them.
 
     /usr/bin/python3 generate.py PACKAGES   (torch, numpy; PACKAGES holds, unpacked, autoawq-0.2.9,
-                                             auto_gptq-0.7.1, bitsandbytes-0.50.2 and ml_dtypes-0.3.2)
+                                             auto_gptq-0.7.1, bitsandbytes-0.50.2 and ml_dtypes-0.5.4)
 
 Every folder is a one-layer Qwen3 with the same random weights before quantization. `dequantized.safetensors`
 beside it has each quantized module's weight `[out, in]` in single precision:
@@ -123,7 +123,7 @@ def gptq(weight, group, shuffled):
 
 
 def fp8(weight, block):
-    sys.path.insert(0, str(PACKAGES / "ml_dtypes-0.3.2"))
+    sys.path.insert(0, str(PACKAGES / "ml_dtypes-0.5.4"))
     import ml_dtypes
     (n, k), (rows, columns) = weight.shape, block
     tiles = [-(-n // rows), -(-k // columns)]
@@ -185,8 +185,8 @@ def write(folder, method, quantize):
     save(out / "dequantized.safetensors", {f"{m}.weight": np.ascontiguousarray(v) for m, v in decoded.items()})
 
 
-def blockwise(weight):
-    codes, scales, decoded = fp8(weight, (64, 64))
+def blockwise(weight, side):
+    codes, scales, decoded = fp8(weight, (side, side))
     return {"weight": codes, "weight_scale_inv": scales}, decoded
 
 
@@ -195,11 +195,15 @@ def per_row(weight):
     return {"weight": codes, "weight_scale": scales}, decoded
 
 
-write("awq", dict(quant_method="awq", bits=4, group_size=32, version="gemm", zero_point=True), lambda w: awq(w, 32))
-for name, group, shuffled in [("gptq", 64, False), ("gptq-act-order", 32, True)]:
+for name, group in [("awq", 32), ("awq-g128", 128)]:
+    about = dict(quant_method="awq", bits=4, group_size=group, version="gemm", zero_point=True)
+    write(name, about, lambda w: awq(w, group))
+for name, group, shuffled in [("gptq", 64, False), ("gptq-g128", 128, False), ("gptq-act-order", 32, True)]:
     about = dict(quant_method="gptq", bits=4, group_size=group, desc_act=shuffled, sym=False)
     write(name, about, lambda w: gptq(w, group, shuffled))
-write("fp8", dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[64, 64]), blockwise)
+for name, side in [("fp8", 64), ("fp8-32", 32)]:
+    about = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[side, side])
+    write(name, about, lambda w: blockwise(w, side))
 channel = dict(type="float", num_bits=8, strategy="channel", symmetric=True)
 write("fp8-channel", dict(quant_method="compressed-tensors", format="float-quantized",
                           config_groups=dict(group_0=dict(weights=channel, targets=["Linear"]))), per_row)

@@ -137,7 +137,16 @@ fn nvfp4_agrees_with_the_oracle() {
 #[test]
 fn quantized_checkpoints_agree_with_the_oracle() {
     let mut formats = vec![];
-    for name in ["awq", "gptq", "fp8", "fp8-channel", "nf4-nested"] {
+    for name in [
+        "awq",
+        "awq-g128",
+        "gptq",
+        "gptq-g128",
+        "fp8",
+        "fp8-32",
+        "fp8-channel",
+        "nf4-nested",
+    ] {
         let path = format!("{}/../tests/checkpoints/{name}", env!("CARGO_MANIFEST_DIR"));
         let file = rusty_loader::open(path).expect(name);
         let format = file.tensor("blk.0.attn_q.weight").expect(name).format;
@@ -145,7 +154,7 @@ fn quantized_checkpoints_agree_with_the_oracle() {
         let want = oracle(&*file, 20);
         let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
         let pages: Vec<u32> = (0..24).collect();
-        let exact = |on: &On| !name.ends_with("q") || matches!(on, On::Gpu(_));
+        let exact = |on: &On| !format.name().starts_with("int4") || matches!(on, On::Gpu(_));
         for on in everywhere() {
             let mut exe = plain(&*file, &on);
             for chunk in [SELECTED, 1] {
@@ -162,7 +171,16 @@ fn quantized_checkpoints_agree_with_the_oracle() {
     }
     assert_eq!(
         formats,
-        ["int4_g32", "int4_g64", "fp8_g64", "fp8_g128", "nf4_g64"]
+        [
+            "int4_g32",
+            "int4_g128",
+            "int4_g64",
+            "int4_g128",
+            "fp8_g64",
+            "fp8_g32",
+            "fp8_g128",
+            "nf4_g64"
+        ]
     );
 }
 

@@ -10,11 +10,14 @@ fn checkpoint(name: &str) -> PathBuf {
         .join(name)
 }
 
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 10] = [
     ("awq", "int4_g32"),
+    ("awq-g128", "int4_g128"),
     ("gptq", "int4_g64"),
+    ("gptq-g128", "int4_g128"),
     ("gptq-act-order", "f32"),
     ("fp8", "fp8_g64"),
+    ("fp8-32", "fp8_g32"),
     ("fp8-channel", "fp8_g128"),
     ("nf4", "nf4_g64"),
     ("nf4-nested", "nf4_g64"),
