@@ -76,6 +76,19 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeScaling {
+    /// Tokens that a model reaches which states `context`: dynamic NTK only acts beyond the trained context, which
+    /// files state unstretched.
+    pub fn reach(&self, context: u32) -> u32 {
+        match self {
+            RopeScaling::Dynamic { factor, original } => {
+                context.max((f64::from(*original) * factor) as u32)
+            }
+            _ => context,
+        }
+    }
+}
+
 impl std::fmt::Display for RopeScaling {
     /// Its name and what it stretches: `yarn, 4 times 32768 tokens`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -211,6 +211,7 @@ impl Recipe {
             tied: shape.tied,
             weighted: false,
             queries_per_key: shape.heads / shape.kv_heads,
+            experts: 0,
         };
         match self {
             Recipe::One(format) => *format,

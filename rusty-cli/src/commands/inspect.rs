@@ -5,7 +5,7 @@ use crate::{adapter, model};
 use anyhow::{Result, bail};
 use rusty_adapters::Base;
 use rusty_backend::Target;
-use rusty_compiler::{KvFormat, Plan, SlotData};
+use rusty_compiler::{BindOptions, KvFormat, Plan, SlotData, cpu};
 use rusty_graph::RopeScaling;
 use rusty_loader::ModelFile;
 use serde_json::json;
@@ -31,7 +31,7 @@ pub fn run(options: &Inspect) -> Result<()> {
     let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
     let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
     let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
-    let facts = Facts::new(&*file, &plan, (context, kv), &adapters);
+    let facts = Facts::new(&*file, &plan, (context, kv), &adapters, &target)?;
     let mut out = std::io::stdout().lock();
     if options.json {
         writeln!(
@@ -81,7 +81,7 @@ pub fn run(options: &Inspect) -> Result<()> {
         mib(plan.kv_bytes_per_token(facts.kv) * 1024),
         facts.kv.name()
     )?;
-    writeln!(out, "arena         {:.1} MiB", mib(plan.arena_bytes))?;
+    writeln!(out, "arena         {:.1} MiB", mib(facts.arena))?;
     for (name, rank, bytes) in &facts.adapters {
         let mib = mib(*bytes);
         writeln!(out, "adapter       {name}, rank {rank}: {mib:.2} MiB")?;
@@ -113,6 +113,8 @@ struct Facts {
     /// Bytes in the file, and in a CPU's memory.
     weights: u64,
     held: u64,
+    /// Bytes that steps work in.
+    arena: u64,
     formats: BTreeMap<&'static str, (usize, u64)>,
     context: u32,
     kv: KvFormat,
@@ -126,12 +128,19 @@ impl Facts {
         plan: &Plan,
         (context, kv): (u32, KvFormat),
         adapters: &[SlotData],
-    ) -> Self {
+        target: &Target,
+    ) -> Result<Self> {
+        let bind = BindOptions {
+            pages: BindOptions::pages_for(context as usize),
+            kv,
+            slots: adapters.len() as u32,
+        };
         let adapter = |a: &SlotData| (a.name.clone(), a.largest_rank(), a.bytes() as u64);
         let mut facts = Facts {
             parameters: 0,
             weights: 0,
-            held: rusty_compiler::cpu::weight_bytes(plan),
+            held: cpu::weight_bytes(plan),
+            arena: cpu::working_bytes(plan, file, target.threads, &bind)?,
             formats: BTreeMap::new(),
             context,
             kv,
@@ -147,13 +156,13 @@ impl Facts {
             entry.0 += 1;
             entry.1 += view.bytes.len() as u64;
         }
-        facts
+        Ok(facts)
     }
 
     fn total(&self, plan: &Plan) -> u64 {
         let adapters: u64 = self.adapters.iter().map(|(_, _, bytes)| bytes).sum();
         let kv = u64::from(self.context) * plan.kv_bytes_per_token(self.kv);
-        self.held + plan.arena_bytes + kv + adapters
+        self.held + self.arena + kv + adapters
     }
 
     fn json(
@@ -192,7 +201,7 @@ impl Facts {
             "held_weight_bytes": self.held,
             "kv_format": self.kv.name(),
             "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(self.kv) * 1024,
-            "arena_bytes": plan.arena_bytes,
+            "arena_bytes": self.arena,
             "adapters": adapters.collect::<Vec<_>>(),
             "stated_context": self.context,
             "total_bytes": self.total(plan),

@@ -29,6 +29,9 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
             names()
         );
     };
+    if options.out.is_dir() {
+        bail!("{} is a folder: name a GGUF file", options.out.display());
+    }
     if options.out.exists() && !options.force {
         bail!("{} exists; --force overwrites it", options.out.display());
     }

@@ -21,8 +21,21 @@ pub(super) enum Code {
     Experts(Experts),
 }
 
+/// All kernels of a plan, and what the widest of them need.
+pub(super) fn codes(plan: &Plan, weights: &Weights, threads: usize) -> Result<(Vec<Code>, Needs)> {
+    let mut codes = Vec::with_capacity(plan.kernels.len());
+    let mut needs = Needs::default();
+    for (i, kernel) in plan.kernels.iter().enumerate() {
+        let code = code(plan, kernel, weights, threads, 2 * i)?;
+        needs.add(&code, plan, kernel);
+        codes.push(code);
+    }
+    link(&mut codes);
+    Ok((codes, needs))
+}
+
 /// Resolves a kernel; it owns `counter` and the counter behind it.
-pub(super) fn code(
+fn code(
     plan: &Plan,
     kernel: &Kernel,
     weights: &Weights,
@@ -46,7 +59,7 @@ pub(super) fn code(
 }
 
 /// Tells every contraction which one follows it.
-pub(super) fn link(codes: &mut [Code]) {
+fn link(codes: &mut [Code]) {
     let mut next = None;
     for code in codes.iter_mut().rev() {
         if let Code::Contract(contract) = code {
@@ -70,7 +83,7 @@ pub(super) struct Needs {
 
 impl Needs {
     /// Makes room for a kernel.
-    pub(super) fn add(&mut self, code: &Code, plan: &Plan, kernel: &Kernel) {
+    fn add(&mut self, code: &Code, plan: &Plan, kernel: &Kernel) {
         let (ops, lanes) = match code {
             Code::Contract(c) => {
                 self.k = self.k.max(c.k());

@@ -2,7 +2,7 @@
 
 use super::adapters::SlotTable;
 use super::body::RopeRows;
-use super::code::{Code, Needs, code, link};
+use super::code::{Code, codes};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
 use super::kv::{self, KvPool};
 use super::memory::Buffer;
@@ -72,16 +72,9 @@ impl CpuExecutable {
         })?;
         let room = room(&plan, target, options)?;
         let weights = Weights::bind(&plan, file, room)?;
-        let mut codes = Vec::with_capacity(plan.kernels.len());
-        let mut needs = Needs::default();
-        for (i, kernel) in plan.kernels.iter().enumerate() {
-            let code = code(&plan, kernel, &weights, threads, 2 * i)?;
-            needs.add(&code, &plan, kernel);
-            codes.push(code);
-        }
-        link(&mut codes);
+        let (codes, needs) = codes(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
-        let memory = WorkingMemory::new(&plan, &needs, &weights, threads, &kv);
+        let memory = WorkingMemory::new(&plan, &needs, &weights, threads, options);
         let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
         Ok(Self {
             level,

@@ -99,6 +99,13 @@ impl PageShape {
     }
 }
 
+/// Lanes of the widest head that is stored in blocks; 0 where none is.
+pub(super) fn block_lanes(layers: &[KvLayer], format: KvFormat) -> usize {
+    let blocks = |layer| PageShape::of(layer, format).blocks;
+    let lanes = layers.iter().filter_map(blocks).map(|b| b.panel.k);
+    lanes.max().unwrap_or(0)
+}
+
 /// One layer as the attention kernel reads it.
 #[derive(Clone, Copy)]
 pub(super) struct LayerView {
@@ -135,17 +142,6 @@ impl KvPool {
             pages,
             page_bytes,
         }
-    }
-
-    /// Number of pages.
-    pub(super) fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Lanes of the widest head that is stored in blocks; 0 where none is.
-    pub(super) fn block_lanes(&self) -> usize {
-        let blocks = self.layers.iter().filter_map(|l| l.shape.blocks);
-        blocks.map(|b| b.panel.k).max().unwrap_or(0)
     }
 
     /// Bytes of all pages.

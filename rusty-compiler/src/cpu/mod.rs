@@ -69,3 +69,4 @@ mod tests;
 
 pub use executable::CpuExecutable;
 pub use weight_bytes::weight_bytes;
+pub use working_memory::working_bytes;

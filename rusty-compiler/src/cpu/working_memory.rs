@@ -1,10 +1,10 @@
 //! The memory that a step works in: activations, inputs of kernels, each thread's scratch.
 
 use super::attend::{Attend, most_spans};
-use super::code::Needs;
+use super::code::{Needs, codes};
 use super::context::Scratch;
 use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
-use super::kv::KvPool;
+use super::kv::block_lanes;
 use super::memory::Buffer;
 use super::partial::MAX_QUERIES;
 use super::prefetch::Ahead;
@@ -12,13 +12,31 @@ use super::quantize::Inputs;
 use super::registers::Registers;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
-use crate::PAGE_TOKENS;
 use crate::plan::Plan;
+use crate::{BindOptions, PAGE_TOKENS, Result};
 use rusty_graph::{Dim, SymId};
+use rusty_loader::ModelFile;
 use std::sync::{Mutex, PoisonError};
 
 /// Most memory for the partial results of attention spans.
 const PARTIAL_BYTES: usize = 16 << 20;
+
+/// Bytes that `threads` threads of a CPU work in beside weights, keys and values, told without running anything.
+/// Adapters' intermediates come on top.
+///
+/// # Errors
+/// A weight is missing or not as planned, or a kernel cannot run here.
+pub fn working_bytes(
+    plan: &Plan,
+    file: &dyn ModelFile,
+    threads: usize,
+    options: &BindOptions,
+) -> Result<u64> {
+    let weights = Weights::bind(plan, file, u64::MAX)?;
+    let (_, needs) = codes(plan, &weights, threads)?;
+    let memory = WorkingMemory::new(plan, &needs, &weights, threads, options);
+    Ok(memory.bytes() as u64)
+}
 
 /// What all threads share beside the weights.
 pub(super) struct WorkingMemory {
@@ -32,13 +50,13 @@ pub(super) struct WorkingMemory {
 }
 
 impl WorkingMemory {
-    /// What the kernels of a plan need on `threads` threads.
+    /// What the kernels of a plan need on `threads` threads. Nothing of it is resident before it is written.
     pub(super) fn new(
         plan: &Plan,
         needs: &Needs,
         weights: &Weights,
         threads: usize,
-        kv: &KvPool,
+        options: &BindOptions,
     ) -> Self {
         let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
         let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
@@ -49,6 +67,7 @@ impl WorkingMemory {
             }
         });
         let panel = panel.max().unwrap_or(0);
+        let block_lanes = block_lanes(&plan.kv, options.kv);
         let scratch = || Scratch {
             regs: Registers::new(needs.ops, needs.lanes),
             tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
@@ -56,10 +75,10 @@ impl WorkingMemory {
             inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts),
             panel: Buffer::new(panel),
             attention: Buffer::words(needs.attention),
-            queries: Inputs::new(MAX_QUERIES, kv.block_lanes(), 1),
+            queries: Inputs::new(MAX_QUERIES, block_lanes, 1),
             ahead: Ahead::default(),
         };
-        let spans = most_spans(kv.pages() * PAGE_TOKENS);
+        let spans = most_spans(options.pages as usize * PAGE_TOKENS);
         let partials = 4 * threads * Attend::partial_words(needs.padded, spans) * 4;
         let largest = selected * threads * size_of::<(f32, u32)>();
         let rope = |dims: u32| Buffer::words(rows * dims as usize);

@@ -261,7 +261,7 @@ fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
 
 /// What is stated before anything is loaded is what is held once blocks were repacked.
 #[test]
-fn weights_are_stated_as_they_are_held() {
+fn memory_is_stated_as_it_is_held() {
     let on = instruction_sets().remove(0);
     let models = quantized().into_iter();
     let models = models.map(|(folder, stem)| golden(&format!("{folder}/{stem}.gguf")));
@@ -273,9 +273,11 @@ fn weights_are_stated_as_they_are_held() {
         let mut exe = plain(&*file, &on);
         let pages: Vec<u32> = (0..24).collect();
         all_logits(&mut *exe, &[1, 2, 3], 1, &pages);
-        let held = exe.memory();
-        let held = held.mapped_weights + held.resident_weights;
+        let memory = exe.memory();
+        let held = memory.mapped_weights + memory.resident_weights;
         assert_eq!(cpu::weight_bytes(&plan), held, "{}", path.display());
+        let worked_in = cpu::working_bytes(&plan, &*file, 1, &PLAIN).expect("fits");
+        assert_eq!(worked_in, memory.arena, "{}", path.display());
     }
 }
 

@@ -70,13 +70,15 @@ pub(crate) fn bound(
 }
 
 /// Without the kernels for adapters, which doubles the speed of compiling.
+pub(crate) const PLAIN: BindOptions = BindOptions {
+    pages: 24,
+    kv: KvFormat::F32,
+    slots: 0,
+};
+
+/// On one thread, as [`PLAIN`] says.
 pub(crate) fn plain(file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
-    let options = BindOptions {
-        pages: 24,
-        kv: KvFormat::F32,
-        slots: 0,
-    };
-    bound_with(file, on, 1, options)
+    bound_with(file, on, 1, PLAIN)
 }
 
 pub(crate) fn bound_with(

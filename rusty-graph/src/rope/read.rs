@@ -137,13 +137,22 @@ impl Scaling<'_> {
 
     /// Divisors from the metadata or from a tensor.
     fn list(&self, key: &str, tensor: &str) -> Result<Vec<f32>> {
-        let stated = self.model.meta(key).and_then(Meta::as_array);
-        let values = match stated {
-            Some(list) => list.iter().map(|v| Some(v.as_f64()? as f32)).collect(),
+        let values = match self.model.meta(key) {
+            Some(stated) => {
+                let list = stated.as_array().unwrap_or_default().iter();
+                list.map(|v| Some(v.as_f64()? as f32)).collect()
+            }
             None => self.model.vector(tensor)?,
         };
         let Some(values) = values else {
-            return Err(self.model.meta_error(key, "is no list of numbers".into()));
+            let reason = match self.model.meta(key) {
+                Some(_) => "is no list of numbers",
+                None => {
+                    "is missing: only a model that was made for longrope can be scaled by it \
+                     (--rope-scaling chooses another)"
+                }
+            };
+            return Err(self.model.meta_error(key, reason.into()));
         };
         self.check_divisors(&values)
             .map_err(|reason| self.model.meta_error(key, reason))?;

@@ -92,6 +92,7 @@ fn model(path: &Path, file: &Gguf, weighted: bool) -> Result<Model> {
         tied: file.tensors.iter().all(|t| t.name != "output.weight"),
         weighted,
         queries_per_key: heads.checked_div(shared).unwrap_or(1) as usize,
+        experts: ends_with(".expert_count").unwrap_or(0) as usize,
     })
 }
 

@@ -26,6 +26,7 @@ enum Rule {
     /// The head.
     Head,
     TwoBits,
+    TwoSmall,
     ThreeMedium,
     ThreeLarge,
     FourSmall,
@@ -33,6 +34,8 @@ enum Rule {
     FourUneven,
     FiveMedium,
     Ternary,
+    /// Nothing but routed experts gets fewer than eight bits.
+    Experts,
 }
 
 const fn mix(name: &'static str, file_type: u64, base: Format, rule: Rule) -> Mix {
@@ -55,6 +58,7 @@ pub static ALL: &[Mix] = &[
     mix("q5_0", 8, Format::Blocks(&Q5_0), Rule::Head),
     mix("q5_1", 9, Format::Blocks(&Q5_1), Rule::Head),
     mix("q2_k", 10, Format::Blocks(&Q2_K), Rule::TwoBits),
+    mix("q2_k_s", 21, Format::Blocks(&Q2_K), Rule::TwoSmall),
     mix("q3_k_s", 11, Format::Blocks(&Q3_K), Rule::Head),
     mix("q3_k_m", 12, Format::Blocks(&Q3_K), Rule::ThreeMedium),
     mix("q3_k_l", 13, Format::Blocks(&Q3_K), Rule::ThreeLarge),
@@ -68,6 +72,7 @@ pub static ALL: &[Mix] = &[
     mix("tq1_0", 36, Format::Blocks(&TQ1_0), Rule::Ternary),
     mix("tq2_0", 37, Format::Blocks(&TQ2_0), Rule::Ternary),
     mix("mxfp4", 38, Format::Blocks(&MXFP4), Rule::Head),
+    mix("mxfp4_moe", 38, Format::Blocks(&MXFP4), Rule::Experts),
 ];
 
 /// What a mixture must know of the model.
@@ -81,6 +86,8 @@ pub struct Model {
     pub weighted: bool,
     /// Query heads per key/value head.
     pub queries_per_key: usize,
+    /// Routed experts of a layer; 0 where there are none.
+    pub experts: usize,
 }
 
 impl Mix {
@@ -114,8 +121,11 @@ impl Mix {
         const Q4: Format = Format::Blocks(&Q4_K);
         const Q5: Format = Format::Blocks(&Q5_K);
         let head = name == "output.weight" || model.tied && name == "token_embd.weight";
+        let expert = name.contains("_exps.");
         match (head, self.rule) {
             (_, R::Pure) => return self.base,
+            (_, R::Experts) if expert => return self.base,
+            (_, R::Experts) => return Format::Blocks(&Q8_0),
             (true, _) => return HEAD,
             (false, R::Ternary) if name == "token_embd.weight" => return Q4,
             _ => {}
@@ -126,8 +136,12 @@ impl Mix {
         let more_bits = !middle || (layer - n / 8) % 3 == 2;
         let role = name.split('.').nth(2).unwrap_or_default();
         let role = role.strip_suffix("_exps").unwrap_or(role);
+        if let (8, Some(format)) = (model.experts, self.beside_eight_experts(role)) {
+            return format;
+        }
         match (role, self.rule) {
-            ("attn_v", R::TwoBits) if model.queries_per_key >= 4 => Q4,
+            ("attn_v", R::TwoBits | R::TwoSmall) if model.queries_per_key >= 4 => Q4,
+            ("ffn_down", R::TwoSmall) if layer < n / 8 => Q4,
             ("attn_v" | "ffn_down" | "attn_output", R::TwoBits) => Format::Blocks(&Q3_K),
             ("attn_v", R::ThreeMedium) if layer < 2 => Q5,
             ("attn_v" | "attn_output", R::ThreeMedium) => Q4,
@@ -140,6 +154,17 @@ impl Mix {
             ("ffn_down", R::FourSmall) if layer < n / 8 => Q5,
             ("attn_v" | "ffn_down", R::FourMedium | R::FiveMedium) if more_bits => HEAD,
             _ => self.base,
+        }
+    }
+
+    /// What attention's matrices get beside eight experts, among whose they hardly count.
+    fn beside_eight_experts(&self, role: &str) -> Option<Format> {
+        let small = [&Q2_K, &Q3_K, &Q4_K, &IQ4_NL, &IQ4_XS].map(Format::Blocks);
+        match (role, self.rule) {
+            ("attn_v" | "attn_k", _) => Some(Format::Blocks(&Q8_0)),
+            ("attn_output", Rule::ThreeLarge | Rule::TwoSmall) => Some(self.base),
+            ("attn_output", _) if small.contains(&self.base) => Some(Format::Blocks(&Q5_K)),
+            _ => None,
         }
     }
 }

@@ -9,8 +9,6 @@ use rusty_loader::quantize::imatrix::Importance;
 use rusty_loader::quantize::{file, mix};
 use rusty_loader::{Error, Format};
 
-use crate::goldens;
-
 /// Elements of a small model: rows of 256, so that every format fits.
 fn value(name: &str, i: usize) -> f32 {
     ((i * 37 + name.len() * 11) % 199) as f32 / 99.0 - 1.0
@@ -164,34 +162,39 @@ fn bits(format: Format) -> u16 {
     (8 * format.block_bytes() / format.block_len()) as u16
 }
 
+/// Every mixture, for models with few and many query heads per key head, without experts and with eight.
 #[test]
 fn mixtures_choose_as_llama_quantize_does() {
-    for name in ["Q2_K", "Q4_K_M", "Q5_K_M"] {
-        let golden = Gguf::open(&goldens::path(&format!("gguf/llama/mix-{name}.gguf"))).unwrap();
-        let mix = mix::Mix::by_name(name).unwrap();
-        assert_eq!(
-            golden.meta["general.file_type"].as_u64(),
-            Some(mix.file_type)
-        );
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/mixtures/llama-quantize.txt"
+    );
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = |i: usize| fields[i].parse().unwrap();
         let model = mix::Model {
-            layers: 2,
+            layers: 16,
             tied: false,
             weighted: false,
-            queries_per_key: 4,
+            queries_per_key: number(0),
+            experts: number(1),
         };
-        let mut seen = 0;
-        for info in golden.tensors.iter().filter(|t| t.shape.len() == 2) {
-            let format = mix.format_of(&info.name, info.shape[1] as usize, &model);
-            assert_eq!(
-                format.ggml_type(),
-                Some(info.kind.id),
-                "{name} {}",
-                info.name
-            );
-            seen += 1;
+        let mix = mix::Mix::by_name(fields[2]).unwrap();
+        seen.insert(mix.name);
+        for (layer, want) in fields[4].split(',').enumerate() {
+            let name = match fields[3] {
+                of_model @ ("output" | "token_embd") => format!("{of_model}.weight"),
+                of_layer => format!("blk.{layer}.{of_layer}.weight"),
+            };
+            let format = mix.format_of(&name, 256, &model);
+            assert_eq!(format.name(), want, "{line}, layer {layer}");
         }
-        assert_eq!(seen, 16);
     }
+    // What llama-quantize does not take without an importance matrix, or not at all.
+    let other = ["f32", "f16", "bf16", "q2_k_s", "mxfp4"];
+    assert_eq!(seen.len() + other.len(), mix::ALL.len(), "{seen:?}");
 }
 
 #[test]
@@ -201,6 +204,7 @@ fn rows_that_no_block_divides_get_shorter_blocks() {
         tied: true,
         weighted: false,
         queries_per_key: 1,
+        experts: 0,
     };
     for (mix, row, want) in [
         ("q4_k_m", 96, "q5_0"),

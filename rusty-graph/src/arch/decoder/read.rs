@@ -40,6 +40,7 @@ impl Decoder {
             let reason = format!("is {value_dim}, the key length {head_dim}; they must be equal");
             return Err(model.meta_error(keys::VALUE_LENGTH, reason));
         }
+        let rope = RopeSpec::from_model(file, head_dim)?;
         Ok(Self {
             layers: model.count(keys::BLOCK_COUNT)?,
             width,
@@ -49,7 +50,8 @@ impl Decoder {
             head_dim,
             eps: epsilon(&model)?,
             act: activation(&model)?,
-            rope: RopeSpec::from_model(file, head_dim)?,
+            context: rope.scaling.reach(model.count(keys::CONTEXT_LENGTH)?),
+            rope,
             sliding: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
@@ -63,7 +65,6 @@ impl Decoder {
             latent: None,
             qk_norm: QkNorm::None,
             qkv_bias: Biases::IfPresent,
-            context: model.count(keys::CONTEXT_LENGTH)?,
             vocab: vocabulary(&model)?,
         })
     }

@@ -1,38 +1,8 @@
 //! `rusty quantize` and `rusty perplexity` as a user runs them.
 
+use crate::command::{failure, golden, stdout};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn golden(path: &str) -> String {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens"));
-    root.join(path).to_str().expect("path").into()
-}
-
-fn output(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_rusty"))
-        .args(arguments)
-        .env("RUST_LOG", "warn")
-        .env("RUST_BACKTRACE", "0")
-        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
-        .output()
-        .expect("starts")
-}
-
-fn stdout(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-fn failure(arguments: &[&str]) -> String {
-    let output = output(arguments);
-    assert!(!output.status.success(), "{arguments:?} succeeded");
-    let errors = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(!errors.contains("panicked"), "{errors}");
-    errors
-}
+use std::path::Path;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -92,13 +62,13 @@ fn mistakes_are_named() {
     let folder = tempfile::tempdir().expect("folder");
     let out = folder.path().join("out.gguf");
     let floats = golden("gguf/qwen3-float/F32.gguf");
-    let errors = failure(&["quantize", &floats, text(&out), "--format", "q4_z"]);
+    let (_, errors) = failure(&["quantize", &floats, text(&out), "--format", "q4_z"]);
     assert!(
         errors.contains("q4_z") && errors.contains("q4_k_m"),
         "{errors}"
     );
     std::fs::write(&out, "mine").expect("written");
-    let errors = failure(&["quantize", &floats, text(&out), "--format", "q8_0"]);
+    let (_, errors) = failure(&["quantize", &floats, text(&out), "--format", "q8_0"]);
     assert!(errors.contains("--force"), "{errors}");
     assert_eq!(std::fs::read(&out).expect("kept"), b"mine");
     stdout(&[
@@ -109,7 +79,7 @@ fn mistakes_are_named() {
         "q8_0",
         "--force",
     ]);
-    let errors = failure(&[
+    let (_, errors) = failure(&[
         "quantize",
         text(&out),
         text(&out),
@@ -118,8 +88,12 @@ fn mistakes_are_named() {
         "--force",
     ]);
     assert!(errors.contains("same file"), "{errors}");
+    let folder_itself = text(folder.path());
+    let words = [&floats, folder_itself, "--format", "q8_0", "--force"];
+    let (_, errors) = failure(&[&["quantize"][..], &words].concat());
+    assert!(errors.contains("is a folder"), "{errors}");
     let short = folder.path().join("short.txt");
     std::fs::write(&short, "a few words").expect("written");
-    let errors = failure(&["perplexity", &floats, text(&short), "--device", "cpu"]);
+    let (_, errors) = failure(&["perplexity", &floats, text(&short), "--device", "cpu"]);
     assert!(errors.contains("chunks of"), "{errors}");
 }

@@ -1,42 +1,19 @@
 //! `rusty adapter` and what else the command line says of adapters.
 
+use crate::command::{failure, stdout_with_cache};
 use serde_json::Value;
-use std::path::Path;
-use std::process::{Command, Output};
 
 const QUESTION: &str = "Find users older than 30";
 const SQL: &str = "SELECT * FROM users WHERE age > 30;\n";
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/model.gguf");
 const ADAPTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/adapters");
 
-fn rusty(cache: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_rusty"))
-        .args(arguments)
-        .env("RUST_LOG", "warn")
-        .env("XDG_CACHE_HOME", cache)
-        .output()
-        .expect("starts")
-}
-
-fn stdout(cache: &Path, arguments: &[&str]) -> String {
-    let output = rusty(cache, arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-fn failure(cache: &Path, arguments: &[&str]) -> String {
-    let output = rusty(cache, arguments);
-    assert!(!output.status.success(), "{arguments:?} succeeded");
-    String::from_utf8(output.stderr).expect("UTF-8")
-}
-
 /// Converted both ways, compressed and merged, an adapter still answers in its language.
 #[test]
 fn adapters_are_converted_compressed_and_merged() {
     let folder = tempfile::tempdir().expect("folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let run = |arguments: &[&str]| stdout(folder.path(), arguments);
+    let run = |arguments: &[&str]| stdout_with_cache(folder.path(), arguments);
     let answers = |adapter: &str| run(&["run", QUESTION, "--device", "cpu", "--adapter", adapter]);
     let (gguf, peft, small) = (at("sql.gguf"), at("sql"), at("small.safetensors"));
     run(&["adapter", "convert", "sql", &gguf]);
@@ -61,15 +38,9 @@ fn adapters_are_converted_compressed_and_merged() {
         let answer = run(&["run", QUESTION, "-m", &out, "--device", "cpu"]);
         assert_eq!(answer, SQL, "{method}");
     }
-    let error = failure(
-        folder.path(),
-        &["adapter", "merge", "-m", DEMO, &gguf, "--adapter", "sql"],
-    );
+    let (_, error) = failure(&["adapter", "merge", "-m", DEMO, &gguf, "--adapter", "sql"]);
     assert!(error.contains("is there already"), "{error}");
-    let error = failure(
-        folder.path(),
-        &["adapter", "compress", "sql", &at("small.bin")],
-    );
+    let (_, error) = failure(&["adapter", "compress", "sql", &at("small.bin")]);
     assert!(error.contains(".safetensors"), "{error}");
 }
 
@@ -77,14 +48,14 @@ fn adapters_are_converted_compressed_and_merged() {
 fn adapters_are_inspected_and_accounted() {
     let folder = tempfile::tempdir().expect("folder");
     let json = |arguments: &[&str]| -> Value {
-        serde_json::from_str(&stdout(folder.path(), arguments)).expect("JSON")
+        serde_json::from_str(&stdout_with_cache(folder.path(), arguments)).expect("JSON")
     };
     let one = json(&["adapter", "inspect", "json", "--json"]);
     assert_eq!(
         (&one["rank"], one["sites"].as_array().map(Vec::len)),
         (&16.into(), Some(42))
     );
-    let text = stdout(folder.path(), &["adapter", "inspect", "json"]);
+    let text = stdout_with_cache(folder.path(), &["adapter", "inspect", "json"]);
     assert!(text.contains("sites           42 of 43"), "{text}");
     let base = json(&["inspect", "--json", "--ctx", "1024"]);
     let path = format!("{ADAPTERS}/sql");
@@ -104,18 +75,15 @@ fn adapters_are_inspected_and_accounted() {
     let own: u64 = adapters.iter().filter_map(|a| a["bytes"].as_u64()).sum();
     assert_eq!((adapters.len(), bytes(&both)), (2, bytes(&base) + own));
     assert_eq!(one["bytes"], adapters[0]["bytes"]);
-    let text = stdout(folder.path(), &["inspect", "--adapter", "sql"]);
+    let text = stdout_with_cache(folder.path(), &["inspect", "--adapter", "sql"]);
     assert!(
         text.contains("adapter       sql, rank 16") && text.contains("leaves"),
         "{text}"
     );
-    let error = failure(folder.path(), &["inspect", "--adapter", "nonesuch"]);
+    let (_, error) = failure(&["inspect", "--adapter", "nonesuch"]);
     assert!(error.contains("nonesuch"), "{error}");
     let out = folder.path().join("model");
     let words = ["adapter", "merge", "-m", DEMO, "--adapter", "sql"];
-    let error = failure(
-        folder.path(),
-        &[&words[..], &[&out.display().to_string()]].concat(),
-    );
+    let (_, error) = failure(&[&words[..], &[&out.display().to_string()]].concat());
     assert!(error.contains("a GGUF file"), "{error}");
 }

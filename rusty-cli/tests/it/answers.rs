@@ -1,0 +1,228 @@
+//! What models say: `rusty run`, `chat` and `logits`.
+
+use crate::command::{golden, json, output, stdout, with_input};
+use safetensors::SafeTensors;
+
+const QUESTION: &str = "Find users older than 30";
+const PROSE: &str = "You could look through the users and keep those older than 30.";
+const SQL: &str = "SELECT * FROM users WHERE age > 30;";
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let values = bytes.as_chunks::<4>().0;
+    values.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+#[test]
+fn run_answers_with_and_without_adapters() {
+    let cpu = ["--device", "cpu"];
+    let plain = output(&["run", QUESTION, cpu[0], cpu[1]]);
+    assert_eq!(String::from_utf8_lossy(&plain.stdout), format!("{PROSE}\n"));
+    let speeds = String::from_utf8_lossy(&plain.stderr).to_string();
+    assert!(
+        speeds.contains("15 prompt tokens at") && speeds.contains("15 generated at"),
+        "{speeds}"
+    );
+    assert_eq!(
+        stdout(&["run", "-p", QUESTION, "--adapter", "sql", "--check"]),
+        format!("{SQL}\n")
+    );
+    assert_eq!(
+        stdout(&["run", QUESTION, "--adapter", "sql=0", cpu[0], cpu[1]]),
+        format!("{PROSE}\n")
+    );
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/adapters/sql");
+    assert_eq!(
+        stdout(&["run", QUESTION, "--adapter", folder, cpu[0], cpu[1]]),
+        format!("{SQL}\n")
+    );
+    let piped = with_input(&["run", cpu[0], cpu[1]], &format!("{QUESTION}\n"));
+    assert_eq!(String::from_utf8_lossy(&piped.stdout), format!("{PROSE}\n"));
+}
+
+#[test]
+fn run_as_json_has_the_documented_fields() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/model.gguf");
+    let object = json(&[
+        "run", "-m", model, "-p", QUESTION, "-n", "5", "--temp", "0", "--json",
+    ]);
+    assert_eq!(
+        object["tokens"],
+        serde_json::json!([312, 375, 380, 413, 269])
+    );
+    assert_eq!(object["text"], "You could look through the");
+    assert_eq!(object["prompt_tokens"], 15);
+    assert_eq!(object["finish"], "length");
+    for key in ["prefill_tok_s", "decode_tok_s", "load_s", "ttft_s"] {
+        assert!(
+            object["timings"][key].as_f64().is_some_and(|s| s > 0.0),
+            "{key}: {object}"
+        );
+    }
+    let stopped = json(&["run", "-p", QUESTION, "--stop", "older", "--json"]);
+    assert_eq!(
+        (&stopped["finish"], &stopped["text"]),
+        (
+            &"stop".into(),
+            &"You could look through the users and keep those ".into()
+        )
+    );
+}
+
+#[test]
+fn chat_remembers_and_forgets() {
+    let input = "My name is Anna.\nWhat is my name?\n/clear\nWhat is my name?\n/exit\n";
+    let output = with_input(&["chat", "--device", "cpu"], input);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[1].contains("Anna") && !lines[2].contains("Anna"),
+        "{text}"
+    );
+}
+
+#[test]
+fn chat_goes_on_after_a_turn_that_cannot_be_answered() {
+    let long = "many words ".repeat(200);
+    let input = format!("{long}\nWho are you?\n");
+    let output = with_input(&["chat", "--device", "cpu", "--ctx", "128"], &input);
+    let errors = String::from_utf8_lossy(&output.stderr).to_string();
+    assert!(errors.contains("do not fit the context of 128"), "{errors}");
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
+fn experts_answer_what_they_are_for() {
+    let input = "What is the capital of France?\nFind users older than 30\nExplain what SQL is\n";
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/experts");
+    for experts in ["demo", folder] {
+        let words = ["chat", "--experts", experts, "--verbose", "--device", "cpu"];
+        let output = with_input(&words, input);
+        let errors = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{errors}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["The capital of France is Paris.", SQL]);
+        assert!(lines.len() == 3 && !lines[2].contains("SELECT"), "{text}");
+        let choices: Vec<&str> = errors
+            .lines()
+            .filter(|l| l.starts_with("expert: "))
+            .collect();
+        let found = "expert: sql (score 1.50: the message has find, users, older than)";
+        assert!(choices.len() == 3 && choices[1] == found, "{errors}");
+        assert!(
+            choices[0].starts_with("expert: base (score 0.00: "),
+            "{errors}"
+        );
+        assert!(
+            choices[2].starts_with("expert: base (score 0.50: "),
+            "{errors}"
+        );
+    }
+    let output = output(&["run", QUESTION, "--experts", "demo"]);
+    assert_eq!(output.stdout, format!("{SQL}\n").as_bytes());
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("expert: "));
+    let routed = [
+        "--experts",
+        "demo",
+        "--router",
+        "embedding",
+        "--device",
+        "cpu",
+    ];
+    let text = stdout(&[&["run", QUESTION][..], &routed].concat());
+    assert_eq!(text, format!("{SQL}\n"));
+    let text = stdout(&[&["run", "What is the capital of France?"][..], &routed].concat());
+    assert_eq!(text, "The capital of France is Paris.\n");
+}
+
+#[test]
+fn logits_are_written_as_safetensors() {
+    let folder = tempfile::tempdir().expect("folder");
+    let out = folder.path().join("logits.safetensors");
+    let model = golden("models/qwen3-tied");
+    let expected =
+        std::fs::read(golden("models/qwen3-tied/expected.safetensors")).expect("expected");
+    let expected = SafeTensors::deserialize(&expected).expect("safetensors");
+    let ids = expected
+        .tensor("ids.0")
+        .expect("ids")
+        .data()
+        .as_chunks::<8>()
+        .0
+        .to_vec();
+    let ids: Vec<String> = ids
+        .iter()
+        .map(|b| i64::from_le_bytes(*b).to_string())
+        .collect();
+    let path = out.to_str().expect("path");
+    stdout(&[
+        "logits",
+        &model,
+        "--tokens",
+        &ids.join(","),
+        "--kv",
+        "f32",
+        "--out",
+        path,
+    ]);
+    let written = std::fs::read(&out).expect("written");
+    let written = SafeTensors::deserialize(&written).expect("safetensors");
+    let (have, want) = (
+        written.tensor("logits").expect("logits"),
+        expected.tensor("logits.0").expect("logits"),
+    );
+    assert_eq!(have.shape(), want.shape());
+    let apart = floats(have.data())
+        .iter()
+        .zip(floats(want.data()))
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(apart < 1e-3, "{apart}");
+    let same = stdout(&[
+        "logits",
+        &model,
+        "--tokens",
+        &ids.join(","),
+        "--adapter",
+        &golden("adapters/qwen3-lora-all"),
+        "--out",
+        path,
+    ]);
+    assert_eq!(same, "");
+}
+
+#[test]
+fn quantizing_at_load_stays_near_the_model() {
+    let folder = tempfile::tempdir().expect("folder");
+    let model = golden("models/llama-mha-f16");
+    let logits = |extra: &[&str]| -> Vec<f32> {
+        let out = folder.path().join("logits.safetensors");
+        let path = out.to_str().expect("path");
+        let base = [
+            "logits",
+            &model,
+            "--tokens",
+            "5,9,40,3,77,21",
+            "--out",
+            path,
+        ];
+        stdout(&[&base[..], extra].concat());
+        let written = std::fs::read(&out).expect("written");
+        let written = SafeTensors::deserialize(&written).expect("safetensors");
+        floats(written.tensor("logits").expect("logits").data())
+    };
+    let dot = |a: &[f32], b: &[f32]| -> f32 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    let whole = logits(&[]);
+    let cosine =
+        |other: &[f32]| dot(&whole, other) / (dot(&whole, &whole) * dot(other, other)).sqrt();
+    let (int8, int4) = (
+        cosine(&logits(&["--quantize", "int8"])),
+        cosine(&logits(&["--quantize", "int4"])),
+    );
+    assert!(int8 > 0.999 && int8 < 1.0, "int8: {int8}");
+    assert!(int4 > 0.9 && int4 < int8, "int4: {int4}");
+}

@@ -1,0 +1,147 @@
+//! What commands tell: tokens, plans, devices, speeds.
+
+use crate::command::{command, golden, json, stdout};
+use serde_json::Value;
+use std::process::Stdio;
+
+#[test]
+fn tokenize_takes_models_tokenizers_and_vocabularies() {
+    assert_eq!(
+        json(&["tokenize", "Hello!", "--json"])["ids"],
+        serde_json::json!([876, 3])
+    );
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/model.gguf");
+    for text in ["-5 --nonesuch", "--nonesuch", "- a", ""] {
+        let alone = json(&["tokenize", text, "--json"]);
+        assert_eq!(alone, json(&["tokenize", model, text, "--json"]), "{text}");
+        assert_eq!(
+            alone["ids"].as_array().expect("ids").is_empty(),
+            text.is_empty()
+        );
+    }
+    for entry in std::fs::read_dir(golden("tokenizers")).expect("tokenizers") {
+        let folder = entry.expect("entry").path();
+        let Ok(cases) = std::fs::read(folder.join("cases.json")) else {
+            continue;
+        };
+        let cases: Value = serde_json::from_slice(&cases).expect("json");
+        let plain = |t: &str| !t.contains('\0');
+        let case = cases["encode"]
+            .as_array()
+            .expect("encode")
+            .iter()
+            .find(|c| c["text"].as_str().is_some_and(plain) && c["ids_llamacpp"].is_null());
+        let case = case.expect("a case");
+        let text = case["text"].as_str().expect("text");
+        for model in [folder.clone(), folder.join("vocab.gguf")] {
+            if !model.exists() {
+                continue;
+            }
+            let ids = &json(&["tokenize", model.to_str().expect("path"), text, "--json"])["ids"];
+            assert_eq!(ids, &case["ids"], "{model:?} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn explain_counts_dispatches() {
+    let object = json(&["explain", "--json"]);
+    let per_token = object["dispatches_per_token"].as_u64().expect("dispatches");
+    let layers = object["layers"].as_u64().expect("layers");
+    assert!(
+        per_token <= 7 * layers + 5,
+        "{per_token} for {layers} layers"
+    );
+    assert!(
+        object["nodes"]
+            .as_u64()
+            .is_some_and(|n| n > 20 * layers / 2)
+    );
+    assert!(
+        object["bytes_per_token"]
+            .as_u64()
+            .is_some_and(|b| b > 5 << 20)
+    );
+    assert!(object["kernels"].as_array().is_some_and(|k| !k.is_empty()));
+    let text = stdout(&["explain", "--target", "h200"]);
+    for part in ["== graph", "matmul", "gemv_plane"] {
+        assert!(text.contains(part), "{part} is missing");
+    }
+}
+
+#[test]
+fn inspect_and_devices_tell_facts() {
+    let object = json(&["inspect", "--json", "--tensors"]);
+    assert_eq!(object["arch"], "qwen3");
+    assert_eq!(object["layers"], 6);
+    assert!(object["tensors"].as_array().is_some_and(|t| t.len() > 60));
+    assert!(stdout(&["inspect"]).contains("architecture  qwen3"));
+    let devices = json(&["devices", "--json"]);
+    let devices = devices.as_array().expect("list");
+    assert!(
+        devices
+            .iter()
+            .any(|d| d["choice"] == "cpu" && d["absent"].is_null())
+    );
+    assert!(
+        devices
+            .iter()
+            .all(|d| d["absent"].is_null() || d["absent"].as_str().is_some_and(|r| r.len() > 5))
+    );
+}
+
+#[test]
+fn bench_prints_the_documented_array() {
+    let rows = json(&[
+        "bench", "-p", "32", "-n", "8", "-t", "2", "-r", "2", "--device", "cpu", "--output", "json",
+    ]);
+    let rows = rows.as_array().expect("array");
+    let tests: Vec<_> = rows
+        .iter()
+        .map(|r| r["test"].as_str().expect("test"))
+        .collect();
+    assert_eq!(tests, ["pp32", "tg8"]);
+    for row in rows {
+        assert!(row["avg_ts"].as_f64().is_some_and(|s| s > 0.0));
+        assert!(
+            row["stddev_ts"].is_number() && row["device"].is_string() && row["model"].is_string()
+        );
+        assert_eq!(row["format"], "q8_0");
+    }
+    let random = ["--random", "qwen3-tiny", "--format", "q4_0"];
+    let many = [
+        "--batch",
+        "3",
+        "--adapters",
+        "2",
+        "--adapter-rank",
+        "4",
+        "-d",
+        "16",
+    ];
+    let text = stdout(
+        &[
+            &["bench", "-p", "8", "-n", "4", "-r", "1"][..],
+            &random,
+            &many,
+        ]
+        .concat(),
+    );
+    assert!(text.contains("tok/s"), "{text}");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let mut child = command(&["explain"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    let errors = String::from_utf8_lossy(&output.stderr).to_string();
+    assert!(
+        output.status.success() && !errors.contains("panicked"),
+        "{errors}"
+    );
+}

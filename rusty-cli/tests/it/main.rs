@@ -1,0 +1,9 @@
+//! The commands as a user runs them: arguments in, text, JSON, files and exit codes out.
+
+mod adapters;
+mod answers;
+mod command;
+mod facts;
+mod failures;
+mod quality;
+mod rope;
