@@ -2,7 +2,7 @@
 //! take it, whose numbers it gathers from the routes, [`ROWS`] at a time in a [tile](super::tile). So each weight is
 //! read and dequantized once for [`ROWS`] rows, and an expert that no row takes is not read.
 //!
-//! A row's products lie in the order of its places, and [`sum_products`] adds them in that order: a result does not
+//! A row's products lie in the order of its places, and [`sum_products()`] adds them in that order: a result does not
 //! depend on the rows beside it.
 
 use super::contract::tile_number;
@@ -198,7 +198,7 @@ fn load_inputs(
     }
 }
 
-/// What [`sum_products`] is specialised for.
+/// What [`sum_products()`] is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SumConfig {
     /// Header word of the row count.
