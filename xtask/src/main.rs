@@ -4,6 +4,7 @@
 //! documentation and runs every test. Each step is also a task of its own.
 
 mod gguf_package;
+mod gpu_pack;
 mod layers;
 mod licences;
 mod nvrtc;
@@ -22,7 +23,9 @@ const USAGE: &str = "usage: cargo xtask TASK
   licences   check the licences of all dependencies
   clippy     lint, warnings are errors
   doc        build the documentation, warnings are errors
-  unit       run all tests";
+  unit       run all tests
+
+  gpu-pack   build and pack target/gpu-check.tar.xz, which checks the GPUs of another machine";
 
 type Task = (&'static str, fn() -> Result<()>);
 
@@ -44,6 +47,7 @@ fn main() -> Result<()> {
             println!("all steps passed");
             Ok(())
         }
+        ["gpu-pack"] => gpu_pack::pack(),
         [name] => match STEPS.iter().find(|(task, _)| *task == name) {
             Some(step) => run_step(step),
             None => bail!("no task '{name}'\n{USAGE}"),

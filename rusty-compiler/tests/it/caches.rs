@@ -2,7 +2,7 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, bound, everywhere, instruction_sets, try_bound, vulkan,
+    Expected, On, SELECTED, all_logits, bound, everywhere, gpu, instruction_sets, try_bound,
 };
 use rusty_compiler::{BindOptions, KvFormat};
 
@@ -55,7 +55,7 @@ fn caches_that_a_device_cannot_hold_are_refused() {
     for (folder, on) in [
         ("models/deepseek-v3", instruction_sets().remove(0)),
         ("models/llama-mha-f16", instruction_sets().remove(0)),
-        ("models/qwen3-tied", vulkan()),
+        ("models/qwen3-tied", gpu()),
     ] {
         let file = rusty_loader::open(golden(folder)).expect(folder);
         let options = BindOptions {

@@ -2,7 +2,7 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, plain, vulkan,
+    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, gpu, plain,
 };
 use rusty_compiler::KvFormat;
 use rusty_graph::Interpreter;
@@ -39,7 +39,7 @@ fn experts_do_not_depend_on_the_rows_beside() {
 /// GPU kernels multiply decoded weights with unrounded inputs: many rows by tiles, and one at a time.
 #[test]
 fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
-    let on = vulkan();
+    let on = gpu();
     for (model, target) in
         EXPERT_MODELS
             .into_iter()

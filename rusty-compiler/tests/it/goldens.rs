@@ -1,7 +1,6 @@
-//! Whole models against other implementations' logits, on every instruction set of the machine's CPU and on
-//! its Vulkan adapter, a software one included.
+//! Whole models against other implementations' logits, on every instruction set of the machine's CPU and on a GPU.
 
-use crate::golden_paths::golden;
+use crate::golden_paths::{golden, root};
 use crate::reference::*;
 use rusty_backend::CpuDevice;
 use rusty_compiler::cpu::{self, CpuExecutable};
@@ -117,9 +116,9 @@ fn nvfp4_agrees_with_the_oracle() {
     let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
     let want = oracle(&*file, 20);
     let pages: Vec<u32> = (0..24).collect();
-    let mut exe = plain(&*file, &vulkan());
+    let mut exe = plain(&*file, &gpu());
     assert_close(
-        "Vulkan",
+        "on a GPU",
         &all_logits(&mut *exe, &ids, SELECTED, &pages),
         &want,
         1e-3,
@@ -147,7 +146,7 @@ fn quantized_checkpoints_agree_with_the_oracle() {
         "fp8-channel",
         "nf4-nested",
     ] {
-        let path = format!("{}/../tests/checkpoints/{name}", env!("CARGO_MANIFEST_DIR"));
+        let path = root().join("tests/checkpoints").join(name);
         let file = rusty_loader::open(path).expect(name);
         let format = file.tensor("blk.0.attn_q.weight").expect(name).format;
         formats.push(format.name());
@@ -232,7 +231,7 @@ fn float_gguf_matches_the_reference() {
         let file = rusty_loader::open(path).expect(format);
         let want = expected.floats(&format!("{format}.logits_dequant"));
         let pages: Vec<u32> = (0..24).collect();
-        for on in [instruction_sets().remove(0), vulkan()] {
+        for on in [instruction_sets().remove(0), gpu()] {
             let mut exe = bound(&*file, &on, KvFormat::F32, 1);
             let logits = all_logits(&mut *exe, &ids, SELECTED, &pages);
             assert_close(&format!("{format} {on:?}"), &logits, &want, 1e-3);
@@ -243,7 +242,7 @@ fn float_gguf_matches_the_reference() {
 /// GPU kernels multiply decoded weights with unrounded inputs.
 #[test]
 fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
-    let on = vulkan();
+    let on = gpu();
     for (folder, stem) in quantized() {
         let expected = Expected::read(&folder);
         let ids = expected.ids("ids").expect("ids");
@@ -292,7 +291,7 @@ fn many_query_heads_per_key_head_agree_across_devices() {
         all_logits(&mut *exe, &ids, SELECTED, &pages)
     };
     let want = logits(&instruction_sets().remove(0)).concat();
-    assert_close("Vulkan", &logits(&vulkan()), &want, 1e-3);
+    assert_close("on a GPU", &logits(&gpu()), &want, 1e-3);
 }
 
 /// The executable's own choice of token follows the reference's greedy run.
@@ -305,7 +304,7 @@ fn greedy_tokens_match_the_reference() {
         let prompt = expected.ids("ids.0").expect("ids");
         let want = expected.ids("greedy.0").expect("greedy");
         let pages: Vec<u32> = (0..24).collect();
-        for on in [instruction_sets().remove(0), vulkan()] {
+        for on in [instruction_sets().remove(0), gpu()] {
             let mut exe = bound(&*file, &on, KvFormat::F32, 2);
             let mut all = prompt.clone();
             let mut done = 0;

@@ -12,3 +12,5 @@ mod long_context;
 mod plans;
 mod reference;
 mod shape_only;
+#[path = "../../../tests/test_gpu.rs"]
+mod test_gpu;

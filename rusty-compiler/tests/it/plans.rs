@@ -1,5 +1,6 @@
 //! Plans as text for several targets. `INSTA_UPDATE=always cargo test -p rusty-compiler` blesses a change.
 
+use crate::golden_paths::golden;
 use crate::shape_only::ShapeOnly;
 use rusty_backend::Target;
 use rusty_compiler::{Plan, compile, explain};
@@ -24,11 +25,7 @@ fn plans_of_every_architecture() {
 #[test]
 fn plans_of_golden_models() {
     for model in ["gemma3", "mixtral", "deepseek-v3"] {
-        let path = format!(
-            "{}/../tests/goldens/models/{model}",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        let file = rusty_loader::open(path).expect(model);
+        let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
         let graph = arch::build(&*file).expect(model);
         let target = Target::named("avx512").expect("target");
         let plan = compile(&graph, &target).expect(model);

@@ -1,7 +1,8 @@
 //! Reference logits, and the places where models are run against them.
 
 use crate::golden_paths::golden;
-use rusty_backend::{CpuDevice, Device, DeviceChoice, Isa, WgpuApi};
+use crate::test_gpu;
+use rusty_backend::{CpuDevice, Device, Isa};
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
@@ -46,13 +47,13 @@ pub(crate) fn instruction_sets() -> Vec<On> {
     CpuDevice::runnable().into_iter().map(On::Cpu).collect()
 }
 
-pub(crate) fn vulkan() -> On {
-    let choice = DeviceChoice::Wgpu(WgpuApi::Vulkan);
-    On::Gpu(Device::open(&choice, None).expect("`cargo xtask setup` installs a Vulkan device"))
+pub(crate) fn gpu() -> On {
+    let device = Device::open(&test_gpu::choice(), None);
+    On::Gpu(device.expect("`cargo xtask setup` installs a Vulkan device"))
 }
 
 pub(crate) fn everywhere() -> Vec<On> {
-    instruction_sets().into_iter().chain([vulkan()]).collect()
+    instruction_sets().into_iter().chain([gpu()]).collect()
 }
 
 pub(crate) fn bound(

@@ -1,6 +1,6 @@
 //! Adapters against PEFT's logits, on every device.
 
-use super::{DEVICES, engine, golden};
+use super::{devices, engine, golden};
 use rusty_adapters::{Base, Mix, Precision, load};
 use rusty_compiler::KvFormat;
 use rusty_engine::{AdapterId, AdapterSet, Engine};
@@ -91,7 +91,7 @@ pub fn names() -> Vec<String> {
 fn adapters_of_every_kind_match_peft() {
     let names = names();
     assert!(names.len() >= 23);
-    for device in DEVICES {
+    for device in devices() {
         let mut seen = 0;
         for base in BASES {
             let engine = engine(base, device, KvFormat::F32);
@@ -115,7 +115,7 @@ fn adapters_of_every_kind_match_peft() {
 fn mixtures_of_adapters_match_peft() {
     for combo in ["llama-two", "qwen3-one-scaled", "qwen3-three", "qwen3-two"] {
         let golden_data = Golden::read(&format!("adapter_combos/{combo}"));
-        for device in DEVICES {
+        for device in devices() {
             let engine = engine(golden_data.base(), device, KvFormat::F32);
             let parts = golden_data.manifest["adapters"]
                 .as_array()

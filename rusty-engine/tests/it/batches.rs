@@ -1,6 +1,6 @@
 //! Rows of many adapters in one step: each gets what it would get alone.
 
-use super::{DEVICES, engine, golden};
+use super::{devices, engine, golden};
 use rusty_adapters::{Precision, random};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::interleaving::Factor;
@@ -64,7 +64,7 @@ fn together(sessions: &mut [Session]) -> Vec<Vec<u32>> {
 
 #[test]
 fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
-    for device in DEVICES {
+    for device in devices() {
         let engine = with_sessions(device);
         let mut sets = adapters(&engine);
         sets.insert(3, AdapterSet::BASE);
@@ -111,7 +111,7 @@ fn in_format(adapter: &SlotData, format: Format) -> SlotData {
 /// Tables of every format give what their values give in single precision.
 #[test]
 fn tables_are_read_as_their_values_say() {
-    for device in DEVICES {
+    for device in devices() {
         let engine = engine(BASE, device, KvFormat::F32);
         let ids: Vec<u32> = (0..12).map(|i| i * 13 % 200).collect();
         let logits = |adapter: SlotData| {

@@ -1,6 +1,7 @@
 //! The built-in model and its adapters against reference decodings in float32.
 
-use super::{DEVICES, demo};
+use super::{demo, devices};
+use crate::golden_paths::root;
 use rusty_engine::{AdapterId, Engine, EngineOptions, Finish, Message, Prompt, Request};
 use serde_json::Value;
 
@@ -20,11 +21,11 @@ pub fn chat(text: &str, max_tokens: usize) -> Request {
 
 #[test]
 fn answers_are_the_reference_decodings() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/expected.json");
+    let path = root().join("assets/demo/expected.json");
     let cases = std::fs::read(path).expect("expected.json");
     let cases: Vec<Value> = serde_json::from_slice(&cases).expect("json");
     assert!(cases.len() >= 8);
-    for device in DEVICES {
+    for device in devices() {
         let engine = demo(&EngineOptions {
             device,
             ..EngineOptions::default()

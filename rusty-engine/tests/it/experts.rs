@@ -2,6 +2,7 @@
 
 use super::demo;
 use super::demo::chat;
+use crate::golden_paths::root;
 use proptest::prelude::*;
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
@@ -24,8 +25,6 @@ const SCENARIOS: [(&str, &str); 8] = [
         "json",
     ),
 ];
-
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/experts");
 
 fn cpu() -> EngineOptions {
     EngineOptions {
@@ -157,7 +156,10 @@ fn the_reference_answers_are_in_the_experts_languages() {
 /// What is compiled in is what lies in the tree, and the tree's adapters are found from there.
 #[test]
 fn the_demo_folder_is_the_built_in_library() {
-    let (built_in, folder) = (Library::demo(), Library::open(Path::new(FOLDER)));
+    let (built_in, folder) = (
+        Library::demo(),
+        Library::open(&root().join("assets/demo/experts")),
+    );
     let (built_in, folder) = (built_in.expect("built in"), folder.expect("folder"));
     let manifests = |l: &Library| l.manifests().cloned().collect::<Vec<_>>();
     assert_eq!(manifests(&built_in), manifests(&folder));

@@ -15,17 +15,21 @@ mod residency;
 mod samplers;
 mod sessions;
 mod stored_otherwise;
+#[path = "../../../tests/test_gpu.rs"]
+mod test_gpu;
 
 use golden_paths::golden;
-use rusty_backend::{DeviceChoice, WgpuApi};
+use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
 use rusty_engine::{AdapterSet, Engine, EngineOptions};
 use rusty_loader::safetensors::SafetensorsFile;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The CPU and the Vulkan adapter, a software one included.
-const DEVICES: [DeviceChoice; 2] = [DeviceChoice::Cpu, DeviceChoice::Wgpu(WgpuApi::Vulkan)];
+/// The CPU and a GPU.
+fn devices() -> [DeviceChoice; 2] {
+    [DeviceChoice::Cpu, test_gpu::choice()]
+}
 
 fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
     let file = rusty_loader::open(golden(model)).expect(model);

@@ -2,7 +2,7 @@
 
 use super::demo as load;
 use super::demo::{attach, chat};
-use super::golden;
+use crate::golden_paths::{golden, root};
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
 use rusty_engine::adapters::{AdapterBudget, Running, Tier};
@@ -37,11 +37,7 @@ fn fresh(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<u32> {
 }
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../assets/demo/adapters"
-    ))
-    .join(name)
+    root().join("assets/demo/adapters").join(name)
 }
 
 fn tier(engine: &Engine, id: AdapterId) -> Tier {

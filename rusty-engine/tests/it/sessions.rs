@@ -346,7 +346,7 @@ fn an_answer_that_is_given_up_takes_no_part_in_later_steps() {
 
 #[test]
 fn numbers_that_are_none_end_their_own_answer_only() {
-    for device in super::DEVICES {
+    for device in super::devices() {
         let engine = load(&EngineOptions { device, ..cpu() });
         let wild = AdapterSet::sum([(attach(&engine, "sql"), 1e38)]);
         for request in [chat(QUESTIONS[0], 8), sampled(QUESTIONS[0])] {
