@@ -7,7 +7,7 @@ use crate::outcome::{Found, Outcome, Stage};
 use std::process::Command;
 
 /// Seconds that a program may take.
-const LIMIT: u64 = 150;
+const LIMIT: u64 = 100;
 
 /// Test programs by crate, with what they skip: tests that run on no GPU, or that compare with files of the sources.
 const PROGRAMS: [(&str, &[&str]); 2] = [

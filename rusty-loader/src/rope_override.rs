@@ -23,6 +23,15 @@ pub enum RopeKind {
 }
 
 impl RopeKind {
+    /// What users call it.
+    const fn name(self) -> &'static str {
+        match self {
+            RopeKind::Ntk => "ntk",
+            other => other.canonical(),
+        }
+    }
+
+    /// What files call it.
     const fn canonical(self) -> &'static str {
         match self {
             RopeKind::None => "none",
@@ -64,17 +73,18 @@ impl RopeOverride {
         let scaled = stated(keys::ROPE_SCALING_ORIGINAL_CONTEXT).map(|v| v as u64);
         let original = self.original.or(scaled).or(context);
         let factor = self.factor.or(stated(keys::ROPE_SCALING_FACTOR));
-        let usable = factor.is_some_and(|f| f.is_finite() && f > 0.0);
+        // No context is longer than positions can be told.
+        let reach = |f: f64| f * original.unwrap_or(1) as f64 <= f64::from(u32::MAX);
+        let usable = factor.is_some_and(|f| f > 0.0 && reach(f));
         if !matches!(self.kind, RopeKind::None | RopeKind::LongRope) && !usable {
+            let name = self.kind.name();
             return Err(Error::unsupported(
                 std::path::Path::new(file.label()),
                 match factor {
-                    None => format!("rope scaling '{}' without a factor", self.kind.canonical()),
-                    Some(factor) => {
-                        format!("rope scaling '{}' by {factor}", self.kind.canonical())
-                    }
+                    None => format!("rope scaling '{name}' without a factor"),
+                    Some(factor) => format!("rope scaling '{name}' by {factor}"),
                 },
-                "name one above 0 with --rope-factor",
+                "name one above 0, for a context of fewer than 2^32 tokens, with --rope-factor",
             ));
         }
         let mut meta = HashMap::new();

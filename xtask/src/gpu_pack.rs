@@ -18,7 +18,8 @@ const PROGRAM: &str = "gpu-check";
 const TESTED: [&str; 2] = ["rusty-compiler", "rusty-engine"];
 
 /// What the tests read.
-const DATA: [&str; 9] = [
+const DATA: [&str; 10] = [
+    "tests/goldens/hostile",
     "tests/goldens/models",
     "tests/goldens/gguf",
     "tests/goldens/adapters",

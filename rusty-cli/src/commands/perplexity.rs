@@ -3,6 +3,7 @@
 use crate::args::{Kv, Load, Perplexity};
 use crate::{engine, progress};
 use anyhow::{Context, Result};
+use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
 use rusty_engine::{Engine, Prompt};
 use std::io::Write;
@@ -74,6 +75,9 @@ fn compares(options: &Perplexity) -> bool {
 fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
     if !compares(options) {
         return Ok(None);
+    }
+    if let Some(device) = &options.kl_device {
+        device.parse::<DeviceChoice>().context("--kl-device")?;
     }
     let load = Load {
         device: options

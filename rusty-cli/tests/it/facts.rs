@@ -1,7 +1,13 @@
 //! What commands tell: tokens, plans, devices, speeds.
 
 use crate::command::{command, golden, json, stdout};
+use rusty_loader::Format;
+use rusty_loader::gguf::write::GgufWriter;
+use rusty_loader::meta::keys;
 use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -87,6 +93,73 @@ fn inspect_and_devices_tell_facts() {
         devices
             .iter()
             .all(|d| d["absent"].is_null() || d["absent"].as_str().is_some_and(|r| r.len() > 5))
+    );
+}
+
+/// A Llama in Q4_0 whose data is a hole in the file: 8.5 GB for each layer.
+fn sparse_model(path: &Path, layers: usize) {
+    let (width, inner, kv, vocab) = (32_768, 131_072, 1024, 32_000);
+    let mut writer = GgufWriter::new("llama");
+    for (key, size) in [
+        (keys::BLOCK_COUNT, layers),
+        (keys::CONTEXT_LENGTH, 4096),
+        (keys::EMBEDDING_LENGTH, width),
+        (keys::FEED_FORWARD_LENGTH, inner),
+        (keys::HEAD_COUNT, 256),
+        (keys::HEAD_COUNT_KV, 8),
+        (keys::VOCAB_SIZE, vocab),
+    ] {
+        writer.meta(&format!("llama.{key}"), size as u64);
+    }
+    writer.meta(&format!("llama.{}", keys::RMS_EPSILON), 1e-5);
+    let blocks = Format::by_name("q4_0").expect("a format");
+    let mut matrix = |name: String, rows, row| {
+        writer.tensor(&name, blocks, &[rows, row]);
+    };
+    for name in ["token_embd.weight", "output.weight"] {
+        matrix(name.into(), vocab, width);
+    }
+    for layer in 0..layers {
+        let mut matrix =
+            |role: &str, rows, row| matrix(format!("blk.{layer}.{role}.weight"), rows, row);
+        for role in ["attn_q", "attn_output"] {
+            matrix(role, width, width);
+        }
+        for role in ["attn_k", "attn_v"] {
+            matrix(role, kv, width);
+        }
+        for role in ["ffn_gate", "ffn_up"] {
+            matrix(role, inner, width);
+        }
+        matrix("ffn_down", width, inner);
+    }
+    let mut norm = |name: String| {
+        writer.tensor(&name, Format::F32, &[width]);
+    };
+    norm("output_norm.weight".into());
+    for layer in 0..layers {
+        norm(format!("blk.{layer}.attn_norm.weight"));
+        norm(format!("blk.{layer}.ffn_norm.weight"));
+    }
+    let mut file = File::create(path).expect("a file");
+    let header = writer.header();
+    file.write_all(&header).expect("written");
+    file.set_len(header.len() as u64 + writer.data_len())
+        .expect("a hole");
+}
+
+#[test]
+fn inspect_tells_of_models_larger_than_any_memory() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("large.gguf");
+    sparse_model(&path, 64);
+    let path = path.to_str().expect("UTF-8");
+    assert!(stdout(&["inspect", path]).contains("does not fit"));
+    let facts = json(&["inspect", path, "--json"]);
+    assert_eq!(facts["fits"], false);
+    assert!(
+        facts["held_weight_bytes"].as_u64() > Some(500 << 30),
+        "{facts}"
     );
 }
 

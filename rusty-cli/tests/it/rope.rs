@@ -112,7 +112,15 @@ fn what_a_kind_lacks_is_named() {
     for (words, missing) in [
         (&["--rope-scaling", "linear"][..], "--rope-factor"),
         (&["--rope-scaling", "longrope"], "made for longrope"),
-        (&["--rope-scaling", "ntk", "--rope-factor", "0"], "above 0"),
+        (
+            &["--rope-scaling", "ntk", "--rope-factor", "0"],
+            "'ntk' by 0",
+        ),
+        (&["--rope-scaling", "ntk"], "'ntk' without a factor"),
+        (
+            &["--rope-scaling", "linear", "--rope-factor", "1e30"],
+            "--rope-factor",
+        ),
     ] {
         let (code, error) = failure(&[&["inspect", &model][..], words].concat());
         assert!(code == 1 && error.contains(missing), "{words:?}: {error}");

@@ -28,23 +28,47 @@ unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
+/// With a vector of slack.
+fn padded(bytes: usize) -> usize {
+    (bytes + 64).next_multiple_of(64)
+}
+
 impl Buffer {
     /// `bytes` zero bytes and a vector of slack behind them.
     pub(super) fn new(bytes: usize) -> Self {
-        let size = (bytes + 64).next_multiple_of(64);
-        // Not from the heap: an aligned allocation is zeroed by writing, and pages that are written before the
-        // system is told of huge ones stay small.
-        if bytes >= HUGE
-            && let Ok(mut pages) = PageBuffer::new(size + HUGE, "kernel memory")
-        {
-            let start = pages.as_mut_ptr();
-            let ptr = start.wrapping_add(start.align_offset(HUGE));
-            return Self {
-                ptr: NonNull::new(ptr).unwrap_or(NonNull::dangling()),
-                bytes: size,
-                owner: Owner::Pages(pages),
-            };
+        match Self::of_pages(bytes) {
+            Some(buffer) => buffer,
+            None => Self::of_heap(bytes),
         }
+    }
+
+    /// As [`Buffer::new`]; nothing where the system does not give so much.
+    pub(super) fn reserved(bytes: usize) -> Option<Self> {
+        match bytes < HUGE {
+            true => Some(Self::of_heap(bytes)),
+            false => Self::of_pages(bytes),
+        }
+    }
+
+    /// Whole pages, where it is worth their while. An aligned allocation from the heap is zeroed by writing, and pages
+    /// that are written before the system is told of huge ones stay small.
+    fn of_pages(bytes: usize) -> Option<Self> {
+        if bytes < HUGE {
+            return None;
+        }
+        let size = padded(bytes);
+        let mut pages = PageBuffer::new(size + HUGE, "kernel memory").ok()?;
+        let start = pages.as_mut_ptr();
+        let ptr = start.wrapping_add(start.align_offset(HUGE));
+        Some(Self {
+            ptr: NonNull::new(ptr)?,
+            bytes: size,
+            owner: Owner::Pages(pages),
+        })
+    }
+
+    fn of_heap(bytes: usize) -> Self {
+        let size = padded(bytes);
         let Ok(layout) = Layout::from_size_align(size, 64) else {
             handle_alloc_error(Layout::new::<u8>());
         };

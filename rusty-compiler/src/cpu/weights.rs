@@ -93,6 +93,14 @@ pub(super) struct Weights {
 impl Weights {
     /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it.
     pub(super) fn bind(plan: &Plan, file: &dyn ModelFile, memory: u64) -> Result<Self> {
+        let mut weights = Self::find(plan, file)?;
+        weights.reserve(memory);
+        weights.account();
+        Ok(weights)
+    }
+
+    /// Finds and checks what `plan` reads of `file`.
+    pub(super) fn find(plan: &Plan, file: &dyn ModelFile) -> Result<Self> {
         let mut weights = Weights {
             panels: Buffer::new(0),
             repack: Repack::Settled,
@@ -136,8 +144,6 @@ impl Weights {
                 }
             }
         }
-        weights.reserve(memory);
-        weights.account();
         Ok(weights)
     }
 
@@ -244,13 +250,19 @@ impl Weights {
             _ => 0,
         };
         let total: usize = self.matrices.values().map(stored).sum();
-        if total as f64 > memory as f64 * PANEL_SHARE {
-            tracing::warn!(
+        if total == 0 {
+            return;
+        }
+        let fits = total as f64 <= memory as f64 * PANEL_SHARE;
+        // A system may promise less than it has.
+        match fits.then(|| Buffer::reserved(total)).flatten() {
+            Some(panels) => {
+                self.panels = panels;
+                self.repack = Repack::AfterShortStep;
+            }
+            None => tracing::warn!(
                 "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
-            );
-        } else if total > 0 {
-            self.panels = Buffer::new(total);
-            self.repack = Repack::AfterShortStep;
+            ),
         }
     }
 

@@ -32,7 +32,7 @@ pub fn working_bytes(
     threads: usize,
     options: &BindOptions,
 ) -> Result<u64> {
-    let weights = Weights::bind(plan, file, u64::MAX)?;
+    let weights = Weights::find(plan, file)?;
     let (_, needs) = codes(plan, &weights, threads)?;
     let memory = WorkingMemory::new(plan, &needs, &weights, threads, options);
     Ok(memory.bytes() as u64)
@@ -50,7 +50,7 @@ pub(super) struct WorkingMemory {
 }
 
 impl WorkingMemory {
-    /// What the kernels of a plan need on `threads` threads. Nothing of it is resident before it is written.
+    /// What the kernels of a plan need on `threads` threads.
     pub(super) fn new(
         plan: &Plan,
         needs: &Needs,

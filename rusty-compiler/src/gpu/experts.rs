@@ -70,6 +70,9 @@ impl Lowering<'_> {
         }
         let out = match (team_plane, kernel.scratch) {
             (None, Some(products)) => self.word(products),
+            (None, None) if *combine => {
+                return Err(self.refuse(kernel, "has no room for products to be summed"));
+            }
             _ => self.result(kernel)?,
         };
         let mut launches = Vec::new();

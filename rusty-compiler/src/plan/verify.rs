@@ -8,7 +8,8 @@
 //! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
 //!    the whole row, and no rotation.
 //! 5. A layer's keys and values are stored before its attention.
-//! 6. Once variants are chosen they cover 1..=max rows in order, without gaps.
+//! 6. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
+//! 7. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_graph::{AttentionValues, KvLayer, WeightId};
@@ -80,10 +81,7 @@ impl State<'_> {
             }
             self.sink(kernel, tail.width, tail.sink)?;
         }
-        if let Some(scratch) = kernel.scratch {
-            let value = self.plan.values.get(scratch.index());
-            self.store(kernel, value.map_or(0, |v| v.width), scratch)?;
-        }
+        self.scratch(kernel)?;
         self.variants(kernel)
     }
 
@@ -281,6 +279,16 @@ impl State<'_> {
             Sink::Key { layer } => kv(layer, KvLayer::key_lanes).map(|()| self.keys.push(layer)),
             Sink::Val { layer } => kv(layer, KvLayer::value_lanes).map(|()| self.vals.push(layer)),
             Sink::Value(value) => self.store(kernel, width, value),
+        }
+    }
+
+    /// Whoever has several launches hands products of experts on among them.
+    fn scratch(&mut self, kernel: &Kernel) -> Result<(), String> {
+        let several = kernel.variants.iter().any(|v| v.dispatches > 1);
+        match (&kernel.anchor, several, kernel.scratch) {
+            (_, false, None) => Ok(()),
+            (Anchor::Experts { n, used, .. }, true, Some(id)) => self.store(kernel, n * used, id),
+            _ => Err(format!("has scratch {:?}", kernel.scratch)),
         }
     }
 

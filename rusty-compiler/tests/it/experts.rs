@@ -2,12 +2,15 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, gpu, plain,
+    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, gpu, instruction_sets,
+    plain,
 };
-use rusty_compiler::KvFormat;
+use rusty_backend::Target;
+use rusty_compiler::plan::verify;
+use rusty_compiler::{KvFormat, RowResult, Sequence, SlotId, Step, Want, compile};
 use rusty_graph::Interpreter;
 use rusty_loader::meta::keys;
-use rusty_loader::quantize::{Target, quantize};
+use rusty_loader::quantize::{self, quantize};
 use rusty_loader::{Meta, ModelFile, SharedBytes, WeightView};
 
 /// Models whose layers have experts.
@@ -40,11 +43,12 @@ fn experts_do_not_depend_on_the_rows_beside() {
 #[test]
 fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
     let on = gpu();
-    for (model, target) in
-        EXPERT_MODELS
-            .into_iter()
-            .zip([Target::Int8, Target::Int4, Target::Int4, Target::Int8])
-    {
+    for (model, target) in EXPERT_MODELS.into_iter().zip([
+        quantize::Target::Int8,
+        quantize::Target::Int4,
+        quantize::Target::Int4,
+        quantize::Target::Int8,
+    ]) {
         let folder = format!("models/{model}");
         let ids = Expected::read(&folder).ids("ids.2").expect("ids");
         let floats = rusty_loader::open(golden(&folder)).expect(model);
@@ -60,6 +64,63 @@ fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
             let name = format!("{model} {target:?}, {chunk} rows");
             assert_close(&name, &logits, want, 1e-3);
         }
+    }
+}
+
+/// Steps of more rows than one look at the routes takes.
+#[test]
+fn experts_of_many_rows_agree_across_devices() {
+    for model in ["mixtral", "deepseek-v3"] {
+        let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
+        let ids: Vec<u32> = (0..300).map(|i| (i * 37 + 11) % 250).collect();
+        let last = |on: &On| {
+            let mut exe = plain(&*file, on);
+            let step = Step {
+                tokens: &ids,
+                positions: &(0..300).collect::<Vec<_>>(),
+                sequence_of: &[0; 300],
+                sequences: &[Sequence {
+                    pages: &(0..24).collect::<Vec<_>>(),
+                    rope_length: 300,
+                }],
+                slots: &[SlotId::BASE; 300],
+                wants: &std::array::from_fn::<_, 300, _>(|i| match i % 60 {
+                    59 => Want::Logits,
+                    _ => Want::Nothing,
+                }),
+            };
+            let logits = exe.run(&step).expect("step").results.into_iter();
+            let logits = logits.map(|(_, result)| match result {
+                RowResult::Logits(logits) => logits,
+                other => panic!("asked for logits, got {other:?}"),
+            });
+            logits.collect::<Vec<_>>()
+        };
+        let want = last(&instruction_sets().remove(0));
+        assert_eq!(want.len(), 5);
+        assert_close(model, &last(&gpu()), &want.concat(), 1e-3);
+    }
+}
+
+/// Products that are summed later need room of their width.
+#[test]
+fn plans_without_room_for_products_are_refused() {
+    let file = rusty_loader::open(golden("models/mixtral")).expect("mixtral");
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let target = Target::named("h200").expect("target");
+    let plan = compile(&graph, &target).expect("plan");
+    verify(&plan).expect("a sound plan");
+    let at = plan.kernels.iter().position(|k| k.scratch.is_some());
+    let at = at.expect("a kernel that sums products");
+    let mut without = plan.clone();
+    without.kernels[at].scratch = None;
+    let mut narrow = plan.clone();
+    let scratch = narrow.kernels[at].scratch.expect("room");
+    narrow.values[scratch.index()].width -= 1;
+    let mut twice = plan;
+    twice.kernels[at + 1].scratch = Some(scratch);
+    for broken in [without, narrow, twice] {
+        assert!(verify(&broken).is_err());
     }
 }
 
@@ -103,7 +164,7 @@ fn experts_that_are_not_chosen_do_not_count() {
         for on in everywhere() {
             unchosen_do_not_count(&format!("{model} {on:?}"), &*floats, &on);
         }
-        let blocks = quantize(floats, Target::Int8, &|_, _| {}).expect(model);
+        let blocks = quantize(floats, quantize::Target::Int8, &|_, _| {}).expect(model);
         for on in everywhere() {
             unchosen_do_not_count(&format!("{model} in blocks, {on:?}"), &*blocks, &on);
         }

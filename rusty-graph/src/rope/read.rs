@@ -138,10 +138,10 @@ impl Scaling<'_> {
     /// Divisors from the metadata or from a tensor.
     fn list(&self, key: &str, tensor: &str) -> Result<Vec<f32>> {
         let values = match self.model.meta(key) {
-            Some(stated) => {
-                let list = stated.as_array().unwrap_or_default().iter();
-                list.map(|v| Some(v.as_f64()? as f32)).collect()
-            }
+            Some(stated) => stated.as_array().and_then(|list| {
+                let value = |v: &Meta| Some(v.as_f64()? as f32);
+                list.iter().map(value).collect()
+            }),
             None => self.model.vector(tensor)?,
         };
         let Some(values) = values else {

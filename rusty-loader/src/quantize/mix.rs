@@ -1,5 +1,5 @@
 //! Mixtures of formats by name, as `llama-quantize` knows them: one format for most matrices, better ones where errors
-//! cost more. The rules are those of `llama_tensor_get_type` in llama.cpp for dense decoders.
+//! cost more. The rules are those of `llama_tensor_get_type` in llama.cpp for decoders.
 
 use crate::Format;
 use crate::formats::{
@@ -90,6 +90,10 @@ pub struct Model {
     pub experts: usize,
 }
 
+const HEAD: Format = Format::Blocks(&Q6_K);
+const Q5: Format = Format::Blocks(&Q5_K);
+const Q4: Format = Format::Blocks(&Q4_K);
+
 impl Mix {
     /// The mixture that users call `name` (any case).
     pub fn by_name(name: &str) -> Option<&'static Mix> {
@@ -117,9 +121,6 @@ impl Mix {
     /// The format that the mixture has for it, whatever the length of its rows.
     pub(super) fn wanted(&self, name: &str, model: &Model) -> Format {
         use Rule as R;
-        const HEAD: Format = Format::Blocks(&Q6_K);
-        const Q4: Format = Format::Blocks(&Q4_K);
-        const Q5: Format = Format::Blocks(&Q5_K);
         let head = name == "output.weight" || model.tied && name == "token_embd.weight";
         let expert = name.contains("_exps.");
         match (head, self.rule) {
@@ -130,15 +131,31 @@ impl Mix {
             (false, R::Ternary) if name == "token_embd.weight" => return Q4,
             _ => {}
         }
-        let layer = name.split('.').nth(1).and_then(|n| n.parse().ok());
-        let (layer, n): (usize, usize) = (layer.unwrap_or(0), model.layers);
-        let middle = (n / 8..7 * n / 8).contains(&layer);
-        let more_bits = !middle || (layer - n / 8) % 3 == 2;
-        let role = name.split('.').nth(2).unwrap_or_default();
-        let role = role.strip_suffix("_exps").unwrap_or(role);
+        let part = |i: usize| name.split('.').nth(i).unwrap_or_default();
+        let role = match part(2) {
+            // Where values are part of a larger product, its errors are theirs.
+            "attn_qkv" | "attn_kv_b" => "attn_v",
+            "ffn_down_exps" | "ffn_down_shexp" => "ffn_down",
+            role => role,
+        };
         if let (8, Some(format)) = (model.experts, self.beside_eight_experts(role)) {
             return format;
         }
+        let format = self.of_layer(role, part(1).parse().unwrap_or(0), model);
+        // In Llama's models of 80 layers eight heads share their values.
+        let coarse = [&Q3_K, &Q4_K].map(Format::Blocks).contains(&format);
+        match role == "attn_v" && model.layers == 80 && coarse {
+            true => Q5,
+            false => format,
+        }
+    }
+
+    /// What a role's matrix gets in a layer.
+    fn of_layer(&self, role: &str, layer: usize, model: &Model) -> Format {
+        use Rule as R;
+        let n = model.layers;
+        let middle = (n / 8..7 * n / 8).contains(&layer);
+        let more_bits = !middle || (layer - n / 8) % 3 == 2;
         match (role, self.rule) {
             ("attn_v", R::TwoBits | R::TwoSmall) if model.queries_per_key >= 4 => Q4,
             ("ffn_down", R::TwoSmall) if layer < n / 8 => Q4,

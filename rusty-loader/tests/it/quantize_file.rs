@@ -162,7 +162,8 @@ fn bits(format: Format) -> u16 {
     (8 * format.block_bytes() / format.block_len()) as u16
 }
 
-/// Every mixture, for models with few and many query heads per key head, without experts and with eight.
+/// Every mixture, for models with few and many query heads per key head and layers, with products of their own and fused
+/// ones, without experts and with eight.
 #[test]
 fn mixtures_choose_as_llama_quantize_does() {
     let path = concat!(
@@ -175,16 +176,19 @@ fn mixtures_choose_as_llama_quantize_does() {
         let fields: Vec<&str> = line.split(' ').collect();
         let number = |i: usize| fields[i].parse().unwrap();
         let model = mix::Model {
-            layers: 16,
-            tied: false,
-            weighted: false,
             queries_per_key: number(0),
             experts: number(1),
+            layers: number(2),
+            tied: false,
+            weighted: false,
         };
-        let mix = mix::Mix::by_name(fields[2]).unwrap();
+        let mix = mix::Mix::by_name(fields[3]).unwrap();
+        assert_eq!(mix.file_type, number(4) as u64, "{line}");
         seen.insert(mix.name);
-        for (layer, want) in fields[4].split(',').enumerate() {
-            let name = match fields[3] {
+        let wanted: Vec<&str> = fields[6].split(',').collect();
+        for layer in 0..model.layers {
+            let want = wanted[layer.min(wanted.len() - 1)];
+            let name = match fields[5] {
                 of_model @ ("output" | "token_embd") => format!("{of_model}.weight"),
                 of_layer => format!("blk.{layer}.{of_layer}.weight"),
             };

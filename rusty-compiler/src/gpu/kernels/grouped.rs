@@ -2,8 +2,9 @@
 //! take it, whose numbers it gathers from the routes, [`ROWS`] at a time in a [tile](super::tile). So each weight is
 //! read and dequantized once for [`ROWS`] rows, and an expert that no row takes is not read.
 //!
-//! A row's products lie in the order of its places, and [`sum_products()`] adds them in that order: a result does not
-//! depend on the rows beside it.
+//! A row's products lie in the order of its places, and [`sum_products()`] adds them in that order: among steps that run
+//! this kernel, a result does not depend on the rows beside it. Limits: barriers lie in loops whose length comes from shared
+//! memory; it is the same for all units of a cube, which strict analyses of uniformity (DX12's older compiler) may not see.
 
 use super::contract::tile_number;
 use super::env::{Buffers, bound, put};
@@ -130,11 +131,6 @@ fn tile(
     let expert = buffers.args[comptime!(config.arg + 5)]
         + CUBE_POS_Z * buffers.args[comptime!(config.arg + 6)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE));
-    // A language may make variables of a loop once.
-    #[unroll]
-    for i in 0..comptime!(SIDE * SIDE) {
-        sums[i] = 0.0f32;
-    }
     let mut depth = 0u32;
     while depth < config.k {
         load_inputs(buffers, x_tile, products, count, depth, config);
