@@ -1,8 +1,7 @@
 //! How fast a device copies inside its memory, against which speeds are held.
 
-use crate::devices::Present;
-use crate::outcome::{Found, Outcome, Stage};
-use rusty_backend::{Device, Owner, Result};
+use anyhow::{Context, Result};
+use rusty_backend::{Device, Owner};
 use std::time::Instant;
 
 /// Bytes of a copy: more than caches hold.
@@ -11,19 +10,9 @@ const BYTES: u64 = 256 << 20;
 const COPIES: u32 = 20;
 
 /// Bytes read and written per second, the best of some passes.
-pub fn copies(device: &Present) -> Outcome {
-    let found = match measure(&device.choice) {
-        Ok(rate) => Found::Bandwidth(rate),
-        Err(error) => Found::Nothing(error.to_string()),
-    };
-    Outcome::new(Stage::Bandwidth, &device.choice, "copies", found)
-}
-
-fn measure(choice: &str) -> Result<f64> {
+pub fn copies(choice: &str) -> Result<f64> {
     let device = Device::open(&choice.parse()?, None)?;
-    let Some(gpu) = device.gpu() else {
-        return Ok(0.0);
-    };
+    let gpu = device.gpu().context("is no GPU")?;
     let bytes = BYTES.min(gpu.target().max_binding_bytes) & !3;
     let from = gpu.alloc(bytes, Owner::Other, "copied")?;
     let to = gpu.alloc(bytes, Owner::Other, "copy")?;

@@ -11,6 +11,8 @@ pub struct Present {
     pub name: String,
     /// Bytes of its memory.
     pub memory_bytes: u64,
+    /// Whether it is more than a program.
+    pub hardware: bool,
 }
 
 /// What was found.
@@ -34,13 +36,19 @@ pub fn all() -> All {
             None => format!("{:<8} {}", device.choice, device.name),
         };
         found.lines.push(line);
-        if device.absent.is_none() && device.choice != "cpu" {
+        let known = found.present.iter().any(|d| d.choice == device.choice);
+        if device.absent.is_none() && device.choice != "cpu" && !known {
             found.present.push(Present {
                 choice: device.choice,
                 name: device.name,
                 memory_bytes: device.memory_bytes,
+                hardware: device.hardware,
             });
         }
+    }
+    // A software adapter is for machines that have nothing else.
+    if found.present.iter().any(|d| d.hardware) {
+        found.present.retain(|d| d.hardware);
     }
     found.present.sort_by_key(|d| !d.choice.starts_with("cuda"));
     found

@@ -4,12 +4,13 @@
 //! is asked where there is a `python3` with torch and transformers. Models have real shapes and random weights, which are
 //! made there.
 //!
-//! What matters most runs first, CUDA before Vulkan, and what no time is left for is said to have not run.
+//! What matters most runs first, CUDA before Vulkan; what no time is left for is said to have not run, and `--only` asks
+//! for it. All output of programs goes to log.txt, findings to report.json and table.txt.
 
 mod bandwidth;
 mod clock;
 mod devices;
-mod model;
+mod job;
 mod outcome;
 mod pytorch;
 mod report;
@@ -19,7 +20,8 @@ mod tests;
 use anyhow::{Context, Result};
 use clap::Parser;
 use clock::Clock;
-use outcome::{Outcome, Stage};
+use job::Job;
+use outcome::{Found, Outcome, Stage};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +31,7 @@ struct Options {
     /// Minutes after which nothing more is started, and what runs is stopped.
     #[arg(long, default_value_t = 9.5)]
     minutes: f64,
-    /// Folder for logs and report.json [default: the one that the variable OUT names, or gpu-check-out].
+    /// Folder for log.txt, report.json and table.txt [default: the one that the variable OUT names, or gpu-check-out].
     #[arg(long)]
     out: Option<PathBuf>,
     /// Only these stages; may be repeated [default: all].
@@ -53,17 +55,29 @@ impl Check {
     /// Runs a stage on a device.
     fn run(&self, stage: Stage, device: &devices::Present) -> Vec<Outcome> {
         match stage {
-            Stage::Bandwidth => vec![bandwidth::copies(device)],
+            Stage::Bandwidth => vec![self.copies(device)],
             Stage::Conformance => tests::run(self, device),
-            Stage::Speeds => speeds::run(self, device),
-            Stage::Eager | Stage::Compiled => pytorch::run(self, stage == Stage::Compiled),
+            Stage::Speeds | Stage::More => speeds::run(self, stage, device),
+            Stage::Eager | Stage::Compiled => pytorch::run(self, stage),
         }
+    }
+
+    fn copies(&self, device: &devices::Present) -> Outcome {
+        let job = Job::Copies(device.choice.clone());
+        let found = match job::start(self, "copies", &job, 30) {
+            Ok(said) => match said.out.trim().parse() {
+                Ok(rate) => Found::Bandwidth(rate),
+                Err(_) => Found::Error(said.reason()),
+            },
+            Err(error) => Found::Error(format!("{error:#}")),
+        };
+        Outcome::new(Stage::Bandwidth, &device.choice, "copies", found)
     }
 }
 
 fn main() -> Result<ExitCode> {
-    if let Ok(job) = std::env::var(model::JOB) {
-        return model::run(&job).map(|()| ExitCode::SUCCESS);
+    if let Ok(job) = std::env::var(job::JOB) {
+        return job::run(&job).map(|()| ExitCode::SUCCESS);
     }
     let options = Options::parse();
     let program = std::env::current_exe().context("the path of this program")?;
@@ -73,8 +87,8 @@ fn main() -> Result<ExitCode> {
     std::fs::create_dir_all(&out).with_context(|| format!("{}: cannot be made", out.display()))?;
     let check = Check {
         bundle: bundle.to_path_buf(),
+        clock: Clock::new(options.minutes, &out),
         out,
-        clock: Clock::new(options.minutes),
         small: options.small,
     };
     let found = devices::all();
@@ -98,16 +112,16 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Stages in order: every device's numbers before anything that takes long, PyTorch between CUDA and Vulkan.
+/// Stages in order: of the first device what is most telling, then PyTorch, then the other devices, then the rest.
 fn order(present: &[devices::Present]) -> Vec<(Stage, &devices::Present)> {
     let mut order = vec![];
     for (i, device) in present.iter().enumerate() {
-        let own = [Stage::Bandwidth, Stage::Conformance, Stage::Speeds];
+        let own = [Stage::Bandwidth, Stage::Speeds, Stage::Conformance];
         order.extend(own.map(|stage| (stage, device)));
         if i == 0 {
-            order.push((Stage::Eager, device));
+            order.extend([Stage::Eager, Stage::Compiled].map(|stage| (stage, device)));
         }
     }
-    order.extend(present.first().map(|first| (Stage::Compiled, first)));
+    order.extend(present.iter().map(|device| (Stage::More, device)));
     order
 }

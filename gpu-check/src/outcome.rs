@@ -11,8 +11,10 @@ pub enum Stage {
     Bandwidth,
     /// Kernels and models against other implementations' numbers.
     Conformance,
-    /// Tokens per second of models.
+    /// Tokens per second of the most telling models.
     Speeds,
+    /// Tokens per second of the others, of batches and adapters.
+    More,
     /// PyTorch, operation by operation.
     Eager,
     /// PyTorch with a static cache and `torch.compile`.
@@ -35,23 +37,25 @@ pub struct Outcome {
 pub enum Found {
     /// Bytes per second.
     Bandwidth(f64),
-    /// Tests that passed, and the names of those that did not.
+    /// Tests that passed, and the names of those that did not and of those that never ended.
     Tests {
         passed: usize,
         failed: Vec<String>,
-        /// Whether the program ended by itself.
-        whole: bool,
+        unfinished: Vec<String>,
     },
-    /// Tokens per second.
+    /// The best of some repetitions.
     Speed {
+        /// Tokens per second, all sequences together.
         rate: f64,
-        /// Bytes that a decoded token moves, and its launches.
-        bytes: u64,
-        dispatches: u32,
-        load_s: f64,
+        /// Bytes that a token moves and its launches, where a lone sequence is decoded from an empty cache.
+        per_token: Option<(u64, u32)>,
     },
-    /// Why there is nothing.
-    Nothing(String),
+    /// What went wrong.
+    Error(String),
+    /// What this machine lacks.
+    Absent(String),
+    /// No time was left.
+    NoTime,
 }
 
 impl Outcome {
@@ -64,36 +68,38 @@ impl Outcome {
         }
     }
 
-    /// Whether something is wrong; what no time was left for, or what this machine lacks, is not.
+    /// Whether something of Rusty's is wrong; what no time was left for, or what this machine lacks, is not.
     pub fn failed(&self) -> bool {
+        let own = !matches!(self.stage, Stage::Eager | Stage::Compiled);
         match &self.found {
-            Found::Tests { failed, whole, .. } => !failed.is_empty() || !whole,
+            Found::Tests {
+                failed, unfinished, ..
+            } => !failed.is_empty() || !unfinished.is_empty(),
+            Found::Error(_) => own,
             _ => false,
         }
     }
 
     /// One line for people.
     pub fn line(&self) -> String {
+        let list = |what: &str, names: &[String]| match names {
+            [] => String::new(),
+            names => format!(", {} {what}: {}", names.len(), names.join(" ")),
+        };
         let found = match &self.found {
             Found::Bandwidth(bytes) => format!("{:.0} GB/s", bytes / 1e9),
             Found::Tests {
                 passed,
                 failed,
-                whole,
+                unfinished,
             } => {
-                let end = if *whole {
-                    ""
-                } else {
-                    ", stopped before its end"
-                };
-                let names = match &failed[..] {
-                    [] => String::new(),
-                    names => format!(": {}", names.join(", ")),
-                };
-                format!("{passed} passed, {} failed{end}{names}", failed.len())
+                let failed = list("failed", failed);
+                format!("{passed} passed{failed}{}", list("unfinished", unfinished))
             }
             Found::Speed { rate, .. } => format!("{rate:.1} tok/s"),
-            Found::Nothing(reason) => format!("nothing: {reason}"),
+            Found::Error(reason) => format!("ERROR: {reason}"),
+            Found::Absent(reason) => format!("absent: {reason}"),
+            Found::NoTime => "no time was left".into(),
         };
         format!("{:<8} {:<40} {found}", self.device, self.what)
     }

@@ -15,12 +15,7 @@ const SHAPES: [&str; 3] = ["qwen3-0.6b", "llama-3.2-1b", "llama-3-8b"];
 const SCRIPT: &str = include_str!("pytorch.py");
 
 /// Runs all shapes, operation by operation or compiled.
-pub fn run(check: &Check, compiled: bool) -> Vec<Outcome> {
-    let stage = if compiled {
-        Stage::Compiled
-    } else {
-        Stage::Eager
-    };
+pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
     let shapes: &[_] = if check.small {
         &["qwen3-tiny"]
     } else {
@@ -29,43 +24,49 @@ pub fn run(check: &Check, compiled: bool) -> Vec<Outcome> {
     let mut outcomes = vec![];
     for shape in shapes {
         let outcome = |what: String, found| Outcome::new(stage, "torch", what, found);
-        match one(check, shape, compiled) {
-            Ok(rows) => outcomes.extend(rows.into_iter().map(|(test, rate)| {
-                let speed = Found::Speed {
-                    rate,
-                    bytes: 0,
-                    dispatches: 0,
-                    load_s: 0.0,
-                };
-                outcome(format!("{shape} bf16 {test}"), speed)
-            })),
-            Err(reason) => outcomes.push(outcome(
-                format!("{shape} bf16"),
-                Found::Nothing(format!("{reason:#}")),
-            )),
-        }
+        let (rates, reason) = one(check, shape, stage);
+        outcomes.extend(rates.into_iter().map(|(test, rate)| {
+            let per_token = None;
+            outcome(
+                format!("{shape} bf16 {test}"),
+                Found::Speed { rate, per_token },
+            )
+        }));
+        outcomes.extend(reason.map(|reason| outcome(format!("{shape} bf16"), reason)));
     }
     outcomes
 }
 
-fn one(check: &Check, shape: &str, compiled: bool) -> anyhow::Result<Vec<(String, f64)>> {
-    anyhow::ensure!(check.clock.left().as_secs() > 15, "no time was left");
-    let way = if compiled { "compiled" } else { "eager" };
+/// Tests with their tokens per second, and why there are no more.
+fn one(check: &Check, shape: &str, stage: Stage) -> (Vec<(String, f64)>, Option<Found>) {
+    if check.clock.left().as_secs() < 15 {
+        return (vec![], Some(Found::NoTime));
+    }
+    let way = if stage == Stage::Compiled {
+        "compiled"
+    } else {
+        "eager"
+    };
     let mut command = Command::new("python3");
     command.args(["-c", SCRIPT, shape, way]);
-    let log = check
-        .out
-        .join(format!("torch-{}-{way}", shape.replace('.', "_")));
-    let end = check.clock.run(&mut command, &log, LIMIT)?;
-    let said = std::fs::read_to_string(log.with_extension("err"))?;
-    match end {
-        End::Well => {}
-        End::Stopped => anyhow::bail!("took too long"),
-        End::Badly => anyhow::bail!("{}", said.lines().last().unwrap_or("failed")),
-    }
-    let rates = std::fs::read_to_string(log.with_extension("out"))?;
-    let rates: Value = serde_json::from_str(rates.lines().last().unwrap_or_default())?;
-    let rates = rates.as_object().cloned().unwrap_or_default();
-    let rate = |(test, rate): (String, Value)| Some((test, rate.as_f64()?));
-    Ok(rates.into_iter().filter_map(rate).collect())
+    // Nothing is fetched.
+    command.env("HF_HUB_OFFLINE", "1");
+    let said = match check
+        .clock
+        .run(&format!("torch {shape} {way}"), &mut command, LIMIT)
+    {
+        Ok(said) => said,
+        Err(error) => return (vec![], Some(Found::Absent(format!("{error:#}")))),
+    };
+    let rate = |line: &str| {
+        let row: Value = serde_json::from_str(line).ok()?;
+        Some((row["test"].as_str()?.to_string(), row["rate"].as_f64()?))
+    };
+    let rates = said.out.lines().filter_map(rate).collect();
+    let reason = match said.end {
+        End::Well => None,
+        _ if said.err.contains("ModuleNotFoundError") => Some(Found::Absent(said.reason())),
+        _ => Some(Found::Error(said.reason())),
+    };
+    (rates, reason)
 }

@@ -29,12 +29,12 @@ pub fn write(out: &Path, devices: &All, outcomes: &[Outcome]) -> Result<()> {
 /// PyTorch's speed they are.
 pub fn table(devices: &All, outcomes: &[Outcome]) -> String {
     let mut text = String::new();
-    for device in &devices.present {
-        let _ = writeln!(text, "{:<8} {}", device.choice, device.name);
+    for line in &devices.lines {
+        let _ = writeln!(text, "{line}");
     }
     for outcome in outcomes {
         let mut line = outcome.line();
-        if outcome.stage == Stage::Speeds {
+        if matches!(outcome.stage, Stage::Speeds | Stage::More) {
             line += &comparison(outcome, outcomes);
         }
         let _ = writeln!(text, "{line}");
@@ -43,32 +43,22 @@ pub fn table(devices: &All, outcomes: &[Outcome]) -> String {
 }
 
 fn comparison(outcome: &Outcome, all: &[Outcome]) -> String {
-    let Found::Speed {
-        rate,
-        bytes,
-        dispatches,
-        ..
-    } = outcome.found
-    else {
+    let Found::Speed { rate, per_token } = outcome.found else {
         return String::new();
     };
     let mut text = String::new();
-    let alone = outcome.what.split(' ').next_back().is_some_and(|test| {
-        // One sequence from an empty cache: what the plan states holds for it.
-        test.starts_with("tg") && !test.contains(['x', '@'])
-    });
     let copies = all.iter().find_map(|o| match o.found {
         Found::Bandwidth(rate) if o.device == outcome.device => Some(rate),
         _ => None,
     });
-    if let (true, Some(copies)) = (alone && rate > 0.0 && dispatches > 0, copies) {
+    if let (Some((bytes, dispatches)), Some(copies)) = (per_token, copies) {
         let share = 100.0 * rate * bytes as f64 / copies;
         let launch = 1e6 / rate / f64::from(dispatches);
         let _ = write!(text, ", {share:.0}% of copies, {launch:.2} us per launch");
     }
     for (stage, name) in [(Stage::Eager, "eager"), (Stage::Compiled, "compiled")] {
         if let Some(peer) = peer(outcome, stage, all) {
-            let _ = write!(text, ", {:.1} x PyTorch {name}", rate / peer);
+            let _ = write!(text, ", {:.1} x PyTorch bf16 {name}", rate / peer);
         }
     }
     text
@@ -96,9 +86,7 @@ mod tests {
     fn speed(stage: Stage, device: &str, what: &str, rate: f64) -> Outcome {
         let found = Found::Speed {
             rate,
-            bytes: 1_000_000,
-            dispatches: 100,
-            load_s: 1.0,
+            per_token: (!what.contains('x')).then_some((1_000_000, 100)),
         };
         Outcome::new(stage, device, what, found)
     }
@@ -110,6 +98,7 @@ mod tests {
                 choice: "cuda".into(),
                 name: "a GPU".into(),
                 memory_bytes: 1,
+                hardware: true,
             }],
             lines: vec![],
         };
@@ -128,8 +117,9 @@ mod tests {
         };
         let alone = line("m q4_0 tg128");
         assert!(
-            alone
-                .ends_with("500.0 tok/s, 50% of copies, 20.00 us per launch, 10.0 x PyTorch eager"),
+            alone.ends_with(
+                "500.0 tok/s, 50% of copies, 20.00 us per launch, 10.0 x PyTorch bf16 eager"
+            ),
             "{alone}"
         );
         assert!(line("x16").ends_with("900.0 tok/s"));

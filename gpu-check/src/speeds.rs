@@ -3,17 +3,15 @@
 use crate::Check;
 use crate::clock::End;
 use crate::devices::Present;
-use crate::model::{JOB, Job, Row};
+use crate::job::{self, Job, Model, Row};
 use crate::outcome::{Found, Outcome, Stage};
-use crate::tests::word;
-use std::process::Command;
 
 /// Seconds that a model may take.
 const LIMIT: u64 = 90;
 
 /// What is measured, most telling first.
-fn jobs(device: &str, small: bool) -> Vec<Job> {
-    let both = |shape: &str, format: &str| Job {
+fn models(device: &str, small: bool) -> Vec<Model> {
+    let both = |shape: &str, format: &str| Model {
         shape: shape.into(),
         format: format.into(),
         device: device.into(),
@@ -27,13 +25,13 @@ fn jobs(device: &str, small: bool) -> Vec<Job> {
     };
     if small {
         let tiny = both("qwen3-tiny", "q4_0");
-        return vec![Job {
+        return vec![Model {
             prompt: 8,
             generate: 4,
             ..tiny
         }];
     }
-    let decode = |format: &str, batch: usize, adapters: usize, bytes: bool| Job {
+    let decode = |format: &str, batch: usize, adapters: usize, bytes: bool| Model {
         prompt: 0,
         generate: 64,
         batch,
@@ -54,13 +52,13 @@ fn jobs(device: &str, small: bool) -> Vec<Job> {
         both("llama-3.2-1b", "q4_0"),
         both("qwen3-0.6b", "q4_k_m"),
         both("qwen3-0.6b", "q8_0"),
-        Job {
+        Model {
             depth: 4096,
             ..decode("q4_0", 1, 0, false)
         },
         decode("bf16", 4, 0, false),
         decode("bf16", 64, 0, false),
-        Job {
+        Model {
             prompt: 4096,
             generate: 0,
             ..both("qwen3-0.6b", "bf16")
@@ -68,49 +66,50 @@ fn jobs(device: &str, small: bool) -> Vec<Job> {
     ]
 }
 
-/// Runs all of them.
-pub fn run(check: &Check, device: &Present) -> Vec<Outcome> {
+/// How many of them are the most telling.
+const FIRST: usize = 5;
+
+/// Runs the first models, or the others.
+pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
+    let mut models = models(&device.choice, check.small);
+    let others = models.split_off(models.len().min(FIRST));
+    if stage == Stage::More {
+        models = others;
+    }
     let mut outcomes = vec![];
-    for (at, job) in jobs(&device.choice, check.small).iter().enumerate() {
-        let name = format!("{} {}", job.shape, job.format);
-        let adapters = match (job.adapters, job.bytes) {
+    for model in models {
+        let name = format!("{} {}", model.shape, model.format);
+        let adapters = match (model.adapters, model.bytes) {
             (0, _) => String::new(),
             (n, false) => format!(" {n} adapters"),
             (n, true) => format!(" {n} int8 adapters"),
         };
-        let outcome = |what, found| Outcome::new(Stage::Speeds, &device.choice, what, found);
-        match one(check, at, job) {
+        let outcome = |what, found| Outcome::new(stage, &device.choice, what, found);
+        match one(check, &model) {
             Ok(rows) => outcomes.extend(rows.into_iter().map(|row| {
                 let found = Found::Speed {
                     rate: row.rate,
-                    bytes: row.bytes_per_token,
-                    dispatches: row.dispatches_per_token,
-                    load_s: row.load_s,
+                    per_token: row.per_token,
                 };
                 outcome(format!("{name} {}{adapters}", row.test), found)
             })),
-            Err(reason) => {
-                let reason = Found::Nothing(format!("{reason:#}"));
-                outcomes.push(outcome(format!("{name}{adapters}"), reason));
-            }
+            Err(reason) => outcomes.push(outcome(format!("{name}{adapters}"), reason)),
         }
     }
     outcomes
 }
 
-fn one(check: &Check, at: usize, job: &Job) -> anyhow::Result<Vec<Row>> {
-    anyhow::ensure!(check.clock.left().as_secs() > 5, "no time was left");
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env(JOB, serde_json::to_string(job)?);
-    let log = check.out.join(format!("speed-{}-{at}", word(&job.device)));
-    match check.clock.run(&mut command, &log, LIMIT)? {
-        End::Well => {}
-        End::Stopped => anyhow::bail!("took too long"),
-        End::Badly => {
-            let said = std::fs::read_to_string(log.with_extension("err"))?;
-            anyhow::bail!("{}", said.lines().last().unwrap_or("failed"));
-        }
+/// Rows of a model, or why there are none.
+fn one(check: &Check, model: &Model) -> Result<Vec<Row>, Found> {
+    if check.clock.left().as_secs() < 5 {
+        return Err(Found::NoTime);
     }
-    let rows = std::fs::read_to_string(log.with_extension("out"))?;
-    Ok(serde_json::from_str(&rows)?)
+    let error = |e: String| Found::Error(e);
+    let name = format!("{model:?}");
+    let said = job::start(check, &name, &Job::Model(model.clone()), LIMIT);
+    let said = said.map_err(|e| error(format!("{e:#}")))?;
+    match said.end {
+        End::Well => serde_json::from_str(&said.out).map_err(|e| error(e.to_string())),
+        _ => Err(error(said.reason())),
+    }
 }

@@ -74,7 +74,7 @@ impl RopeOverride {
         let original = self.original.or(scaled).or(context);
         let factor = self.factor.or(stated(keys::ROPE_SCALING_FACTOR));
         // No context is longer than positions can be told.
-        let reach = |f: f64| f * original.unwrap_or(1) as f64 <= f64::from(u32::MAX);
+        let reach = |f: f64| f.max(1.0) * original.unwrap_or(1) as f64 <= f64::from(u32::MAX);
         let usable = factor.is_some_and(|f| f > 0.0 && reach(f));
         if !matches!(self.kind, RopeKind::None | RopeKind::LongRope) && !usable {
             let name = self.kind.name();

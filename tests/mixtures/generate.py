@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as folder:
     source, out = f"{folder}/floats.gguf", f"{folder}/out.gguf"
     lines = ["# generate.py wrote this from the choices of llama.cpp (llama_cpp_python 0.3.36)."]
     for arch, layers, kv_heads, experts in [
-        ("llama", 16, 2, 0), ("llama", 16, 4, 0), ("llama", 80, 1, 0), ("phi3", 16, 4, 0), ("llama", 16, 2, 4),
+        ("llama", 16, 2, 0), ("llama", 16, 4, 0), ("llama", 80, 1, 0), ("llama", 80, 8, 0), ("phi3", 16, 4, 0), ("llama", 16, 2, 4),
         ("llama", 16, 2, 8),
     ]:
         model(source, arch, layers, kv_heads, experts)

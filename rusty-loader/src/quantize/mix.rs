@@ -144,7 +144,8 @@ impl Mix {
         let format = self.of_layer(role, part(1).parse().unwrap_or(0), model);
         // In Llama's models of 80 layers eight heads share their values.
         let coarse = [&Q3_K, &Q4_K].map(Format::Blocks).contains(&format);
-        match role == "attn_v" && model.layers == 80 && coarse {
+        let shared = model.layers == 80 && model.queries_per_key > 1;
+        match role == "attn_v" && shared && coarse {
             true => Q5,
             false => format,
         }

@@ -1,12 +1,14 @@
-//! One model's speed, measured in a process of its own: a fault of a driver ends no more than that.
+//! What touches a device runs in a process of its own: a fault of a driver ends no more than that.
 
+use crate::clock::Said;
+use crate::{Check, bandwidth};
 use anyhow::{Context, Result};
 use rusty_backend::Device;
 use rusty_compiler::{BindOptions, KvFormat, SlotId};
-use rusty_engine::throughput::{Workload, measure};
+use rusty_engine::throughput::{Throughput, Workload, measure};
 use serde::{Deserialize, Serialize};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The variable that tells a process of this program its work.
 pub const JOB: &str = "GPU_CHECK_JOB";
@@ -14,9 +16,18 @@ pub const JOB: &str = "GPU_CHECK_JOB";
 /// Rank of the adapters.
 const RANK: u32 = 16;
 
-/// What is measured.
+/// What such a process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
+pub enum Job {
+    /// Copies on a device: prints bytes per second.
+    Copies(String),
+    /// A model's speed: prints [`Row`]s.
+    Model(Model),
+}
+
+/// A model's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Model {
     pub shape: String,
     pub format: String,
     pub device: String,
@@ -35,26 +46,36 @@ pub struct Job {
 pub struct Row {
     pub test: String,
     pub rate: f64,
-    pub bytes_per_token: u64,
-    pub dispatches_per_token: u32,
-    pub load_s: f64,
+    /// Bytes that a token moves and its launches, where a lone sequence is decoded from an empty cache.
+    pub per_token: Option<(u64, u32)>,
 }
 
-/// Runs the job that the variable holds, and prints its rows.
+/// Runs the job that the variable holds.
 pub fn run(job: &str) -> Result<()> {
-    let rows = measured(&serde_json::from_str(job)?)?;
-    println!("{}", serde_json::to_string(&rows)?);
+    match serde_json::from_str(job)? {
+        Job::Copies(device) => println!("{}", bandwidth::copies(&device)?),
+        Job::Model(model) => println!("{}", serde_json::to_string(&measured(&model)?)?),
+    }
     Ok(())
 }
 
-fn measured(job: &Job) -> Result<Vec<Row>> {
+/// Runs a job in a process of its own.
+///
+/// # Errors
+/// The process could not be started.
+pub fn start(check: &Check, name: &str, job: &Job, limit: u64) -> Result<Said> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env(JOB, serde_json::to_string(job)?);
+    check.clock.run(name, &mut command, limit)
+}
+
+fn measured(job: &Model) -> Result<Vec<Row>> {
     let file = rusty_loader::random::model(&job.shape, &job.format)?;
-    let start = Instant::now();
     let device = Device::open(&job.device.parse()?, None)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let plan = rusty_compiler::compile(&graph, device.target())?;
     let (rows, vocab, sites) = (plan.row_budget(), plan.vocab, plan.sites.clone());
-    let (bytes_per_token, dispatches_per_token) = (plan.bytes_per_token(), plan.dispatches(1));
+    let stated = (plan.bytes_per_token(), plan.dispatches(1));
     let workload = Workload {
         prompt: job.prompt,
         generate: job.generate,
@@ -68,7 +89,6 @@ fn measured(job: &Job) -> Result<Vec<Row>> {
         slots: u32::try_from(job.adapters).context("too many adapters")?,
     };
     let mut executable = rusty_compiler::bind(plan, &*file, &device, &options)?;
-    let load_s = start.elapsed().as_secs_f64();
     drop(file);
     let precision = match job.bytes {
         true => rusty_adapters::Precision::Int8,
@@ -80,12 +100,11 @@ fn measured(job: &Job) -> Result<Vec<Row>> {
         executable.attach(SlotId(slot), Arc::new(adapter))?;
     }
     let results = measure(&mut *executable, rows, vocab, &workload, job.repetitions)?;
-    let row = |result: rusty_engine::throughput::Throughput| Row {
-        rate: result.mean(),
+    let alone = job.depth == 0 && job.batch == 1 && job.adapters == 0;
+    let row = |result: Throughput| Row {
+        rate: result.samples.iter().copied().fold(0.0, f64::max),
+        per_token: (alone && result.test.starts_with("tg")).then_some(stated),
         test: result.test,
-        bytes_per_token,
-        dispatches_per_token,
-        load_s,
     };
     Ok(results.into_iter().map(row).collect())
 }
