@@ -54,14 +54,11 @@ def best(device, work, tokens):
 
 
 def eager(model, ids):
-    first = model(input_ids=ids[:, :1], use_cache=True)
-
     def decode():
-        out = first
-        out.past_key_values.crop(1)
+        token, cache = ids[:, :1], None
         for _ in range(GENERATE):
-            token = out.logits[:, -1].argmax(-1, keepdim=True)
-            out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
+            out = model(input_ids=token, past_key_values=cache, use_cache=True)
+            token, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
 
     def prefill():
         model(input_ids=ids, use_cache=True, logits_to_keep=1)
