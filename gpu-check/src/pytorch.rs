@@ -23,7 +23,7 @@ pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
     };
     let mut outcomes = vec![];
     for shape in shapes {
-        let outcome = |what: String, found| Outcome::new(stage, "torch", what, found);
+        let outcome = |what: String, found| Outcome::new(stage, way(stage), what, found);
         let (rates, reason) = one(check, shape, stage);
         outcomes.extend(rates.into_iter().map(|(test, rate)| {
             let per_token = None;
@@ -42,11 +42,7 @@ fn one(check: &Check, shape: &str, stage: Stage) -> (Vec<(String, f64)>, Option<
     if check.clock.left().as_secs() < 15 {
         return (vec![], Some(Found::NoTime));
     }
-    let way = if stage == Stage::Compiled {
-        "compiled"
-    } else {
-        "eager"
-    };
+    let way = way(stage);
     let mut command = Command::new("python3");
     command.args(["-c", SCRIPT, shape, way]);
     // Nothing is fetched.
@@ -69,4 +65,12 @@ fn one(check: &Check, shape: &str, stage: Stage) -> (Vec<(String, f64)>, Option<
         _ => Some(Found::Error(said.reason())),
     };
     (rates, reason)
+}
+
+/// The word for a way of running.
+fn way(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Compiled => "compiled",
+        _ => "eager",
+    }
 }
