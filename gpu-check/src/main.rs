@@ -1,8 +1,8 @@
 //! The check of a machine's GPUs in one call: conformance, models, and speeds beside PyTorch; a short table last.
 //!
-//! `cargo xtask gpu-pack` packs this program with the test programs and their data. The machine needs a driver (and NVRTC for CUDA) but neither a toolchain nor a network; PyTorch
-//! is asked where there is a `python3` with torch and transformers. Models have real shapes and random weights, which are
-//! made there.
+//! `cargo xtask gpu-pack` packs this program with the test programs and their data. The machine needs a driver (and NVRTC
+//! for CUDA) but neither a toolchain nor a network; PyTorch is asked where there is a `python3` with torch and
+//! transformers. Models have real shapes and random weights, which are made there.
 //!
 //! What matters most runs first, CUDA before Vulkan; what no time is left for is said to have not run, and `--only` asks
 //! for it. All output of programs goes to log.txt, findings to report.json and table.txt.
@@ -37,7 +37,7 @@ struct Options {
     /// Only these stages; may be repeated [default: all].
     #[arg(long, value_enum)]
     only: Vec<Stage>,
-    /// Small models and few repetitions: tries the check itself.
+    /// Small models and one test: tries the check itself.
     #[arg(long)]
     small: bool,
 }

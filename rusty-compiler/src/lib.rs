@@ -11,6 +11,7 @@
 
 mod bind;
 pub mod cpu;
+mod declared;
 pub mod delta_table;
 pub mod error;
 pub mod explain;

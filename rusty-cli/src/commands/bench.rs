@@ -35,7 +35,6 @@ pub fn run(options: &Bench) -> Result<()> {
         options.batch
     );
     let (rows, vocab, sites) = (plan.row_budget(), plan.vocab, plan.sites.clone());
-    let per_token = (plan.bytes_per_token(), plan.dispatches(1));
     let workload = Workload {
         prompt: options.prompt,
         generate: options.generate,
@@ -76,7 +75,6 @@ pub fn run(options: &Bench) -> Result<()> {
         load_s,
         kv: options.kv.into(),
         memory: executable.memory(),
-        per_token,
         results,
     };
     match options.output {
@@ -129,8 +127,6 @@ struct Report {
     load_s: f64,
     kv: KvFormat,
     memory: MemoryUse,
-    /// Bytes that a decoded token moves beside the cache, and launches that it takes.
-    per_token: (u64, u32),
     results: Vec<Throughput>,
 }
 
@@ -152,8 +148,6 @@ impl Report {
                     "load_s": self.load_s,
                     "weight_bytes": self.memory.mapped_weights + self.memory.resident_weights,
                     "arena_bytes": self.memory.arena,
-                    "bytes_per_token": self.per_token.0,
-                    "dispatches_per_token": self.per_token.1,
                 })
             })
             .collect();

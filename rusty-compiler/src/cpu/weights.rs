@@ -18,11 +18,12 @@ use super::kind::Kind;
 use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
+use crate::Result;
+use crate::declared::{declared, failure};
 use crate::plan::{Anchor, Operand, Plan};
-use crate::{Error, Result};
 use rayon::prelude::*;
 use rusty_backend::UnifiedTensor;
-use rusty_graph::{WeightDecl, WeightId};
+use rusty_graph::WeightId;
 use rusty_loader::{ModelFile, WeightView};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -133,7 +134,7 @@ impl Weights {
                     }
                 }
                 Anchor::Gather { table, .. } => {
-                    let view = find(file, &plan.weights[table.index()])?;
+                    let view = declared(file, &plan.weights[table.index()])?;
                     weights.tables.insert(*table, view);
                 }
                 _ => {}
@@ -211,7 +212,7 @@ impl Weights {
             return Ok(());
         }
         let decl = &plan.weights[id.index()];
-        let view = find(file, decl)?;
+        let view = declared(file, decl)?;
         let (n, k) = (view.rows(), view.row_len());
         let bytes = UnifiedTensor::from_shared(view.bytes);
         let matrix = match RowKind::of(view.format) {
@@ -237,7 +238,7 @@ impl Weights {
         if self.vectors.contains_key(&id) {
             return Ok(());
         }
-        let view = find(file, &plan.weights[id.index()])?;
+        let view = declared(file, &plan.weights[id.index()])?;
         let mut values = vec![0.0; view.elements()];
         view.format.decode_row(&view.bytes, &mut values);
         self.vectors.insert(id, values);
@@ -359,46 +360,4 @@ impl Weights {
         let vectors: usize = self.vectors.values().map(|v| v.len() * 4).sum();
         self.resident += vectors as u64;
     }
-}
-
-fn failure(file: &dyn ModelFile, decl: &WeightDecl, reason: String) -> Error {
-    Error::Weight {
-        model: file.label().into(),
-        tensor: decl.name.clone(),
-        reason,
-    }
-}
-
-/// The tensor of a declaration, checked against it.
-fn find(file: &dyn ModelFile, decl: &WeightDecl) -> Result<WeightView> {
-    let fail = |reason: String| Err(failure(file, decl, reason));
-    let Some(view) = file.tensor(&decl.name) else {
-        return fail("is missing".into());
-    };
-    let same = view.shape.len() == decl.shape.len()
-        && view
-            .shape
-            .iter()
-            .zip(&decl.shape)
-            .all(|(a, b)| *a == *b as usize);
-    if !same {
-        return fail(format!("has shape {:?}, not {:?}", view.shape, decl.shape));
-    }
-    if view.format != decl.format {
-        let (have, want) = (view.format.name(), decl.format.name());
-        return fail(format!("is {have}, not {want} as planned"));
-    }
-    if !view.row_len().is_multiple_of(view.format.block_len()) {
-        return fail(format!(
-            "has rows of {}, not a multiple of {}'s {}",
-            view.row_len(),
-            view.format.name(),
-            view.format.block_len()
-        ));
-    }
-    if view.bytes.len() != view.rows() * view.row_bytes() {
-        let (have, want) = (view.bytes.len(), view.rows() * view.row_bytes());
-        return fail(format!("has {have} bytes, not {want}"));
-    }
-    Ok(view)
 }

@@ -6,8 +6,9 @@
 
 use super::kernels::codes::{grid_points, uses_grid};
 use super::kernels::decode::PADDING;
+use crate::Result;
+use crate::declared::declared;
 use crate::plan::Plan;
-use crate::{Error, Result};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::{WeightDecl, WeightId};
 use rusty_loader::{Format, ModelFile, WeightView};
@@ -172,32 +173,7 @@ impl<'a> WeightStore<'a> {
 
     /// The stored tensor, checked against its declaration.
     fn view(&self, id: WeightId) -> Result<WeightView> {
-        let decl = self.decl(id);
-        let fail = |reason: String| Error::Weight {
-            model: self.file.label().into(),
-            tensor: decl.name.clone(),
-            reason,
-        };
-        let view = self
-            .file
-            .tensor(&decl.name)
-            .ok_or_else(|| fail("is missing".into()))?;
-        let shape: Vec<usize> = decl.shape.iter().map(|d| *d as usize).collect();
-        if view.shape != shape || view.format != decl.format {
-            return Err(fail(format!(
-                "is {} {:?}; the plan was made for {} {shape:?}",
-                view.format.name(),
-                view.shape,
-                decl.format.name()
-            )));
-        }
-        if view.bytes.len() < view.rows() * view.row_bytes() {
-            return Err(fail(format!(
-                "has {} bytes, too few for its shape",
-                view.bytes.len()
-            )));
-        }
-        Ok(view)
+        declared(self.file, self.decl(id))
     }
 }
 
