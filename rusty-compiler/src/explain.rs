@@ -105,7 +105,7 @@ impl Explain {
 }
 
 impl Plan {
-    /// Launches of a step of `rows` rows that all want an output.
+    /// Launches of a step of `rows` rows of different sequences that all want their most likely token.
     pub fn dispatches(&self, rows: u32) -> u32 {
         let of = |k: &crate::plan::Kernel| {
             let chosen = k
@@ -114,7 +114,8 @@ impl Plan {
                 .find(|v| v.rows.0 <= rows && rows <= v.rows.1);
             chosen.map_or(1, |v| v.dispatches)
         };
-        self.kernels.iter().map(of).sum()
+        let counts = self.kernels.iter().filter(|k| !self.is_for_hidden(k));
+        counts.map(of).sum()
     }
 
     /// Bytes that a one-row step reads and writes in kernel `at`, cache reads not counted.
@@ -135,14 +136,19 @@ impl Plan {
             Anchor::Gather { table, .. } => one_row(&self.weights[table.index()]),
             _ => 0,
         };
+        // Queries that attention makes itself stay in its cubes.
+        let own = |v| kernel.heads.iter().any(|t| t.sink == Sink::Value(v));
         for operand in &kernel.operands {
             read += match operand {
+                Operand::Value(v) if own(*v) => 0,
                 Operand::Value(v) => u64::from(self.value(*v).width) * 4,
                 Operand::Vector(w) => self.weights[w.index()].bytes(),
                 Operand::Rope(r) => u64::from(self.ropes[r.index()].dims) * 4,
             };
         }
-        let written = kernel.tails.iter().map(|t| match t.sink {
+        let heads = kernel.heads.iter();
+        let heads = heads.filter(|t| !matches!(t.sink, Sink::Value(_)));
+        let written = heads.chain(&kernel.tails).map(|t| match t.sink {
             Sink::Value(_) => u64::from(t.width) * 4,
             Sink::Key { .. } | Sink::Val { .. } => u64::from(t.width) * 2,
         });

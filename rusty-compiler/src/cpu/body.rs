@@ -113,6 +113,8 @@ impl Program {
                     Op::Load(offset, width)
                 }
                 Inst::Lane(o) => Op::Lane(vector(o)?),
+                // The pass that makes these leaves CPUs out.
+                Inst::Chosen(_) => return None,
                 Inst::Part {
                     from,
                     group,

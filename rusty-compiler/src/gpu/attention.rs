@@ -1,38 +1,107 @@
-//! The launch of attention.
+//! The launches of attention: single rows of different sequences, or tiles of rows.
 
-use super::kernels::attention::AttentionConfig;
-use super::kernels::body::Source;
+use super::kernels::attention::{AttentionConfig, AttentionShape};
+use super::kernels::body::{Program, Source};
 use super::kernels::contract::UnitConfig;
+use super::kernels::reduce::Team;
+use super::kernels::row_attention::RowAttentionConfig;
 use super::kernels::sink::Store;
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
-use crate::plan::{F32, Kernel};
+use crate::plan::{Body, F32, Inst, Kernel, Sink};
 use rusty_graph::{AttentionSpec, AttentionValues};
 
 /// Query rows of an attention tile, where shared memory allows.
 pub(super) const ATTENTION_ROWS: u32 = 8;
-
 /// Queries of a cube at most: each takes room in every unit.
 const MOST_QUERIES: u32 = 32;
+/// Floats that a unit of the kernel for single rows may hold, of 255 registers that units have at most.
+const MOST_REGISTERS: usize = 160;
+/// Cubes of an attention launch among which keys are split; more would wait for each other.
+pub(super) const SPLIT_CUBES: u32 = 512;
 
 impl Lowering<'_> {
-    /// Attention of single query rows (`decode`) or of tiles of them.
-    pub(super) fn attention(
+    /// Attention of single rows of different sequences. Targets without planes run tiles of one row.
+    pub(super) fn row_attention(
         &self,
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
-        decode: bool,
     ) -> Result<Template> {
-        let odd = spec.head_dim % 2 == 1 || spec.value_dim() % 2 == 1;
-        if odd || !spec.heads.is_multiple_of(spec.kv_heads) {
-            return Err(self.refuse(
-                kernel,
-                "head widths must be even, heads a multiple of key/value heads",
-            ));
+        if !self.target.plane_ops {
+            return self.tiles(kernel, q, spec, 1);
         }
+        let mut scalars = Scalars::default();
+        let places = self.places(kernel, &mut scalars);
+        let store =
+            |tail, source, scalars: &mut Scalars| self.store(tail, &places, source, scalars);
+        let own = |t: &&crate::plan::Tail| !matches!(t.sink, Sink::Value(_));
+        let mut stores: Vec<Store> = kernel
+            .heads
+            .iter()
+            .filter(own)
+            .map(|t| store(t, Source::None, &mut scalars))
+            .collect();
+        for made in &mut stores {
+            made.program.segment = made.width / spec.kv_heads;
+        }
+        let made = kernel.heads.iter().find(|t| !own(t));
+        let given = Body::identity(Inst::Load(q));
+        let query = Program {
+            segment: spec.head_dim,
+            ..self.program(
+                made.map_or(&given, |t| &t.body),
+                &places,
+                Source::None,
+                spec.head_dim,
+            )
+        };
+        let tails = kernel.tails.iter();
+        let unit = UnitConfig {
+            parts: vec![0],
+            tails: tails
+                .map(|t| store(t, Source::Given, &mut scalars))
+                .collect(),
+            arg: 0,
+        };
+        let mut config = RowAttentionConfig {
+            team: Team {
+                units: 128.min(self.target.max_units),
+                plane: self.target.plane_size,
+            },
+            shape: self.shape(kernel, spec)?,
+            query,
+            stores,
+            splits: scalars.push(0),
+            unit,
+        };
+        let large = |c: &RowAttentionConfig| {
+            c.shared_bytes() > self.target.shared_bytes || c.registers() > MOST_REGISTERS
+        };
+        share(&mut config, |c| &mut c.shape, large);
+        self.fits(kernel, config.shared_bytes())?;
+        let grid = Grid::RowAttention {
+            y: config.shape.cubes(),
+        };
+        let splits = config.splits;
+        let mut made = template(kernel, Kind::RowAttention(config), grid, scalars, None);
+        made.splits = Some(splits);
+        Ok(made)
+    }
+
+    /// Attention of tiles of rows.
+    pub(super) fn tile_attention(
+        &self,
+        kernel: &Kernel,
+        q: u16,
+        spec: &AttentionSpec,
+    ) -> Result<Template> {
+        self.tiles(kernel, q, spec, ATTENTION_ROWS)
+    }
+
+    fn tiles(&self, kernel: &Kernel, q: u16, spec: &AttentionSpec, rows: u32) -> Result<Template> {
         let mut scalars = Scalars::default();
         let (word, _) = self.activation(kernel, q)?;
         let arg = scalars.push(word);
@@ -44,17 +113,8 @@ impl Lowering<'_> {
             .collect();
         let mut config = AttentionConfig {
             units: 128.min(self.target.max_units),
-            rows: if decode { 1 } else { ATTENTION_ROWS },
-            heads: spec.heads,
-            kv_heads: spec.kv_heads,
-            head_dim: spec.head_dim,
-            value_dim: spec.value_dim(),
-            of_keys: matches!(spec.values, AttentionValues::OfKeys(_)),
-            shares: 1,
-            scale: F32::new(spec.scale),
-            window: spec.window,
-            softcap: spec.softcap.map(F32::new),
-            kv: self.kv,
+            rows,
+            shape: self.shape(kernel, spec)?,
             arg,
             unit: UnitConfig {
                 parts: vec![0],
@@ -68,20 +128,10 @@ impl Lowering<'_> {
         while config.rows > 1 && large(&config) {
             config.rows /= 2;
         }
-        let group = spec.heads / spec.kv_heads;
-        while config.shares < group && large(&config) {
-            let next = (config.shares + 1..=group).find(|s| group.is_multiple_of(*s));
-            config.shares = next.unwrap_or(group);
-        }
-        if config.shared_bytes() > self.target.shared_bytes {
-            let (needs, has) = (config.shared_bytes(), self.target.shared_bytes);
-            return Err(self.refuse(
-                kernel,
-                format!("needs {needs} bytes of shared memory; there are {has}"),
-            ));
-        }
+        share(&mut config, |c| &mut c.shape, large);
+        self.fits(kernel, config.shared_bytes())?;
         let grid = Grid::Attention {
-            y: spec.kv_heads * config.shares,
+            y: config.shape.cubes(),
         };
         Ok(template(
             kernel,
@@ -90,5 +140,54 @@ impl Lowering<'_> {
             scalars,
             None,
         ))
+    }
+
+    fn shape(&self, kernel: &Kernel, spec: &AttentionSpec) -> Result<AttentionShape> {
+        let odd = spec.head_dim % 2 == 1 || spec.value_dim() % 2 == 1;
+        if odd || !spec.heads.is_multiple_of(spec.kv_heads) {
+            return Err(self.refuse(
+                kernel,
+                "head widths must be even, heads a multiple of key/value heads",
+            ));
+        }
+        Ok(AttentionShape {
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            head_dim: spec.head_dim,
+            value_dim: spec.value_dim(),
+            of_keys: matches!(spec.values, AttentionValues::OfKeys(_)),
+            shares: 1,
+            scale: F32::new(spec.scale),
+            window: spec.window,
+            softcap: spec.softcap.map(F32::new),
+            kv: self.kv,
+        })
+    }
+
+    fn fits(&self, kernel: &Kernel, needs: u32) -> Result<()> {
+        let has = self.target.shared_bytes;
+        if needs > has {
+            let reason = format!("needs {needs} bytes of shared memory; there are {has}");
+            return Err(self.refuse(kernel, reason));
+        }
+        Ok(())
+    }
+}
+
+/// Shares the heads of a key/value head among as many cubes as it takes until none is too `large`.
+fn share<C>(
+    config: &mut C,
+    shape: impl Fn(&mut C) -> &mut AttentionShape,
+    large: impl Fn(&C) -> bool,
+) {
+    let AttentionShape {
+        heads, kv_heads, ..
+    } = *shape(config);
+    let group = heads / kv_heads;
+    for shares in (1..=group).filter(|s| group.is_multiple_of(*s)) {
+        shape(config).shares = shares;
+        if !large(config) {
+            break;
+        }
     }
 }

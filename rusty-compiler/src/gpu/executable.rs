@@ -3,11 +3,13 @@
 mod recording;
 
 use super::adapters::Pool;
+use super::attention::SPLIT_CUBES;
 use super::kernels::page_words::PageWords;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
 use super::prepare::{
-    arena_bytes, caches, compile, page_bytes, page_format, page_words, tile_rows, vector_weights,
+    arena_bytes, caches, compile, page_bytes, page_format, page_words, split_room, tile_rows,
+    vector_weights,
 };
 use super::stage::Stage;
 use super::text::KernelSpec;
@@ -52,6 +54,11 @@ pub struct GpuExecutable {
     weight_bytes: u64,
     /// Query rows of an attention tile.
     tile_rows: u32,
+    /// Rows whose keys may be split, and words of the arena for what splits leave.
+    split_rows: u32,
+    split_words: u32,
+    /// How many splits of a row's heads are done; zero between launches.
+    counters: DeviceBuffer,
 }
 
 impl GpuExecutable {
@@ -95,10 +102,18 @@ impl GpuExecutable {
             .collect::<Result<Vec<_>>>()?;
         let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(1)));
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
+        let (split_words, split_rows) = split_room(&stages);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
         Ok(Self {
             vectors,
-            arena: device.alloc(arena_bytes(&plan, ranks), Owner::Arena, "arena")?,
+            arena: device.alloc(
+                arena_bytes(&plan, split_words, ranks),
+                Owner::Arena,
+                "arena",
+            )?,
+            counters: other(u64::from(SPLIT_CUBES) * 4, "splits done")?,
+            split_rows,
+            split_words,
             step: other(FIRST_STEP_WORDS * 4, "step operands")?,
             picks: other(u64::from(rows) * 4, "chosen tokens")?,
             dummies: [
@@ -197,9 +212,8 @@ impl GpuExecutable {
         if rank > self.ranks {
             self.recordings.clear();
             let ranks = rank.next_power_of_two();
-            self.arena =
-                self.device
-                    .alloc(arena_bytes(&self.plan, ranks), Owner::Arena, "arena")?;
+            let bytes = arena_bytes(&self.plan, self.split_words, ranks);
+            self.arena = self.device.alloc(bytes, Owner::Arena, "arena")?;
             self.ranks = ranks;
         }
         Ok(())
@@ -238,7 +252,8 @@ impl Executable for GpuExecutable {
             virtual_tokens: &|slot| data(slot).map_or(0, SlotData::virtual_tokens),
         })?;
         let embedding = |slot| data(slot).and_then(|d| d.embedding.as_deref());
-        let encoded = encode(step, &self.plan, self.tile_rows, embedding);
+        let rows = (self.tile_rows, self.split_rows);
+        let encoded = encode(step, &self.plan, rows, embedding);
         self.upload(&encoded.words)?;
         let recording = self.recording(encoded.shape)?;
         self.device.submit(&recording)?;

@@ -58,12 +58,12 @@ impl Lowering<'_> {
                     }
                 }
                 (Anchor::Attention { q, spec }, "attention_flash") => {
-                    for decode in [true, false] {
-                        let launches = vec![self.attention(kernel, *q, spec, decode)?];
-                        stage
-                            .plain
-                            .push((variant.rows, When::Decode(decode), launches));
-                    }
+                    let decode = vec![self.row_attention(kernel, *q, spec)?];
+                    stage.plain.push((variant.rows, When::Decode(true), decode));
+                    let heads = (!kernel.heads.is_empty()).then(|| self.heads(kernel));
+                    let tiles = self.tile_attention(kernel, *q, spec)?;
+                    let tiles = heads.into_iter().chain([tiles]).collect();
+                    stage.plain.push((variant.rows, When::Decode(false), tiles));
                 }
                 (Anchor::Route { x, bias, spec }, "route") => {
                     let launches = vec![self.route(kernel, *x, *bias, spec)?];
@@ -86,7 +86,11 @@ impl Lowering<'_> {
                     "rows_plane" | "rows_shared",
                 ) => {
                     let launches = self.rows(kernel, plane, false, store)?;
-                    stage.plain.push((variant.rows, When::Always, launches));
+                    let when = match self.plan.is_for_hidden(kernel) {
+                        true => When::Hidden,
+                        false => When::Always,
+                    };
+                    stage.plain.push((variant.rows, when, launches));
                     if self.adapters && matches!(kernel.anchor, Anchor::Gather { .. }) {
                         let launches = self.rows(kernel, plane, true, store)?;
                         stage.adapted.push((variant.rows, When::Always, launches));
@@ -121,7 +125,8 @@ impl Lowering<'_> {
 
     /// The one layer whose pages a kernel touches.
     fn layer(&self, kernel: &Kernel) -> Result<Option<u32>> {
-        let stored = kernel.tails.iter().filter_map(|t| match t.sink {
+        let tails = kernel.heads.iter().chain(&kernel.tails);
+        let stored = tails.filter_map(|t| match t.sink {
             Sink::Key { layer } | Sink::Val { layer } => Some(layer),
             Sink::Value(_) => None,
         });
@@ -227,7 +232,13 @@ impl Lowering<'_> {
                 }
                 _ => Origin::Map,
             };
-            return Ok(vec![self.rows_launch(kernel, plane, origin, scalars, None)]);
+            return Ok(vec![self.rows_launch(
+                (kernel, &kernel.tails),
+                plane,
+                origin,
+                scalars,
+                None,
+            )]);
         };
         let decl = &self.plan.weights[table.index()];
         let mut launches = Vec::new();
@@ -244,14 +255,27 @@ impl Lowering<'_> {
                 arg,
                 changed,
             };
-            launches.push(self.rows_launch(kernel, plane, origin, scalars, Some(chunk.buffer)));
+            launches.push(self.rows_launch(
+                (kernel, &kernel.tails),
+                plane,
+                origin,
+                scalars,
+                Some(chunk.buffer),
+            ));
         }
         Ok(launches)
     }
 
+    /// The launch that makes attention's heads for all rows.
+    fn heads(&self, kernel: &Kernel) -> Template {
+        let plane = self.target.plane_size;
+        let scalars = Scalars::default();
+        self.rows_launch((kernel, &kernel.heads), plane, Origin::Map, scalars, None)
+    }
+
     fn rows_launch(
         &self,
-        kernel: &Kernel,
+        (kernel, tails): (&Kernel, &[Tail]),
         plane: u32,
         origin: Origin,
         mut scalars: Scalars,
@@ -259,8 +283,7 @@ impl Lowering<'_> {
     ) -> Template {
         let places = self.places(kernel, &mut scalars);
         let source = RowsConfig::source(origin);
-        let tails: Vec<Store> = kernel
-            .tails
+        let tails: Vec<Store> = tails
             .iter()
             .map(|t| self.store(t, &places, source, &mut scalars))
             .collect();

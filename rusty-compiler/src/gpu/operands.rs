@@ -18,12 +18,16 @@ pub(super) struct Shape {
     pub selected: u32,
     /// Attention tiles, likewise.
     pub tiles: u32,
-    /// Whether every tile is one row.
+    /// Whether every row is of another sequence.
     pub decode: bool,
+    /// Among how many cubes a row's keys are split.
+    pub splits: u32,
     /// Whether a row names an adapter.
     pub adapted: bool,
     /// Whether a row wants its most likely token.
     pub argmax: bool,
+    /// Whether a row wants its hidden state.
+    pub hidden: bool,
 }
 
 /// A step ready for upload.
@@ -32,25 +36,33 @@ pub(super) struct Encoded {
     pub shape: Shape,
 }
 
-/// Encodes a checked step; `embedding` is what a slot does to embeddings.
+/// Keys for which a cube of their own is worth its launch.
+const SPLIT_KEYS: u32 = 128;
+/// Splits of a row's keys: the last cube adds them up one by one.
+const MOST_SPLITS: u32 = 32;
+
+/// Encodes a checked step. Attention takes up to `tile_rows` rows of a sequence at once, or splits the keys of
+/// single rows where a step has up to `split_rows` of them; `embedding` is what a slot does to embeddings.
 pub(super) fn encode<'a>(
     step: &Step<'_>,
     plan: &Plan,
-    tile_rows: u32,
+    (tile_rows, split_rows): (u32, u32),
     embedding: impl Fn(SlotId) -> Option<&'a EmbeddingDelta>,
 ) -> Encoded {
     let ropes = &plan.ropes;
     let rows = step.rows();
     let selected = step.selected();
     let tiles = tiles(step, tile_rows);
-    let decode = tiles.iter().all(|(_, n)| *n == 1);
+    let decode = all_apart(step);
     let shape = Shape {
         rows: bucket(rows as u32),
         selected: bucket(selected.len() as u32),
         tiles: bucket(tiles.len() as u32),
         decode,
+        splits: splits(step, bucket(tiles.len() as u32), split_rows),
         adapted: step.slots.iter().any(|s| *s != crate::SlotId::BASE),
         argmax: step.wants.contains(&crate::Want::ArgMax),
+        hidden: step.wants.contains(&crate::Want::Hidden),
     };
     let mut words = vec![0; header::ROPES + ropes.len()];
     words[header::ROWS] = rows as u32;
@@ -81,6 +93,22 @@ pub(super) fn encode<'a>(
         rotary(step, rope, &mut words);
     }
     Encoded { words, shape }
+}
+
+/// Whether no row sees another's keys.
+fn all_apart(step: &Step<'_>) -> bool {
+    let mut seen = vec![false; step.sequences.len()];
+    let first = |s: &u32| !std::mem::replace(&mut seen[*s as usize], true);
+    step.sequence_of.iter().all(first)
+}
+
+/// Among how many cubes the keys of each row are split: by the longest, as far as there is room. A power of two, so
+/// that few recordings serve a growing text.
+fn splits(step: &Step<'_>, rows: u32, split_rows: u32) -> u32 {
+    let longest = step.positions.iter().max().map_or(0, |p| p + 1);
+    let wanted = longest.div_ceil(SPLIT_KEYS).next_power_of_two();
+    let room = (split_rows / rows.max(1)).max(1);
+    wanted.min(1 << room.ilog2()).min(MOST_SPLITS)
 }
 
 fn section(words: &mut Vec<u32>, at: usize, values: impl Iterator<Item = u32>) {

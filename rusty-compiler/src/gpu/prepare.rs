@@ -1,6 +1,6 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
-use super::attention::ATTENTION_ROWS;
+use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
 use super::kernels::page_words::PageWords;
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
@@ -47,15 +47,25 @@ pub(super) fn compile(
     Ok(made)
 }
 
-/// Bytes of the plan's arena and, behind it, of adapters' intermediate: `ranks` per row and part.
-pub(super) fn arena_bytes(plan: &Plan, ranks: u32) -> u64 {
+/// Byte of the arena, behind what the plan has placed, where splits of attention leave their results.
+pub(super) fn splits_at(plan: &Plan) -> u64 {
+    plan.arena_bytes.next_multiple_of(256)
+}
+
+/// Byte of the arena, behind those, where adapters' intermediate lies.
+pub(super) fn shrunk_at(plan: &Plan, split_words: u32) -> u64 {
+    splits_at(plan) + (u64::from(split_words) * 4).next_multiple_of(256)
+}
+
+/// Bytes of the whole arena; adapters' intermediate has `ranks` per row and part.
+pub(super) fn arena_bytes(plan: &Plan, split_words: u32, ranks: u32) -> u64 {
     let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
     let parts = plan.kernels.iter().map(|k| match &k.anchor {
         crate::plan::Anchor::Contract { parts, .. } => parts.len() as u64,
         _ => 0,
     });
     let shrunk = u64::from(rows) * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
-    (plan.arena_bytes.next_multiple_of(256) + shrunk).max(256)
+    (shrunk_at(plan, split_words) + shrunk).max(256)
 }
 
 /// Bytes of a page of a layer.
@@ -135,6 +145,23 @@ pub(super) fn caches(
             Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
         })
         .collect()
+}
+
+/// Words that splits of attention take at most, and the single rows whose keys may be split.
+pub(super) fn split_room(stages: &[Stage]) -> (u32, u32) {
+    let templates = stages.iter().flat_map(|s| &s.plain).flat_map(|p| &p.2);
+    let configs = templates.filter_map(|t| match &t.spec.kind {
+        Kind::RowAttention(config) => Some(config),
+        _ => None,
+    });
+    let room = configs.map(|c| {
+        (
+            SPLIT_CUBES * c.partial_words(),
+            SPLIT_CUBES / c.shape.cubes(),
+        )
+    });
+    room.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+        .unwrap_or((0, 0))
 }
 
 /// Query rows that every prefill attention kernel of a plan takes at once: many query heads per key/value head, or

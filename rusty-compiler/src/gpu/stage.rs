@@ -23,11 +23,14 @@ pub(super) enum Grid {
     Experts { tiles: u32, experts: u32 },
     /// One per attention tile, by `y`.
     Attention { y: u32 },
+    /// One per row, by `y`, by split of its keys.
+    RowAttention { y: u32 },
 }
 
 impl Grid {
-    /// Groups of a launch over `rows` rows and `tiles` attention tiles, at most `max` in each dimension.
-    pub fn groups(self, rows: u32, tiles: u32, max: [u32; 3]) -> [u32; 3] {
+    /// Groups of a launch over `rows` rows and `tiles` attention tiles, `splits` of each where they are single rows; at
+    /// most `max` in each dimension.
+    pub fn groups(self, rows: u32, (tiles, splits): (u32, u32), max: [u32; 3]) -> [u32; 3] {
         let spread = |count: u32| {
             let x = count.min(max[0].min(1 << 15));
             [x, count.div_ceil(x)]
@@ -48,6 +51,7 @@ impl Grid {
             }
             Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
             Grid::Attention { y } => [tiles, y, 1],
+            Grid::RowAttention { y } => [tiles, y, splits],
         }
     }
 }
@@ -60,6 +64,8 @@ pub(super) struct Template {
     pub scalars: Vec<u32>,
     /// The first of two scalars that say where adapters' intermediate lies and how many ranks it has.
     pub shrunk: Option<usize>,
+    /// The scalar that says where splits of attention leave their results.
+    pub splits: Option<usize>,
     pub weights: Option<DeviceBuffer>,
     pub label: String,
 }
@@ -69,10 +75,12 @@ pub(super) struct Template {
 pub(super) enum When {
     /// Always.
     Always,
-    /// In steps whose tiles are all single rows, or in others.
+    /// In steps whose rows are all of different sequences, or in others.
     Decode(bool),
     /// Where a row wants its most likely token.
     ArgMax,
+    /// Where a row wants its hidden state.
+    Hidden,
 }
 
 /// A plan kernel ready to be recorded.
@@ -115,6 +123,7 @@ pub(super) fn template(
         grid,
         scalars: scalars.0,
         shrunk: None,
+        splits: None,
         weights,
         label: kernel.name.clone(),
     }

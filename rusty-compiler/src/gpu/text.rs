@@ -12,6 +12,7 @@ use super::kernels::env::BINDINGS;
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::route::{self, RouteConfig};
+use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::{gemm, gemv, tile};
 use crate::{Error, Result};
@@ -41,8 +42,10 @@ pub enum Kind {
     Gemm(ContractConfig),
     /// Adapters' first factor.
     Shrink(ShrinkConfig),
-    /// Attention.
+    /// Attention of tiles of rows.
     Attention(AttentionConfig),
+    /// Attention of single rows.
+    RowAttention(RowAttentionConfig),
     /// Argmax.
     Choose(ChooseConfig),
     /// The choice of experts.
@@ -73,6 +76,7 @@ impl KernelSpec {
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
+            Kind::RowAttention(c) => c.team.units,
             Kind::Choose(c) => c.units,
             Kind::Route(_) => ROUTE_UNITS,
             Kind::Experts(c) => c.team.units,
@@ -87,6 +91,7 @@ impl KernelSpec {
             Kind::Gemm(_) => "gemm",
             Kind::Shrink(_) => "shrink",
             Kind::Attention(_) => "attention",
+            Kind::RowAttention(_) => "row_attention",
             Kind::Choose(_) => "choose",
             Kind::Route(_) => "route",
             Kind::Experts(_) => "experts",
@@ -169,6 +174,7 @@ impl KernelSpec {
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
             Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
+            Kind::RowAttention(c) => define!(row_attention::row_attention::RowAttention, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
             Kind::Route(c) => define!(route::route::Route, c),
             Kind::Experts(c) => define!(experts::experts::Experts, c),

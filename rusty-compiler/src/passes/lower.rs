@@ -352,6 +352,7 @@ fn kernel(name: String, anchor: Anchor, rows: Dim, operands: Vec<Operand>, tail:
         rows,
         operands,
         prologue: Body::default(),
+        heads: vec![],
         tails: vec![tail],
         variants: vec![],
         scratch: None,

@@ -47,10 +47,14 @@ pub(super) fn run(mut plan: Plan) -> Plan {
 fn live_ranges(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     let mut ranges: Vec<Option<(usize, usize)>> = vec![None; plan.values.len()];
     for (at, kernel) in plan.kernels.iter().enumerate() {
-        let stored = kernel.tails.iter().filter_map(|t| match t.sink {
-            Sink::Value(v) => Some(v),
-            Sink::Key { .. } | Sink::Val { .. } => None,
-        });
+        let stored = kernel
+            .heads
+            .iter()
+            .chain(&kernel.tails)
+            .filter_map(|t| match t.sink {
+                Sink::Value(v) => Some(v),
+                Sink::Key { .. } | Sink::Val { .. } => None,
+            });
         let read = kernel.operands.iter().filter_map(|o| match o {
             Operand::Value(v) => Some(*v),
             _ => None,

@@ -3,7 +3,9 @@
 //! Every pass is pure on its input and named; the verifier runs after each. Passes follow op classes and
 //! data flow, never a model's name.
 
+mod fuse_heads;
 mod fuse_prologues;
+mod fuse_selection;
 mod fuse_tails;
 mod lower;
 mod memory;
@@ -47,6 +49,8 @@ pub fn compile_observed(
     plan = step("fuse-prologues", fuse_prologues::run(plan))?;
     // Maps last: what is still a map after both fusions has no better home.
     plan = step("merge-maps", merge_maps::run(plan))?;
+    plan = step("fuse-heads", fuse_heads::run(plan, target))?;
+    plan = step("fuse-selection", fuse_selection::run(plan, target))?;
     plan = step("select", select::run(plan, target)?)?;
     step("plan-memory", memory::run(plan))
 }

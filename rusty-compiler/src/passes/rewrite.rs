@@ -54,6 +54,7 @@ pub(super) fn rename(
         Inst::Result(i) => Inst::Result(i),
         Inst::Load(o) => Inst::Load(operand(o)),
         Inst::Lane(o) => Inst::Lane(operand(o)),
+        Inst::Chosen(o) => Inst::Chosen(operand(o)),
         Inst::Part {
             from,
             group,
@@ -149,9 +150,8 @@ fn splice(insts: &mut Vec<Inst>, body: &Body) -> Reg {
 pub(super) fn compact_operands(kernel: &mut Kernel) {
     let old = std::mem::take(&mut kernel.operands);
     let mut operands = Vec::new();
-    for body in
-        std::iter::once(&mut kernel.prologue).chain(kernel.tails.iter_mut().map(|t| &mut t.body))
-    {
+    let tails = kernel.heads.iter_mut().chain(&mut kernel.tails);
+    for body in std::iter::once(&mut kernel.prologue).chain(tails.map(|t| &mut t.body)) {
         *body = moved(body, &old, &mut operands, 0);
     }
     match &mut kernel.anchor {

@@ -40,6 +40,8 @@ pub enum Inst {
     Load(u16),
     /// Lane of a vector operand.
     Lane(u16),
+    /// Lane of an activation operand over `T`, in a kernel over `L`: of the row that wants an output.
+    Chosen(u16),
     /// Some lanes of each group of an activation operand: lane `l` is lane `l / count * group + first + l % count`.
     Part {
         /// Operand number.
@@ -119,6 +121,17 @@ impl Body {
             Inst::Part { from, .. } => *from == operand,
             Inst::Join { from, .. } => from.contains(&operand),
             _ => false,
+        })
+    }
+
+    /// Whether each group of `lanes` lanes is made of the same lanes of what is read: norms are over whole groups, rotations
+    /// inside them.
+    pub fn stays_in_groups(&self, lanes: u32) -> bool {
+        self.insts.iter().all(|i| match i {
+            Inst::RmsNorm { group, .. } => *group == lanes,
+            Inst::Rope { head_dim, .. } => *head_dim == lanes,
+            Inst::Part { .. } | Inst::Join { .. } => false,
+            _ => true,
         })
     }
 

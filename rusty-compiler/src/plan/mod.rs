@@ -178,7 +178,7 @@ pub struct Variant {
     pub rows: (u32, u32),
     /// Name of the implementation, from the target's rule table.
     pub name: &'static str,
-    /// Launches.
+    /// Launches; one more for attention that makes its heads in a step whose rows see each other's keys.
     pub dispatches: u32,
 }
 
@@ -195,6 +195,9 @@ pub struct Kernel {
     pub operands: Vec<Operand>,
     /// Makes a contraction's input row; empty for other anchors.
     pub prologue: Body,
+    /// What attention makes of a row before it attends, each head for itself: its queries, which nobody else reads, keys
+    /// and values. Where rows of a step see each other's keys, a launch of its own makes them for all rows first.
+    pub heads: Vec<Tail>,
     /// What happens to the results.
     pub tails: Vec<Tail>,
     /// Implementations by rows, ascending and without gaps.
@@ -241,6 +244,13 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether a kernel makes nothing but hidden rows for callers: it is launched where a row wants them.
+    pub fn is_for_hidden(&self, kernel: &Kernel) -> bool {
+        let read = Operand::Value(self.hidden);
+        let stores = |t: &Tail| t.sink == Sink::Value(self.hidden);
+        kernel.tails.iter().all(stores) && !self.kernels.iter().any(|k| k.operands.contains(&read))
+    }
+
     /// A value by id.
     pub fn value(&self, id: PlanValueId) -> &PlanValue {
         &self.values[id.index()]

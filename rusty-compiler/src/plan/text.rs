@@ -33,7 +33,9 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
     } else if let Some(source @ Inst::Load(_)) = kernel.prologue.as_identity() {
         writeln!(f, "    from {}", leaf(plan, kernel, source))?;
     }
-    for tail in &kernel.tails {
+    for (tail, made) in
+        (kernel.heads.iter().map(|t| (t, "first "))).chain(kernel.tails.iter().map(|t| (t, "")))
+    {
         let sink = match tail.sink {
             Sink::Value(v) => format!("{} @{:#x}", plan.value(v).name, plan.value(v).offset),
             Sink::Key { layer } => format!("keys[{layer}]"),
@@ -44,7 +46,7 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
         } else {
             body(plan, kernel, &tail.body)
         };
-        writeln!(f, "    {sink} [{}] = {program}", tail.width)?;
+        writeln!(f, "    {made}{sink} [{}] = {program}", tail.width)?;
     }
     for v in &kernel.variants {
         writeln!(
@@ -137,6 +139,7 @@ fn leaf(plan: &Plan, kernel: &Kernel, inst: Inst) -> String {
     match inst {
         Inst::Result(i) => format!("r{i}"),
         Inst::Load(o) | Inst::Lane(o) => operand(o),
+        Inst::Chosen(o) => format!("chosen {}", operand(o)),
         other => format!("{other:?}"),
     }
 }
@@ -153,7 +156,9 @@ fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
         };
         let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
         let text = match *inst {
-            Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) => leaf(plan, kernel, *inst),
+            Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) | Inst::Chosen(_) => {
+                leaf(plan, kernel, *inst)
+            }
             Inst::Part {
                 from,
                 group,

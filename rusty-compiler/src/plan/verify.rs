@@ -1,15 +1,16 @@
 //! The invariants of a plan. They hold after every pass; back ends rely on them and need not check.
 //!
 //! 1. Every activation is stored by exactly one tail, before any kernel reads it, or is one kernel's scratch; a
-//!    kernel reads none of its own stores.
+//!    kernel reads none of its own stores but the queries that attention makes.
 //! 2. Registers are defined before use; operand, part and result numbers are in range and of the right kind.
 //! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
 //!    prologue's lanes equal its contraction's `k`.
 //! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
 //!    the whole row, and no rotation.
 //! 5. A layer's keys and values are stored before its attention.
-//! 6. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
-//! 7. Once variants are chosen they cover 1..=max rows in order, without gaps.
+//! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes.
+//! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
+//! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_graph::{AttentionValues, KvLayer, WeightId};
@@ -42,6 +43,14 @@ pub fn verify(plan: &Plan) -> Result<(), Violation> {
     Ok(())
 }
 
+/// What a body is to its kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Prologue,
+    Heads,
+    Tail,
+}
+
 struct State<'a> {
     plan: &'a Plan,
     stored: Vec<bool>,
@@ -51,6 +60,7 @@ struct State<'a> {
 
 impl State<'_> {
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), String> {
+        self.heads(kernel)?;
         for operand in &kernel.operands {
             if let Operand::Value(v) = operand
                 && !self.stored.get(v.index()).copied().unwrap_or(false)
@@ -68,7 +78,7 @@ impl State<'_> {
             if reductions.count() > 1 {
                 return Err("prologue has more than one reduction".into());
             }
-            self.body(kernel, &kernel.prologue, k, true)?;
+            self.body(kernel, &kernel.prologue, k, Role::Prologue)?;
         } else if !kernel.prologue.insts.is_empty() {
             return Err("only a contraction has a prologue".into());
         }
@@ -77,7 +87,7 @@ impl State<'_> {
         }
         for tail in &kernel.tails {
             if !matches!(kernel.anchor, Anchor::ArgMax { .. } | Anchor::Route { .. }) {
-                self.body(kernel, &tail.body, tail.width, false)?;
+                self.body(kernel, &tail.body, tail.width, Role::Tail)?;
             }
             self.sink(kernel, tail.width, tail.sink)?;
         }
@@ -145,7 +155,34 @@ impl State<'_> {
         }
     }
 
-    fn body(&self, kernel: &Kernel, body: &Body, width: u32, prologue: bool) -> Result<(), String> {
+    /// What attention makes first.
+    fn heads(&mut self, kernel: &Kernel) -> Result<(), String> {
+        let Anchor::Attention { q, spec } = kernel.anchor else {
+            let none = kernel.heads.is_empty();
+            return none
+                .then_some(())
+                .ok_or("only attention makes heads".into());
+        };
+        for tail in &kernel.heads {
+            let (lanes, fits) = match tail.sink {
+                Sink::Value(v) => {
+                    let queries = kernel.operands.get(q as usize) == Some(&Operand::Value(v));
+                    (spec.head_dim, queries)
+                }
+                Sink::Key { layer } => (spec.head_dim, layer == spec.layer),
+                Sink::Val { layer } => (spec.value_dim(), layer == spec.layer),
+            };
+            if !fits || !tail.body.stays_in_groups(lanes) {
+                return Err("makes what is not of its heads".into());
+            }
+            self.body(kernel, &tail.body, tail.width, Role::Heads)?;
+            self.sink(kernel, tail.width, tail.sink)?;
+        }
+        Ok(())
+    }
+
+    fn body(&self, kernel: &Kernel, body: &Body, width: u32, role: Role) -> Result<(), String> {
+        let prologue = role == Role::Prologue;
         if body.insts.is_empty() {
             return Err("empty body".into());
         }
@@ -153,7 +190,7 @@ impl State<'_> {
             kernel.anchor,
             Anchor::Contract { .. } | Anchor::Attention { .. } | Anchor::Experts { .. }
         );
-        if tile && !prologue && !body.is_elementwise() {
+        if tile && role == Role::Tail && !body.is_elementwise() {
             return Err("a tail behind a tile must be elementwise".into());
         }
         for (at, inst) in body.insts.iter().enumerate() {
@@ -166,6 +203,13 @@ impl State<'_> {
                 Inst::Result(i) if prologue => return Err(format!("prologue reads result {i}")),
                 Inst::Result(i) => self.result(kernel, i, width)?,
                 Inst::Load(o) | Inst::Lane(o) => self.operand(kernel, inst, o, width)?,
+                Inst::Chosen(o) => {
+                    self.operand(kernel, inst, o, width)?;
+                    let of = |o: &Operand| matches!(o, Operand::Value(v) if self.plan.value(*v).rows != kernel.rows);
+                    if !kernel.operands.get(o as usize).is_some_and(of) {
+                        return Err(format!("{inst:?} names a value of the kernel's own rows"));
+                    }
+                }
                 Inst::Part {
                     from,
                     group,
@@ -257,7 +301,8 @@ impl State<'_> {
     ) -> Result<(), String> {
         let kind = matches!(
             (inst, kernel.operands.get(operand as usize)),
-            (Inst::Load(_), Some(Operand::Value(_))) | (Inst::Lane(_), Some(Operand::Vector(_)))
+            (Inst::Load(_) | Inst::Chosen(_), Some(Operand::Value(_)))
+                | (Inst::Lane(_), Some(Operand::Vector(_)))
         );
         if !kind {
             return Err(format!("{inst:?} names an operand of another kind"));

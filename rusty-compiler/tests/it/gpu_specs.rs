@@ -1,6 +1,6 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
-use rusty_compiler::gpu::kernels::attention::AttentionConfig;
+use rusty_compiler::gpu::kernels::attention::{AttentionConfig, AttentionShape};
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
@@ -11,6 +11,7 @@ use rusty_compiler::gpu::kernels::grouped::SumConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
+use rusty_compiler::gpu::kernels::row_attention::RowAttentionConfig;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
@@ -172,7 +173,7 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
                 },
                 Store {
                     width: 256,
-                    program: rope,
+                    program: rope.clone(),
                     target: Sink::Page {
                         half: 1,
                         halves: 2,
@@ -183,9 +184,7 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
         }),
         scalars: 3,
     });
-    let attention = AttentionConfig {
-        units: 128,
-        rows: 4,
+    let shape = AttentionShape {
         heads: 4,
         kv_heads: 2,
         head_dim: 64,
@@ -196,6 +195,11 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
         window: Some(17),
         softcap: Some(F32::new(30.0)),
         kv: PageWords::F16,
+    };
+    let attention = AttentionConfig {
+        units: 128,
+        rows: 4,
+        shape,
         arg: 0,
         unit: UnitConfig {
             parts: vec![0],
@@ -207,8 +211,7 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
             }],
         },
     };
-    let latent = AttentionConfig {
-        rows: 1,
+    let of_latents = AttentionShape {
         heads: 16,
         kv_heads: 1,
         head_dim: 576,
@@ -218,9 +221,52 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
         window: None,
         softcap: None,
         kv: PageWords::Bf16,
+        ..shape
+    };
+    let latent = AttentionConfig {
+        rows: 1,
+        shape: of_latents,
         ..attention.clone()
     };
-    for config in [attention, latent] {
+    for (config, query) in [
+        (attention, rope),
+        (
+            latent,
+            given(
+                vec![Inst::Load(0)],
+                vec![Place::Arena {
+                    arg: 0,
+                    width: 9216,
+                }],
+            ),
+        ),
+    ] {
+        if plane > 0 {
+            let store = Store {
+                width: 128,
+                program: query.clone(),
+                target: Sink::Page {
+                    half: 0,
+                    halves: 2,
+                    kv: config.shape.kv,
+                },
+            };
+            out.push(KernelSpec {
+                kind: Kind::RowAttention(RowAttentionConfig {
+                    team,
+                    shape: config.shape,
+                    stores: if config.shape.of_keys {
+                        vec![]
+                    } else {
+                        vec![store]
+                    },
+                    query,
+                    splits: 2,
+                    unit: config.unit.clone(),
+                }),
+                scalars: 3,
+            });
+        }
         out.push(KernelSpec {
             kind: Kind::Attention(config),
             scalars: 2,

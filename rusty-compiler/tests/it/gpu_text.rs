@@ -51,7 +51,8 @@ fn label(spec: &KernelSpec) -> String {
     };
     let of_kind = match &spec.kind {
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
-        Kind::Attention(c) => format!(" {:?}", c.kv),
+        Kind::Attention(c) => format!(" {:?}", c.shape.kv),
+        Kind::RowAttention(c) => format!(" {:?}", c.shape.kv),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) | Kind::Grouped(c) => format!(
             " {}{}",

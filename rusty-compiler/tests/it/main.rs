@@ -2,6 +2,7 @@
 
 mod batching;
 mod caches;
+mod decoding;
 mod experts;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;

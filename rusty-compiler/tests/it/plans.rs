@@ -48,15 +48,22 @@ fn explain_shows_every_pass() {
 }
 
 #[test]
-fn a_layer_is_at_most_seven_dispatches() {
+fn a_layer_is_few_dispatches() {
     for id in ["llama", "mistral", "qwen2", "qwen3"] {
         for target in Target::names() {
             let plan = plan(id, &target);
-            let outside = 4; // embedding, last norm, output head, argmax
-            let per_layer = (plan.dispatches(1) - outside).div_ceil(plan.kv.len() as u32);
-            assert!(
-                per_layer <= 7,
-                "{id} on {target}: {per_layer} dispatches per layer"
+            // Embedding, output head with the last norm, argmax; CPUs, for which a launch costs little, norm apart. Where
+            // planes have no known size, attention makes no heads.
+            let facts = Target::named(&target).expect("target");
+            let (outside, most) = match (facts.is_cpu(), facts.plane_ops) {
+                (true, _) => (4, 6),
+                (false, true) => (3, 5),
+                (false, false) => (3, 6),
+            };
+            assert_eq!(
+                plan.dispatches(1),
+                outside + most * plan.kv.len() as u32,
+                "{id} on {target}"
             );
         }
     }

@@ -3,6 +3,7 @@
 use super::GpuExecutable;
 use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
+use crate::gpu::prepare::{shrunk_at, splits_at};
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
@@ -52,6 +53,7 @@ impl GpuExecutable {
                 When::Always => true,
                 When::Decode(decode) => *decode == shape.decode,
                 When::ArgMax => shape.argmax,
+                When::Hidden => shape.hidden,
             };
             if now && (range.0..=range.1).contains(&rows.min(last)) {
                 for template in templates {
@@ -66,8 +68,11 @@ impl GpuExecutable {
         let stage = &self.stages[at];
         let mut scalars = template.scalars.clone();
         if let Some(first) = template.shrunk {
-            scalars[first] = (self.plan.arena_bytes.next_multiple_of(256) / 4) as u32;
+            scalars[first] = (shrunk_at(&self.plan, self.split_words) / 4) as u32;
             scalars[first + 1] = self.ranks;
+        }
+        if let Some(at) = template.splits {
+            scalars[at] = (splits_at(&self.plan) / 4) as u32;
         }
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
@@ -76,6 +81,7 @@ impl GpuExecutable {
         };
         let pool = match (&self.pools[at], template.shrunk) {
             (Some(pool), Some(_)) => pool.buffer(),
+            _ if template.splits.is_some() => &self.counters,
             _ => &self.dummies[2],
         };
         let buffers = [
@@ -99,9 +105,11 @@ impl GpuExecutable {
             pipeline: pipeline.clone(),
             buffers: buffers.iter().map(|b| b.whole()).collect(),
             info: info(&scalars, lengths),
-            groups: template
-                .grid
-                .groups(rows, shape.tiles, self.device.target().max_groups),
+            groups: template.grid.groups(
+                rows,
+                (shape.tiles, shape.splits),
+                self.device.target().max_groups,
+            ),
             label: template.label.clone(),
         })
     }

@@ -16,15 +16,11 @@ use cubecl::prelude::*;
 /// Keys of a step of the softmax.
 pub const KEYS: u32 = 32;
 /// Below every score, and finite: WGSL has no infinities to rely on.
-const LOWEST: f32 = -1.0e30;
+pub const LOWEST: f32 = -1.0e30;
 
-/// What an attention kernel is specialised for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionConfig {
-    /// Units of a cube.
-    pub units: u32,
-    /// Query rows of a tile.
-    pub rows: u32,
+/// The attention that a kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionShape {
     /// Query heads.
     pub heads: u32,
     /// Key/value heads.
@@ -45,6 +41,39 @@ pub struct AttentionConfig {
     pub softcap: Option<F32>,
     /// Storage.
     pub kv: PageWords,
+}
+
+impl AttentionShape {
+    /// Query heads of a cube.
+    pub fn group(&self) -> u32 {
+        self.heads / self.kv_heads / self.shares
+    }
+
+    /// What a page holds: keys and values, or keys alone.
+    pub fn halves(&self) -> u32 {
+        if self.of_keys { 1 } else { 2 }
+    }
+
+    /// Words of a token's keys, or values.
+    pub fn words(&self) -> u32 {
+        self.kv.token_words(self.kv_heads * self.head_dim)
+    }
+
+    /// Cubes of a tile.
+    pub fn cubes(&self) -> u32 {
+        self.kv_heads * self.shares
+    }
+}
+
+/// What an attention kernel is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionConfig {
+    /// Units of a cube.
+    pub units: u32,
+    /// Query rows of a tile.
+    pub rows: u32,
+    /// The attention.
+    pub shape: AttentionShape,
     /// Scalar: arena word of the queries.
     pub arg: usize,
     /// Tails, over the one result.
@@ -53,7 +82,7 @@ pub struct AttentionConfig {
 
 impl AttentionConfig {
     fn group(&self) -> u32 {
-        self.heads / self.kv_heads / self.shares
+        self.shape.group()
     }
 
     /// Queries of a cube: rows by heads of the group.
@@ -63,21 +92,12 @@ impl AttentionConfig {
 
     /// Pairs of output lanes of a unit.
     fn pairs(&self) -> u32 {
-        (self.queries() * self.value_dim / 2).div_ceil(self.units)
-    }
-
-    /// What a page holds: keys and values, or keys alone.
-    fn halves(&self) -> u32 {
-        if self.of_keys { 1 } else { 2 }
-    }
-
-    fn words(&self) -> u32 {
-        self.kv.token_words(self.kv_heads * self.head_dim)
+        (self.queries() * self.shape.value_dim / 2).div_ceil(self.units)
     }
 
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
-        4 * (self.queries() * (self.head_dim + KEYS + 3) + 2 * KEYS)
+        4 * (self.queries() * (self.shape.head_dim + KEYS + 3) + 2 * KEYS)
     }
 }
 
@@ -102,16 +122,16 @@ pub fn attention(
     }
 }
 
-/// Position of a row.
+/// Position of a row in its sequence.
 #[cube]
-fn position_of(buffers: &Buffers<'_>, row: u32) -> u32 {
+pub fn position_of(buffers: &Buffers<'_>, row: u32) -> u32 {
     buffers.step[(buffers.step[header::POSITIONS] + row) as usize]
 }
 
 #[cube]
 fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: AttentionConfig) {
     let queries = comptime!(config.queries());
-    let dim = comptime!(config.head_dim);
+    let dim = comptime!(config.shape.head_dim);
     let q = Shared::<[f32]>::new_slice(comptime!((queries * dim) as usize));
     let scores = Shared::<[f32]>::new_slice(comptime!((queries * KEYS) as usize));
     // Running maximum, running sum and the factor on what was summed before, per query.
@@ -122,7 +142,7 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
     let mut sums = Array::<f32>::new(comptime!((config.pairs() * 2) as usize));
     let lowest = position_of(buffers, first);
     let end = position_of(buffers, first + rows - 1) + 1;
-    let mut key = match comptime!(config.window) {
+    let mut key = match comptime!(config.shape.window) {
         Some(window) => {
             let start = lowest + 1 - min(window.runtime(), lowest + 1);
             start - start % KEYS
@@ -172,22 +192,22 @@ fn load_queries(
     rows: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let dim = comptime!(config.head_dim);
+    let dim = comptime!(config.shape.head_dim);
     let group = comptime!(config.group());
     let mut at = UNIT_POS;
-    while at < comptime!(config.queries() * config.head_dim) {
+    while at < comptime!(config.queries() * config.shape.head_dim) {
         let query = at / dim;
         let m = query / group;
         let head = CUBE_POS_Y * group + query % group;
         let row = first + min(m, rows - 1);
         let from = buffers.args[comptime!(config.arg)]
-            + row * comptime!(config.heads * config.head_dim)
+            + row * comptime!(config.shape.heads * config.shape.head_dim)
             + head * dim
             + at % dim;
         put(
             q,
             at,
-            buffers.arena[from as usize] * comptime!(config.scale.get()),
+            buffers.arena[from as usize] * comptime!(config.shape.scale.get()),
         );
         at += config.units;
     }
@@ -209,9 +229,10 @@ fn locate(
     end: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let words = comptime!(config.words());
-    let halves = comptime!(config.halves());
-    let head = CUBE_POS_Y / config.shares * comptime!(config.kv.token_words(config.head_dim));
+    let words = comptime!(config.shape.words());
+    let halves = comptime!(config.shape.halves());
+    let head = CUBE_POS_Y / config.shape.shares
+        * comptime!(config.shape.kv.token_words(config.shape.head_dim));
     let mut i = UNIT_POS;
     while i < KEYS {
         let position = min(key + i, end - 1);
@@ -227,7 +248,7 @@ fn locate(
                 buffers.step,
                 pages,
                 position,
-                comptime!(config.halves() - 1).runtime(),
+                comptime!(config.shape.halves() - 1).runtime(),
                 halves,
                 words,
             ) + head,
@@ -238,7 +259,7 @@ fn locate(
 
 /// A pair of lanes of a key or value that starts at word `at`.
 #[cube]
-fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) -> (f32, f32) {
+pub fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) -> (f32, f32) {
     match kv {
         PageWords::F32 => {
             let low = words[(at + pair * 2) as usize];
@@ -269,13 +290,13 @@ fn score(
     key: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let dim = comptime!(config.head_dim);
+    let dim = comptime!(config.shape.head_dim);
     let mut task = UNIT_POS;
     while task < comptime!(config.queries() * KEYS) {
         let query = task / KEYS;
         let own = lowest + min(query / comptime!(config.group()), rows - 1);
         let at = key + task % KEYS;
-        let visible = match comptime!(config.window) {
+        let visible = match comptime!(config.shape.window) {
             Some(window) => at <= own && own - at < window,
             None => at <= own,
         };
@@ -284,11 +305,11 @@ fn score(
             let place = places[((task % KEYS) * 2) as usize];
             let mut sum = 0.0f32;
             for pair in 0..comptime!(dim / 2) {
-                let (low, high) = lanes_of(buffers.words, place, pair, comptime!(config.kv));
+                let (low, high) = lanes_of(buffers.words, place, pair, comptime!(config.shape.kv));
                 let lane = query * dim + pair * 2;
                 sum += low * q[lane as usize] + high * q[(lane + 1) as usize];
             }
-            value = match comptime!(config.softcap) {
+            value = match comptime!(config.shape.softcap) {
                 Some(cap) => comptime!(cap.get()) * safe_tanh(sum / comptime!(cap.get())),
                 None => sum,
             };
@@ -336,7 +357,7 @@ fn gather(
     end: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let half = comptime!(config.value_dim / 2);
+    let half = comptime!(config.shape.value_dim / 2);
     let keys = min(end - key, KEYS.runtime());
     #[unroll]
     for i in 0..comptime!(config.pairs()) {
@@ -348,7 +369,12 @@ fn gather(
         for j in 0..keys {
             let weight = scores[(query * KEYS + j) as usize];
             let place = places[(j * 2 + 1) as usize];
-            let (a, b) = lanes_of(buffers.words, place, task % half, comptime!(config.kv));
+            let (a, b) = lanes_of(
+                buffers.words,
+                place,
+                task % half,
+                comptime!(config.shape.kv),
+            );
             low += weight * a;
             high += weight * b;
         }
@@ -366,9 +392,9 @@ fn store(
     rows: u32,
     #[comptime] config: AttentionConfig,
 ) {
-    let half = comptime!(config.value_dim / 2);
+    let half = comptime!(config.shape.value_dim / 2);
     let group = comptime!(config.group());
-    let end = comptime!(config.heads * config.value_dim).runtime();
+    let end = comptime!(config.shape.heads * config.shape.value_dim).runtime();
     #[unroll]
     for i in 0..comptime!(config.pairs()) {
         let task = UNIT_POS + comptime!(i * config.units);
@@ -379,7 +405,7 @@ fn store(
             products[0] = sums[comptime!(i as usize * 2)] / sum;
             products[1] = sums[comptime!(i as usize * 2 + 1)] / sum;
             let head = CUBE_POS_Y * group + query % group;
-            let lane = head * config.value_dim + (task % half) * 2;
+            let lane = head * config.shape.value_dim + (task % half) * 2;
             finish_pair(
                 buffers,
                 &products,

@@ -150,6 +150,10 @@ fn instruction(
         },
         Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
+        Inst::Chosen(o) => {
+            let chosen = buffers.step[(buffers.step[header::CHOSEN] + row) as usize];
+            load(buffers, chosen, lane, comptime!(program.operand(o)))
+        }
         Inst::Part {
             from,
             group,

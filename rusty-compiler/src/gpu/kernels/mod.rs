@@ -19,6 +19,7 @@ pub mod grouped;
 pub mod page_words;
 pub mod reduce;
 pub mod route;
+pub mod row_attention;
 pub mod rows;
 pub mod scales;
 pub mod sink;

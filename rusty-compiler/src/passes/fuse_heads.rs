@@ -1,0 +1,58 @@
+//! A map that makes the heads of attention (norms, rotations, the write of keys) becomes part of it, so that decoding has
+//! no launch for it. Worth it where launches cost time and a cube has planes: on CPUs nothing changes.
+
+use super::rewrite::{compact_operands, is_output, moved, readers};
+use crate::plan::{Anchor, Kernel, Operand, Plan, Sink};
+use rusty_backend::Target;
+
+/// Folds such maps into the attention behind them.
+pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
+    let mut at = 0;
+    while !target.is_cpu() && target.plane_ops && at < plan.kernels.len() {
+        match map_of(&plan, at) {
+            Some(map) => fold(&mut plan, map, at),
+            None => at += 1,
+        }
+    }
+    plan
+}
+
+/// The map that makes what the attention at `at` waits for, and nothing else.
+fn map_of(plan: &Plan, at: usize) -> Option<usize> {
+    let Anchor::Attention { q, spec } = plan.kernels[at].anchor else {
+        return None;
+    };
+    let Operand::Value(queries) = plan.kernels[at].operands[q as usize] else {
+        return None;
+    };
+    let makes = |k: &Kernel| k.tails.iter().any(|t| t.sink == Sink::Value(queries));
+    let map = plan.kernels[..at].iter().position(makes)?;
+    let kernel = &plan.kernels[map];
+    let of_heads = kernel.tails.iter().all(|t| {
+        let (fits, lanes) = match t.sink {
+            Sink::Value(v) => (v == queries, spec.head_dim),
+            Sink::Key { layer } => (layer == spec.layer, spec.head_dim),
+            Sink::Val { layer } => (layer == spec.layer, spec.value_dim()),
+        };
+        fits && t.body.stays_in_groups(lanes)
+    });
+    let reads_pages = |k: &Kernel| matches!(&k.anchor, Anchor::Attention { spec: other, .. } if other.layer == spec.layer);
+    let fits = kernel.anchor == Anchor::Map
+        && of_heads
+        && readers(plan, queries) == 1
+        && !is_output(plan, queries)
+        && !plan.kernels[map..at].iter().any(reads_pages);
+    fits.then_some(map)
+}
+
+fn fold(plan: &mut Plan, map: usize, at: usize) {
+    let source = plan.kernels.remove(map);
+    let kernel = &mut plan.kernels[at - 1];
+    for mut tail in source.tails {
+        tail.body = moved(&tail.body, &source.operands, &mut kernel.operands, 0);
+        kernel.heads.push(tail);
+    }
+    let own = kernel.name.rsplit('.').next().unwrap_or(&kernel.name);
+    kernel.name = format!("{}>{own}", source.name);
+    compact_operands(kernel);
+}

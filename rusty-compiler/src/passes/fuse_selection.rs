@@ -1,0 +1,73 @@
+//! A contraction over the rows that want an output reads them where they are, norm and all: selecting them first would be one
+//! launch more. The selected rows are made only for callers who want them. On CPUs nothing changes.
+
+use super::rewrite::{compact_operands, intern, moved, producer, readers};
+use crate::plan::{Anchor, Body, Inst, Operand, Plan};
+use rusty_backend::Target;
+
+/// Folds the selection of rows into contractions.
+pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
+    for at in 0..plan.kernels.len() {
+        if !target.is_cpu()
+            && let Some(select) = selection(&plan, at)
+        {
+            fold(&mut plan, select, at);
+        }
+    }
+    plan
+}
+
+fn selection(plan: &Plan, at: usize) -> Option<usize> {
+    let kernel = &plan.kernels[at];
+    let Anchor::Contract { k, .. } = kernel.anchor else {
+        return None;
+    };
+    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else {
+        return None;
+    };
+    let Operand::Value(value) = kernel.operands[input as usize] else {
+        return None;
+    };
+    let select = producer(plan, value)?;
+    let source = &plan.kernels[select];
+    let is_prologue = |body: &Body| {
+        let norms = body
+            .insts
+            .iter()
+            .filter(|i| matches!(i, Inst::RmsNorm { .. }));
+        norms.count() < 2
+            && body.stays_in_groups(k)
+            && !body
+                .insts
+                .iter()
+                .any(|i| matches!(i, Inst::Rope { .. } | Inst::Load(_)))
+    };
+    let fits = matches!(source.anchor, Anchor::SelectRows { .. })
+        && source.tails.len() == 1
+        && is_prologue(&source.tails[0].body)
+        && readers(plan, value) == 1
+        && value == plan.hidden
+        && !kernel
+            .tails
+            .iter()
+            .any(|t| t.body.insts.contains(&Inst::Load(input)));
+    fits.then_some(select)
+}
+
+fn fold(plan: &mut Plan, select: usize, at: usize) {
+    let source = &plan.kernels[select];
+    let Anchor::SelectRows { x } = source.anchor else {
+        return;
+    };
+    let (body, operands) = (source.tails[0].body.clone(), source.operands.clone());
+    let kernel = &mut plan.kernels[at];
+    let chosen = intern(&mut kernel.operands, operands[x as usize]);
+    let mut body = moved(&body, &operands, &mut kernel.operands, 0);
+    for inst in &mut body.insts {
+        if matches!(inst, Inst::Result(_)) {
+            *inst = Inst::Chosen(chosen);
+        }
+    }
+    kernel.prologue = body;
+    compact_operands(kernel);
+}
