@@ -11,7 +11,7 @@ use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
 use crate::plan::{Anchor, Inst, Kernel, Part, Tail};
-use rusty_backend::DeviceBuffer;
+use rusty_backend::{DeviceBuffer, Language};
 use rusty_graph::WeightId;
 
 /// Units of a cube of the matrix-vector kernel.
@@ -109,6 +109,7 @@ impl Lowering<'_> {
             units: Vec::new(),
             adapters: None,
             lanes: lanes(parts),
+            wide: self.target.language == Language::CudaC,
         };
         let tile = if tiled {
             tile::LANES

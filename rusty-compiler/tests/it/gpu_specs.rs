@@ -30,15 +30,15 @@ fn norm_program() -> Program {
                 x: 0,
                 weight: 1,
                 eps: F32::new(1e-6),
-                group: 256,
+                group: 512,
             },
         ],
         places: vec![
-            Place::Arena { arg: 0, width: 256 },
+            Place::Arena { arg: 0, width: 512 },
             Place::Vectors { arg: 1 },
         ],
         source: Source::None,
-        segment: 256,
+        segment: 512,
     }
 }
 
@@ -51,8 +51,9 @@ fn given(insts: Vec<Inst>, places: Vec<Place>) -> Program {
     }
 }
 
-/// One kernel of each kind, format and shape that texts differ by; `plane` is 0 where units have no plane operations.
-pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
+/// One kernel of each kind, format and shape that texts differ by; `plane` is 0 where units have no plane operations,
+/// `wide` says whether words are read as vectors.
+pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
     let team = Team { units: 128, plane };
     let adapters = Adapters {
         parts: 2,
@@ -78,13 +79,13 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
         for a in [None, Some(adapters)] {
             let part = |arg| PartConfig {
                 format,
-                row_bytes: format.row_bytes(256) as u32,
+                row_bytes: format.row_bytes(512) as u32,
                 arg,
             };
             let c = ContractConfig {
                 team,
                 rows: header::ROWS,
-                k: 256,
+                k: 512,
                 prologue: norm_program(),
                 parts: vec![part(2), part(3)],
                 units: vec![UnitConfig {
@@ -106,6 +107,7 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
                 }],
                 adapters: a,
                 lanes: 2,
+                wide,
             };
             out.push(KernelSpec {
                 kind: Kind::Gemv(c.clone()),
@@ -120,7 +122,7 @@ pub(crate) fn specs(plane: u32) -> Vec<KernelSpec> {
     out.push(KernelSpec {
         kind: Kind::Shrink(ShrinkConfig {
             team,
-            k: 256,
+            k: 512,
             prologue: norm_program(),
             adapters,
         }),

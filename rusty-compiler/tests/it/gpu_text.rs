@@ -31,7 +31,7 @@ fn texts(target: &Target) -> Vec<(KernelSpec, KernelText)> {
     } else {
         0
     };
-    specs(plane)
+    specs(plane, target.language == Language::CudaC)
         .into_iter()
         .map(|spec| {
             let text = spec.text(target).expect("text");
@@ -97,7 +97,15 @@ fn shape(text: &KernelText) -> String {
         "threadgroup uint8_t",
         "threadgroup ",
     ]);
-    let wide = count(&["vec4<", "vec2<", "float4", "float2", "uint4", "uint2"]);
+    let wide = count(&[
+        "vec4<",
+        "vec2<",
+        "float4",
+        "float2",
+        "uint4",
+        "uint2",
+        "uint32_t_4 const*",
+    ]);
     format!(
         "bindings {bindings}, shared {}, shared bytes {}, planes {}, barriers {}, wide {}",
         shared > 0,

@@ -53,6 +53,8 @@ pub struct ContractConfig {
     pub adapters: Option<Adapters>,
     /// Lanes that a team of the matrix-vector kernel takes.
     pub lanes: u32,
+    /// Whether the device's language reads words as vectors where they lie so.
+    pub wide: bool,
 }
 
 /// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.

@@ -63,6 +63,61 @@ pub fn decode_run(
     }
 }
 
+/// Decodes the chunks of a unit's run, of plain floats: the first starts at element `first`, each other one `stride` elements
+/// behind the one before. `wide`: eight halves or four single floats lie where one read takes them.
+#[cube]
+pub fn decode_chunks(
+    buffers: &Buffers<'_>,
+    row: u32,
+    first: u32,
+    #[comptime] stride: u32,
+    out: &mut Array<f32>,
+    #[comptime] format: Format,
+    #[comptime] chunk: usize,
+    #[comptime] wide: bool,
+) {
+    let per_word = comptime!(if format == Format::F32 { 1 } else { 2 });
+    let words = comptime!(chunk / per_word);
+    #[unroll]
+    for c in 0..comptime!(RUN / chunk) {
+        let element = first + comptime!(c as u32 * stride);
+        let at = (row >> 2) + element / comptime!(per_word as u32);
+        let mut read = Array::<u32>::new(words);
+        if comptime!(wide && words == 4) {
+            let fours = buffers
+                .weights
+                .as_vectorized()
+                .with_vector_size::<Const<4>>();
+            let four = fours[(at / 4) as usize];
+            #[unroll]
+            for w in 0..4usize {
+                read[w] = four.extract(w);
+            }
+        } else {
+            #[unroll]
+            for w in 0..words {
+                read[w] = buffers.weights[(at + w as u32) as usize];
+            }
+        }
+        #[unroll]
+        for w in 0..words {
+            let word = read[w];
+            let to = comptime!(c * chunk + w * per_word);
+            match format {
+                Format::F32 => out[to] = f32::reinterpret(word),
+                Format::F16 => {
+                    out[to] = f16_value(word & 0xffff);
+                    out[comptime!(to + 1)] = f16_value(word >> 16);
+                }
+                _ => {
+                    out[to] = f32::reinterpret(word << 16);
+                    out[comptime!(to + 1)] = f32::reinterpret(word & 0xffff_0000);
+                }
+            }
+        }
+    }
+}
+
 /// Zero past the row's end: the next row's bits may be infinite.
 #[cube]
 fn keep(value: f32, element: u32, #[comptime] len: u32) -> f32 {

@@ -1,17 +1,24 @@
 //! Contraction for few rows: a team of units (a plane, where the target has them) makes a few lanes of a unit
 //! for one row, striding over the weight rows by runs. Further rows of a small batch are further cubes, which
 //! find the weights in the cache.
+//!
+//! A cube makes its input row once, a segment at a time, in shared memory, where lanes that units read together lie side by
+//! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
+//! its neighbours.
 
 use super::body::evaluate;
-use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
-use super::decode::{RUN, decode_run};
+use super::contract::{ContractConfig, PartConfig, UnitConfig, finish_pair, tile_number};
+use super::decode::{RUN, decode_chunks, decode_run};
 use super::delta::entry_of;
-use super::env::{Buffers, bound};
+use super::env::{Buffers, bound, put};
 use super::rows::norm_factors;
 use cubecl::prelude::*;
+use rusty_loader::Format;
 
 /// Units of a team where the target has no planes.
 pub const SHARED_TEAM: u32 = 32;
+/// Lanes of the input row that a cube holds: more leave room for fewer cubes.
+const SEGMENT: u32 = 2048;
 
 impl ContractConfig {
     /// Units that share lanes.
@@ -25,6 +32,41 @@ impl ContractConfig {
     /// Teams of a cube.
     pub fn teams(&self) -> u32 {
         self.team.units / self.team_units()
+    }
+
+    /// Lanes that a team takes of a weight's row at a time.
+    fn block(&self) -> u32 {
+        self.team_units() * RUN as u32
+    }
+
+    /// Neighbouring lanes of a unit's run. Block formats, and rows that are no whole blocks of a team's, are read by runs.
+    pub fn chunk(&self) -> u32 {
+        let spread = |p: &PartConfig| !matches!(p.format, Format::Blocks(_));
+        if !self.parts.iter().all(spread) || !self.k.is_multiple_of(self.block()) {
+            return RUN as u32;
+        }
+        let halves = self.parts.iter().all(|p| p.format != Format::F32);
+        match self.is_wide() && halves {
+            true => 8,
+            false => 4,
+        }
+    }
+
+    /// Whether chunks are read as vectors of four words.
+    pub fn is_wide(&self) -> bool {
+        self.wide && self.parts.iter().all(|p| p.row_bytes.is_multiple_of(16))
+    }
+
+    /// Words between the lanes of a unit's run in shared memory: one more than there are units, or all would be written to one bank.
+    fn stride(&self) -> u32 {
+        self.team_units() + 1
+    }
+
+    /// Lanes of the input row in shared memory.
+    fn segment(&self) -> u32 {
+        SEGMENT
+            .max(self.block())
+            .min(self.k.next_multiple_of(self.block()))
     }
 
     /// Lanes of a cube.
@@ -106,7 +148,6 @@ fn accumulate(
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let results = Sequence::<f32>::new();
     let factors = norm_factors(
         buffers,
         0u32,
@@ -117,38 +158,86 @@ fn accumulate(
     );
     let team = comptime!(config.team_units());
     let start = first + (UNIT_POS / team) * config.lanes;
-    let runs = comptime!(config.k.div_ceil(RUN as u32));
+    let inner = UNIT_POS % team;
+    let blocks = comptime!(config.k.div_ceil(config.block()));
+    let held = comptime!(config.segment() / config.block());
+    let stride = comptime!(config.stride());
+    let segment = Shared::<[f32]>::new_slice(comptime!((held * RUN as u32 * stride) as usize));
     let mut x = Array::<f32>::new(RUN);
-    let mut run = UNIT_POS % team;
-    while run < runs {
-        #[unroll]
-        for i in 0..RUN {
-            let lane = run * RUN as u32 + i as u32;
-            x[i] = input(
-                buffers,
-                &results,
-                &factors,
-                row,
-                lane,
-                comptime!(config.clone()),
-            );
+    let mut block = 0u32.runtime();
+    while block < blocks {
+        let here = min(held.runtime(), blocks - block);
+        make_inputs(
+            buffers,
+            &segment,
+            &factors,
+            row,
+            block,
+            here,
+            comptime!(config.clone()),
+        );
+        sync_cube();
+        for b in 0..here {
+            #[unroll]
+            for i in 0..RUN {
+                let at = (b * RUN as u32 + comptime!(i as u32)) * stride + inner;
+                x[i] = segment[at as usize];
+            }
+            #[unroll]
+            for p in 0..comptime!(unit.parts.len()) {
+                part_products(
+                    buffers,
+                    sums,
+                    &x,
+                    row,
+                    start,
+                    end,
+                    block + b,
+                    comptime!(config.clone()),
+                    comptime!(unit.clone()),
+                    p,
+                );
+            }
         }
-        #[unroll]
-        for p in 0..comptime!(unit.parts.len()) {
-            part_products(
-                buffers,
-                sums,
-                &x,
-                row,
-                start,
-                end,
-                run,
-                comptime!(config.clone()),
-                comptime!(unit.clone()),
-                p,
-            );
+        if comptime!(blocks > held) {
+            sync_cube();
         }
-        run += team;
+        block += held;
+    }
+}
+
+/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the run][unit]`.
+#[cube]
+fn make_inputs(
+    buffers: &Buffers<'_>,
+    segment: &Shared<[f32]>,
+    factors: &Sequence<f32>,
+    row: u32,
+    block: u32,
+    here: u32,
+    #[comptime] config: ContractConfig,
+) {
+    let team = comptime!(config.team_units());
+    let lanes = comptime!(config.block());
+    let chunk = comptime!(config.chunk());
+    let stride = comptime!(config.stride());
+    let mut lane = UNIT_POS;
+    while lane < here * lanes {
+        let value = input(
+            buffers,
+            factors,
+            row,
+            block * lanes + lane,
+            comptime!(config.clone()),
+        );
+        let number = lane % lanes / chunk;
+        let of_run = number / team * chunk + lane % chunk;
+        put(
+            segment,
+            (lane / lanes * RUN as u32 + of_run) * stride + number % team,
+            value,
+        );
+        lane += config.team.units;
     }
 }
 
@@ -156,41 +245,36 @@ fn accumulate(
 #[cube]
 fn input(
     buffers: &Buffers<'_>,
-    results: &Sequence<f32>,
     factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] config: ContractConfig,
 ) -> f32 {
+    let results = Sequence::<f32>::new();
     let last = comptime!(config.prologue.insts.len() - 1);
-    if comptime!((config.k as usize).is_multiple_of(RUN)) {
-        evaluate(
-            buffers,
-            results,
-            factors,
-            0u32,
-            row,
-            lane,
-            comptime!(config.prologue.clone()),
-            last,
-        )
+    let inside = if comptime!(config.k.is_multiple_of(config.block())) {
+        lane
     } else {
-        let inside = min(lane, comptime!(config.k - 1).runtime());
-        let value = evaluate(
-            buffers,
-            results,
-            factors,
-            0u32,
-            row,
-            inside,
-            comptime!(config.prologue.clone()),
-            last,
-        );
+        min(lane, comptime!(config.k - 1).runtime())
+    };
+    let value = evaluate(
+        buffers,
+        &results,
+        factors,
+        0u32,
+        row,
+        inside,
+        comptime!(config.prologue.clone()),
+        last,
+    );
+    if comptime!(config.k.is_multiple_of(config.block())) {
+        value
+    } else {
         select(lane < config.k, value, 0.0f32)
     }
 }
 
-/// Adds a run's products with one part's weights.
+/// Adds a run's products with one part's weights; the run is the unit's of its team's block `block`.
 #[cube]
 fn part_products(
     buffers: &Buffers<'_>,
@@ -199,7 +283,7 @@ fn part_products(
     row: u32,
     start: u32,
     end: u32,
-    run: u32,
+    block: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
     #[comptime] p: usize,
@@ -207,6 +291,9 @@ fn part_products(
     let parts = comptime!(unit.parts.len());
     let part = comptime!(config.parts[unit.parts[p]]);
     let first = buffers.args[comptime!(unit.arg)];
+    let team = comptime!(config.team_units());
+    let chunk = comptime!(config.chunk());
+    let inner = UNIT_POS % team;
     let mut gained = Array::<f32>::new(RUN);
     #[unroll]
     for i in 0..RUN {
@@ -223,10 +310,11 @@ fn part_products(
         if gain > 0 {
             #[unroll]
             for i in 0..RUN {
-                let lane = min(
-                    run * RUN as u32 + i as u32,
-                    comptime!(config.k - 1).runtime(),
-                );
+                let number = comptime!(i as u32 / chunk * team) + inner;
+                let lane = block * comptime!(config.block())
+                    + number * chunk
+                    + comptime!(i as u32 % chunk);
+                let lane = min(lane, comptime!(config.k - 1).runtime());
                 gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
             }
         }
@@ -237,14 +325,30 @@ fn part_products(
         let lane = min(start + l as u32, end - 1);
         let address =
             buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
-        decode_run(
-            buffers,
-            address,
-            run,
-            &mut w,
-            comptime!(part.format),
-            comptime!(config.k),
-        );
+        if comptime!(chunk < RUN as u32) {
+            decode_chunks(
+                buffers,
+                address,
+                block * comptime!(config.block()) + inner * chunk,
+                comptime!(team * chunk),
+                &mut w,
+                comptime!(part.format),
+                comptime!(chunk as usize),
+                comptime!(config.is_wide()),
+            );
+        } else {
+            // Runs past the row's end read the last one, times inputs of zero.
+            let run = block * team + inner;
+            let run = min(run, comptime!(config.k.div_ceil(RUN as u32) - 1).runtime());
+            decode_run(
+                buffers,
+                address,
+                run,
+                &mut w,
+                comptime!(part.format),
+                comptime!(config.k),
+            );
+        }
         let mut sum = 0.0f32;
         #[unroll]
         for i in 0..RUN {
