@@ -80,7 +80,7 @@ pub struct Target {
     pub f16: bool,
     /// Four-way int8 dot products.
     pub packed_dot: bool,
-    /// Tile shapes `(m, n, k)` of cooperative matrix products on half precision.
+    /// Shapes `(m, n, k)` of products on 16-bit floats that a plane makes together.
     pub matrix_tiles: Vec<(u32, u32, u32)>,
     /// Largest range of a buffer that a kernel may bind, in bytes.
     pub max_binding_bytes: u64,

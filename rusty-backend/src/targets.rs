@@ -113,7 +113,7 @@ fn m3() -> Target {
 /// One NVIDIA H200 under CUDA.
 fn h200() -> Target {
     Target {
-        matrix_tiles: vec![(16, 16, 16)],
+        matrix_tiles: vec![(16, 8, 16)],
         max_binding_bytes: 139 * GIB,
         max_buffer_bytes: 139 * GIB,
         max_bindings: 64,

@@ -17,7 +17,6 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
     let (major, minor) = context.compute_capability()?;
     let memory_bytes = context.total_mem()? as u64;
     let plane = attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
-    let half = vec![(16, 16, 16), (32, 8, 16), (8, 32, 16)];
     Ok(Target {
         name: context.name()?,
         family: Family::Cuda,
@@ -29,7 +28,12 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         plane_ops: true,
         f16: true,
         packed_dot: (major, minor) >= (6, 1),
-        matrix_tiles: if major >= 7 { half } else { vec![] },
+        // `mma.sync` on bf16 came with compute capability 8.
+        matrix_tiles: if major >= 8 {
+            vec![(16, 8, 16)]
+        } else {
+            vec![]
+        },
         max_binding_bytes: memory_bytes,
         max_buffer_bytes: memory_bytes,
         // What cudaMalloc guarantees, and what slices of an arena keep to, so that vector loads are aligned.

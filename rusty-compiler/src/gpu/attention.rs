@@ -164,7 +164,8 @@ impl Lowering<'_> {
         })
     }
 
-    fn fits(&self, kernel: &Kernel, needs: u32) -> Result<()> {
+    /// Refuses a kernel whose cubes need more shared memory than there is.
+    pub(super) fn fits(&self, kernel: &Kernel, needs: u32) -> Result<()> {
         let has = self.target.shared_bytes;
         if needs > has {
             let reason = format!("needs {needs} bytes of shared memory; there are {has}");

@@ -3,6 +3,7 @@
 use super::kernels::body::Source;
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::delta::Adapters;
+use super::kernels::matrix::{MatrixConfig, MatrixTile};
 use super::kernels::reduce::Team;
 use super::kernels::tile;
 use super::lower::Lowering;
@@ -17,6 +18,31 @@ use rusty_graph::WeightId;
 /// Units of a cube of the matrix-vector kernel.
 const GEMV_UNITS: u32 = 128;
 
+/// How a contraction runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Teams of units make a few lanes of a row each: of so many units, or by shared memory alone.
+    Vector { plane: u32 },
+    /// Tiles in single precision.
+    Tile,
+    /// Tiles on matrix units.
+    Matrix(MatrixTile),
+}
+
+impl Way {
+    /// By the name of a variant.
+    pub fn named(name: &str, plane: u32) -> Option<Self> {
+        let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
+        Some(match name {
+            "gemv_plane" | "gemv_shared" => Way::Vector { plane },
+            "gemm_tiled" => Way::Tile,
+            "gemm_matrix_32" => matrix(32, 32),
+            "gemm_matrix_64" => matrix(64, 64),
+            _ => return None,
+        })
+    }
+}
+
 /// Parts and tails that belong together, by their numbers.
 struct Unit {
     parts: Vec<usize>,
@@ -28,8 +54,7 @@ impl Lowering<'_> {
     pub fn contract(
         &self,
         kernel: &Kernel,
-        plane: u32,
-        tiled: bool,
+        way: Way,
         adapters: Option<usize>,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
@@ -52,6 +77,10 @@ impl Lowering<'_> {
             .collect();
         let mut launches = Vec::new();
         if adapters.is_some() {
+            let plane = match way {
+                Way::Vector { plane } => plane,
+                _ => 0,
+            };
             launches.push(self.shrink(kernel, *k, parts.len() as u32, plane));
         }
         for spans in store.cut(&groups) {
@@ -73,8 +102,7 @@ impl Lowering<'_> {
                 &units,
                 &ranges,
                 chunk.buffer,
-                plane,
-                tiled,
+                way,
                 adapters,
             )?);
         }
@@ -88,8 +116,7 @@ impl Lowering<'_> {
         units: &[Unit],
         ranges: &[Option<Range>],
         buffer: DeviceBuffer,
-        plane: u32,
-        tiled: bool,
+        way: Way,
         adapters: Option<usize>,
     ) -> Result<Template> {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
@@ -100,7 +127,11 @@ impl Lowering<'_> {
         let mut config = ContractConfig {
             team: Team {
                 units: GEMV_UNITS.min(self.target.max_units),
-                plane,
+                plane: match way {
+                    Way::Vector { plane } => plane,
+                    Way::Tile => 0,
+                    Way::Matrix(_) => self.target.plane_size,
+                },
             },
             rows: self.rows_word(kernel),
             k: *k,
@@ -111,10 +142,10 @@ impl Lowering<'_> {
             lanes: lanes(parts),
             wide: self.target.language == Language::CudaC,
         };
-        let tile = if tiled {
-            tile::LANES
-        } else {
-            config.cube_lanes()
+        let (rows, tile) = match way {
+            Way::Vector { .. } => (1, config.cube_lanes()),
+            Way::Tile => (tile::ROWS, tile::LANES),
+            Way::Matrix(tile) => (tile.rows, tile.lanes),
         };
         let mut tiles = 0;
         for (unit, range) in units.iter().zip(ranges) {
@@ -148,19 +179,23 @@ impl Lowering<'_> {
             });
             shrunk = Some(arg);
         }
-        if tiled && config.tile_bytes() > self.target.shared_bytes {
-            let (needs, has) = (config.tile_bytes(), self.target.shared_bytes);
-            return Err(self.refuse(
-                kernel,
-                format!("needs {needs} bytes of shared memory; there are {has}"),
-            ));
-        }
-        let rows = if tiled { tile::ROWS } else { 1 };
-        let kind = if tiled {
-            Kind::Gemm(config)
-        } else {
-            Kind::Gemv(config)
+        let (kind, shared) = match way {
+            Way::Vector { .. } => (Kind::Gemv(config), 0),
+            Way::Tile => {
+                let shared = config.tile_bytes();
+                (Kind::Gemm(config), shared)
+            }
+            Way::Matrix(tile) => {
+                let config = MatrixConfig {
+                    contract: config,
+                    tile,
+                    native: self.target.language == Language::CudaC,
+                };
+                let shared = config.shared_bytes();
+                (Kind::Matrix(config), shared)
+            }
         };
+        self.fits(kernel, shared)?;
         let mut made = template(
             kernel,
             kind,

@@ -1,5 +1,6 @@
 //! From plan kernels to launches: which kernel runs, what it is specialised for, and the scalars of each launch.
 
+use super::contraction::Way;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::choose::ChooseConfig;
 use super::kernels::delta::{Adapters, ShrinkConfig};
@@ -42,18 +43,14 @@ impl Lowering<'_> {
                 _ => 0,
             };
             match (&kernel.anchor, variant.name) {
-                (Anchor::Contract { .. }, "gemv_plane" | "gemv_shared" | "gemm_tiled") => {
-                    let tiled = variant.name == "gemm_tiled";
-                    let plain = self.contract(kernel, plane, tiled, None, store)?;
+                (Anchor::Contract { .. }, name) => {
+                    let way = Way::named(name, plane);
+                    let way = way.ok_or_else(|| self.unknown(kernel, name))?;
+                    let plain = self.contract(kernel, way, None, store)?;
                     stage.plain.push((variant.rows, When::Always, plain));
                     if self.adapters && has_sites(kernel) {
-                        let adapted = self.contract(
-                            kernel,
-                            plane,
-                            tiled,
-                            Some(self.rows_word(kernel)),
-                            store,
-                        )?;
+                        let rows = Some(self.rows_word(kernel));
+                        let adapted = self.contract(kernel, way, rows, store)?;
                         stage.adapted.push((variant.rows, When::Always, adapted));
                     }
                 }
@@ -96,14 +93,14 @@ impl Lowering<'_> {
                         stage.adapted.push((variant.rows, When::Always, launches));
                     }
                 }
-                _ => {
-                    return Err(
-                        self.refuse(kernel, format!("no GPU kernel is called {}", variant.name))
-                    );
-                }
+                (_, name) => return Err(self.unknown(kernel, name)),
             }
         }
         Ok(stage)
+    }
+
+    fn unknown(&self, kernel: &Kernel, variant: &str) -> Error {
+        self.refuse(kernel, format!("no GPU kernel is called {variant}"))
     }
 
     /// An error about a kernel.

@@ -11,6 +11,7 @@ use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::BINDINGS;
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
+use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
@@ -40,6 +41,8 @@ pub enum Kind {
     Gemv(ContractConfig),
     /// Contraction for many rows.
     Gemm(ContractConfig),
+    /// Contraction for many rows on matrix units.
+    Matrix(MatrixConfig),
     /// Adapters' first factor.
     Shrink(ShrinkConfig),
     /// Attention of tiles of rows.
@@ -74,6 +77,7 @@ impl KernelSpec {
             Kind::Rows(c) => c.team.units,
             Kind::Gemv(c) => c.team.units,
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
+            Kind::Matrix(_) => matrix::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::RowAttention(c) => c.team.units,
@@ -89,6 +93,7 @@ impl KernelSpec {
             Kind::Rows(_) => "rows",
             Kind::Gemv(_) => "gemv",
             Kind::Gemm(_) => "gemm",
+            Kind::Matrix(_) => "matrix",
             Kind::Shrink(_) => "shrink",
             Kind::Attention(_) => "attention",
             Kind::RowAttention(_) => "row_attention",
@@ -172,6 +177,7 @@ impl KernelSpec {
             Kind::Rows(c) => define!(rows::rows::Rows, c),
             Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
+            Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
             Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
             Kind::RowAttention(c) => define!(row_attention::row_attention::RowAttention, c),

@@ -1,13 +1,14 @@
 //! Kernel choice: an ordered table of rules over plain target facts. For each range of rows the first rule
 //! that matches wins, and EXPLAIN shows which.
 
-use crate::plan::{Anchor, Element, Kernel, Plan, PlanValue, PlanValueId, Variant};
+use crate::plan::{Anchor, Element, Kernel, Part, Plan, PlanValue, PlanValueId, Variant};
 use crate::{Error, Result};
 use rusty_backend::{Family, Target};
+use rusty_loader::Format;
 
 /// One way to run one kind of anchor.
 struct Rule {
-    anchor: fn(&Anchor) -> bool,
+    anchor: fn(&Plan, &Anchor) -> bool,
     /// Largest number of rows it is good for.
     up_to: fn(&Anchor) -> u32,
     needs: fn(&Target) -> bool,
@@ -20,7 +21,7 @@ struct Rule {
 const GEMV_ROWS: u32 = 4;
 
 const fn rule(
-    anchor: fn(&Anchor) -> bool,
+    anchor: fn(&Plan, &Anchor) -> bool,
     up_to: fn(&Anchor) -> u32,
     needs: fn(&Target) -> bool,
     name: &'static str,
@@ -44,6 +45,8 @@ const RULES: &[Rule] = &[
     rule(rows, any, cpu, "cpu_rows", 1),
     rule(contract, few, planes, "gemv_plane", 1),
     rule(contract, few, gpu, "gemv_shared", 1),
+    rule(short_floats, to_32, matrices, "gemm_matrix_32", 1),
+    rule(short_floats, any, matrices, "gemm_matrix_64", 1),
     rule(contract, any, gpu, "gemm_tiled", 1),
     rule(attention, any, gpu, "attention_flash", 1),
     rule(route, any, gpu, "route", 1),
@@ -59,6 +62,11 @@ fn any(_: &Anchor) -> u32 {
     u32::MAX
 }
 
+/// Rows of the smaller tile of matrix units.
+fn to_32(_: &Anchor) -> u32 {
+    32
+}
+
 /// Of experts, that many rows each: a row takes some of them.
 fn few(anchor: &Anchor) -> u32 {
     match anchor {
@@ -67,28 +75,35 @@ fn few(anchor: &Anchor) -> u32 {
     }
 }
 
-fn contract(anchor: &Anchor) -> bool {
+fn contract(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Contract { .. })
 }
 
-fn attention(anchor: &Anchor) -> bool {
+/// Contractions whose weights lose nothing to speak of as bf16.
+fn short_floats(plan: &Plan, anchor: &Anchor) -> bool {
+    let single = |part: &Part| plan.weights[part.weight.index()].format == Format::F32;
+    matches!(anchor, Anchor::Contract { parts, .. } if !parts.iter().any(single))
+}
+
+fn attention(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Attention { .. })
 }
 
-fn route(anchor: &Anchor) -> bool {
+fn route(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Route { .. })
 }
 
-fn experts(anchor: &Anchor) -> bool {
+fn experts(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Experts { .. })
 }
 
-fn summed_experts(anchor: &Anchor) -> bool {
+fn summed_experts(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Experts { combine: true, .. })
 }
 
-fn rows(anchor: &Anchor) -> bool {
-    !contract(anchor) && !attention(anchor) && !route(anchor) && !experts(anchor)
+fn rows(plan: &Plan, anchor: &Anchor) -> bool {
+    let others = [contract, attention, route, experts];
+    !others.iter().any(|is| is(plan, anchor))
 }
 
 fn cpu(target: &Target) -> bool {
@@ -103,11 +118,16 @@ fn planes(target: &Target) -> bool {
     gpu(target) && target.plane_ops
 }
 
+/// Products of bf16 by planes of 32 units.
+fn matrices(target: &Target) -> bool {
+    planes(target) && target.matrix_tiles.contains(&(16, 8, 16))
+}
+
 /// Chooses variants for every kernel.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Result<Plan> {
     for at in 0..plan.kernels.len() {
         let max = plan.max_rows(plan.kernels[at].rows);
-        plan.kernels[at].variants = variants(&plan.kernels[at], target, max)?;
+        plan.kernels[at].variants = variants(&plan, &plan.kernels[at], target, max)?;
         scratch(&mut plan, at);
     }
     Ok(plan)
@@ -129,12 +149,12 @@ fn scratch(plan: &mut Plan, at: usize) {
     }
 }
 
-fn variants(kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
+fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
     let mut chosen: Vec<Variant> = Vec::new();
     let mut from = 1;
     for rule in RULES
         .iter()
-        .filter(|r| (r.anchor)(&kernel.anchor) && (r.needs)(target))
+        .filter(|r| (r.anchor)(plan, &kernel.anchor) && (r.needs)(target))
     {
         let to = (rule.up_to)(&kernel.anchor).min(max);
         if to < from {

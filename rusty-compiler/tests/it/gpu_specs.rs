@@ -8,6 +8,7 @@ use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
+use rusty_compiler::gpu::kernels::matrix::{MatrixConfig, MatrixTile};
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
@@ -52,7 +53,7 @@ fn given(insts: Vec<Inst>, places: Vec<Place>) -> Program {
 }
 
 /// One kernel of each kind, format and shape that texts differ by; `plane` is 0 where units have no plane operations,
-/// `wide` says whether words are read as vectors.
+/// `wide` says whether words are read as vectors and matrices are multiplied by an instruction.
 pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
     let team = Team { units: 128, plane };
     let adapters = Adapters {
@@ -113,6 +114,20 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
                 kind: Kind::Gemv(c.clone()),
                 scalars: 14,
             });
+            for (rows, lanes) in [(32, 32), (64, 64)] {
+                if plane > 0 && format != Format::F32 {
+                    let contract = c.clone();
+                    let tile = MatrixTile { rows, lanes };
+                    out.push(KernelSpec {
+                        kind: Kind::Matrix(MatrixConfig {
+                            contract,
+                            tile,
+                            native: wide,
+                        }),
+                        scalars: 14,
+                    });
+                }
+            }
             out.push(KernelSpec {
                 kind: Kind::Gemm(c),
                 scalars: 14,

@@ -51,6 +51,7 @@ fn label(spec: &KernelSpec) -> String {
     };
     let of_kind = match &spec.kind {
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
+        Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
         Kind::Attention(c) => format!(" {:?}", c.shape.kv),
         Kind::RowAttention(c) => format!(" {:?}", c.shape.kv),
         Kind::Route(c) => format!(" {:?}", c.score),
@@ -107,12 +108,17 @@ fn shape(text: &KernelText) -> String {
         "uint32_t_4 const*",
     ]);
     format!(
-        "bindings {bindings}, shared {}, shared bytes {}, planes {}, barriers {}, wide {}",
+        "bindings {bindings}, shared {}, shared bytes {}, planes {}, barriers {}, wide {}{}",
         shared > 0,
         text.shared_bytes,
         planes > 0,
         barriers > 0,
-        wide > 0
+        wide > 0,
+        if source.contains("mma.sync") {
+            ", matrices"
+        } else {
+            ""
+        }
     )
 }
 

@@ -10,6 +10,7 @@ mod goldens;
 mod gpu_specs;
 mod gpu_text;
 mod long_context;
+mod matrix_units;
 mod plans;
 mod reference;
 mod shape_only;

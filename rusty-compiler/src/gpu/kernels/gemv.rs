@@ -6,11 +6,11 @@
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
 //! its neighbours.
 
-use super::body::evaluate;
 use super::contract::{ContractConfig, PartConfig, UnitConfig, finish_pair, tile_number};
 use super::decode::{RUN, decode_chunks, decode_run};
 use super::delta::entry_of;
-use super::env::{Buffers, bound, put};
+use super::env::{Buffers, bound};
+use super::gemv_inputs::make_inputs;
 use super::rows::norm_factors;
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -35,7 +35,7 @@ impl ContractConfig {
     }
 
     /// Lanes that a team takes of a weight's row at a time.
-    fn block(&self) -> u32 {
+    pub fn block(&self) -> u32 {
         self.team_units() * RUN as u32
     }
 
@@ -58,7 +58,7 @@ impl ContractConfig {
     }
 
     /// Words between the lanes of a unit's run in shared memory: one more than there are units, or all would be written to one bank.
-    fn stride(&self) -> u32 {
+    pub fn stride(&self) -> u32 {
         self.team_units() + 1
     }
 
@@ -203,74 +203,6 @@ fn accumulate(
             sync_cube();
         }
         block += held;
-    }
-}
-
-/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the run][unit]`.
-#[cube]
-fn make_inputs(
-    buffers: &Buffers<'_>,
-    segment: &Shared<[f32]>,
-    factors: &Sequence<f32>,
-    row: u32,
-    block: u32,
-    here: u32,
-    #[comptime] config: ContractConfig,
-) {
-    let team = comptime!(config.team_units());
-    let lanes = comptime!(config.block());
-    let chunk = comptime!(config.chunk());
-    let stride = comptime!(config.stride());
-    let mut lane = UNIT_POS;
-    while lane < here * lanes {
-        let value = input(
-            buffers,
-            factors,
-            row,
-            block * lanes + lane,
-            comptime!(config.clone()),
-        );
-        let number = lane % lanes / chunk;
-        let of_run = number / team * chunk + lane % chunk;
-        put(
-            segment,
-            (lane / lanes * RUN as u32 + of_run) * stride + number % team,
-            value,
-        );
-        lane += config.team.units;
-    }
-}
-
-/// The prologue's value at a lane; zero past the row's end.
-#[cube]
-fn input(
-    buffers: &Buffers<'_>,
-    factors: &Sequence<f32>,
-    row: u32,
-    lane: u32,
-    #[comptime] config: ContractConfig,
-) -> f32 {
-    let results = Sequence::<f32>::new();
-    let last = comptime!(config.prologue.insts.len() - 1);
-    let inside = if comptime!(config.k.is_multiple_of(config.block())) {
-        lane
-    } else {
-        min(lane, comptime!(config.k - 1).runtime())
-    };
-    let value = evaluate(
-        buffers,
-        &results,
-        factors,
-        0u32,
-        row,
-        inside,
-        comptime!(config.prologue.clone()),
-        last,
-    );
-    if comptime!(config.k.is_multiple_of(config.block())) {
-        value
-    } else {
-        select(lane < config.k, value, 0.0f32)
     }
 }
 

@@ -1,0 +1,140 @@
+//! Products of matrices by the units of 32-wide planes together: `mma.sync.aligned.m16n8k16` of bf16 with sums in single
+//! precision (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").
+//!
+//! A unit holds fragments: four words of the 16 x 16 left matrix, two of the 16 x 8 right one, four sums. Of
+//! unit `4 g + t`, left words are the elements `2 t` and `2 t + 1` of row `g`, of row `g + 8`, then both 8 elements further;
+//! right words those of column `g`; sums `2 t` and `2 t + 1` of rows `g` and `g + 8`.
+//!
+//! Where the language has no such instruction the same fragments are multiplied through shared memory, so that what lies
+//! around them is tested on any device. No rule chooses it there.
+
+use super::bits::bf16_pair;
+use super::env::put;
+use cubecl::prelude::*;
+
+/// Units that hold one fragment.
+pub const PLANE: u32 = 32;
+/// Words of shared memory that the substitute needs for `units` units with `right` right fragments each.
+pub const fn exchange_words(units: u32, right: usize) -> usize {
+    units as usize * (8 + 2 * right)
+}
+
+/// Two values as bf16 in a word, the first in the low bits.
+#[cube]
+pub fn packed(low: f32, high: f32, #[comptime] native: bool) -> u32 {
+    if comptime!(native) {
+        // Assembly takes values; a variable would be handed over by its address.
+        let low = f32::reinterpret(u32::reinterpret(low));
+        let high = f32::reinterpret(u32::reinterpret(high));
+        let out: u32;
+        gpu_asm!(
+            "cvt.rn.bf16x2.f32 {d}, {h}, {l};",
+            h = in(_) high, l = in(_) low, d = out(_) out,
+            options(nomem),
+        );
+        out
+    } else {
+        bf16_pair(low, high)
+    }
+}
+
+/// Adds the products of two left fragments, one below the other, with `count` right ones, side by side, to the sums from
+/// `at` on, `[left][right][4]`. All units of the cube call it together.
+#[cube]
+pub fn multiply_add(
+    left: &Array<u32>,
+    right: &Array<u32>,
+    sums: &mut Array<f32>,
+    exchange: &Shared<[u32]>,
+    #[comptime] count: usize,
+    #[comptime] at: usize,
+    #[comptime] native: bool,
+) {
+    if comptime!(native) {
+        #[unroll]
+        for n in 0..count {
+            #[unroll]
+            for m in 0..2usize {
+                let place = comptime!(at + (m * count + n) * 4);
+                instruction(left, right, sums, comptime!(m * 4), comptime!(n * 2), place);
+            }
+        }
+    } else {
+        substitute(left, right, sums, exchange, count, at);
+    }
+}
+
+#[cube]
+fn instruction(
+    left: &Array<u32>,
+    right: &Array<u32>,
+    sums: &mut Array<f32>,
+    #[comptime] from_left: usize,
+    #[comptime] from_right: usize,
+    #[comptime] at: usize,
+) {
+    let a0 = left[from_left];
+    let a1 = left[comptime!(from_left + 1)];
+    let a2 = left[comptime!(from_left + 2)];
+    let a3 = left[comptime!(from_left + 3)];
+    let b0 = right[from_right];
+    let b1 = right[comptime!(from_right + 1)];
+    let c0 = sums[at];
+    let c1 = sums[comptime!(at + 1)];
+    let c2 = sums[comptime!(at + 2)];
+    let c3 = sums[comptime!(at + 3)];
+    let d: Vector<f32, Const<4>>;
+    gpu_asm!(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {d}, ",
+        "{{{a0}, {a1}, {a2}, {a3}}}, {{{b0}, {b1}}}, {{{c0}, {c1}, {c2}, {c3}}};",
+        a0 = in(_) a0, a1 = in(_) a1, a2 = in(_) a2, a3 = in(_) a3, b0 = in(_) b0, b1 = in(_) b1,
+        c0 = in(_) c0, c1 = in(_) c1, c2 = in(_) c2, c3 = in(_) c3, d = out(_) d,
+        options(nomem),
+    );
+    #[unroll]
+    for i in 0..4usize {
+        sums[comptime!(at + i)] = d.extract(i);
+    }
+}
+
+#[cube]
+fn substitute(
+    left: &Array<u32>,
+    right: &Array<u32>,
+    sums: &mut Array<f32>,
+    exchange: &Shared<[u32]>,
+    #[comptime] count: usize,
+    #[comptime] at: usize,
+) {
+    let words = comptime!(8 + 2 * count as u32);
+    #[unroll]
+    for i in 0..8usize {
+        put(exchange, UNIT_POS * words + i as u32, left[i]);
+    }
+    #[unroll]
+    for i in 0..comptime!(2 * count) {
+        put(exchange, UNIT_POS * words + 8 + i as u32, right[i]);
+    }
+    sync_cube();
+    let plane = UNIT_POS / PLANE * PLANE;
+    let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
+    for product in 0..comptime!(8 * count as u32) {
+        let (m, n, i) = (
+            product / comptime!(4 * count as u32),
+            product / 4 % comptime!(count as u32),
+            product % 4,
+        );
+        let column = inner * 2 + i % 2;
+        let mut sum = 0.0f32;
+        for pair in 0..8u32 {
+            let row = plane + group * 4 + pair % 4;
+            let a = exchange[(row * words + m * 4 + pair / 4 * 2 + i / 2) as usize];
+            let unit = plane + column * 4 + pair % 4;
+            let b = exchange[(unit * words + 8 + n * 2 + pair / 4) as usize];
+            sum += f32::reinterpret(a << 16) * f32::reinterpret(b << 16);
+            sum += f32::reinterpret(a & 0xffff_0000) * f32::reinterpret(b & 0xffff_0000);
+        }
+        sums[comptime!(at) + product as usize] += sum;
+    }
+    sync_cube();
+}

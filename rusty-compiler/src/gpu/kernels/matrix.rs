@@ -1,0 +1,340 @@
+//! Contraction for many rows on matrix units: a cube makes a tile of rows by lanes, whose inputs and dequantized weights it
+//! holds in bf16 in shared memory. Other cubes of the same processor multiply while it fetches.
+//!
+//! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
+
+use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
+use super::env::{Buffers, bound, put};
+use super::fragments::{PLANE, exchange_words, multiply_add};
+use super::matrix_tiles::{load_inputs, load_weights, tile_norms};
+use cubecl::prelude::*;
+use rusty_loader::Format;
+
+/// Units of a cube.
+pub const UNITS: u32 = 128;
+/// Rows of a plane of units: two fragments.
+const PLANE_ROWS: u32 = 32;
+/// Elements of a weight's row in shared memory at once.
+pub const DEPTH: u32 = 32;
+/// Words of a row of a tile: its elements in pairs, and as many more as leave its fragments in different banks.
+pub const STRIDE: u32 = DEPTH / 2 + 4;
+
+/// What a contraction kernel on matrix units is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixConfig {
+    /// The contraction.
+    pub contract: ContractConfig,
+    /// The tile.
+    pub tile: MatrixTile,
+    /// Whether the language has the instruction.
+    pub native: bool,
+}
+
+/// A tile of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixTile {
+    /// Rows: 32 or 64.
+    pub rows: u32,
+    /// Lanes: a multiple of 8 times the planes side by side.
+    pub lanes: u32,
+}
+
+impl MatrixTile {
+    /// Planes of units side by side.
+    fn across(&self) -> u32 {
+        UNITS / PLANE / (self.rows / PLANE_ROWS)
+    }
+
+    /// Lanes of a plane.
+    fn plane_lanes(&self) -> u32 {
+        self.lanes / self.across()
+    }
+
+    /// Fragments side by side of a plane.
+    fn fragments(&self) -> usize {
+        (self.plane_lanes() / 8) as usize
+    }
+}
+
+impl MatrixConfig {
+    /// Most parts of a unit.
+    fn parts(&self) -> usize {
+        let parts = self.contract.units.iter().map(|u| u.parts.len());
+        parts.max().unwrap_or(1)
+    }
+
+    /// Whether words of weights are fetched as they lie.
+    pub fn by_words(&self, part: usize) -> bool {
+        let bf16 = self.contract.parts[part].format == Format::Bf16;
+        bf16 && self.contract.k.is_multiple_of(DEPTH)
+    }
+
+    /// Tiles of inputs: adapters may change those of each part.
+    fn inputs(&self) -> usize {
+        match self.contract.adapters {
+            Some(_) => self.parts(),
+            None => 1,
+        }
+    }
+
+    /// Bytes of shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        let tiles = self.inputs() as u32 * self.tile.rows + self.parts() as u32 * self.tile.lanes;
+        let exchange = if self.native {
+            0
+        } else {
+            exchange_words(UNITS, self.tile.fragments())
+        };
+        4 * (tiles * STRIDE + self.tile.rows + exchange as u32)
+    }
+}
+
+/// Cubes: `(x * y >= tiles, z = rows / tile rows)`.
+#[cube(launch_unchecked)]
+pub fn matrix(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: MatrixConfig,
+) {
+    let count = step[comptime!(config.contract.rows)];
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let tile = tile_number();
+    let row = CUBE_POS_Z * config.tile.rows;
+    let norms = Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize));
+    if row < count {
+        if comptime!(!config.contract.prologue.reductions().is_empty()) {
+            tile_norms(&buffers, &norms, count, row, comptime!(config.clone()));
+        }
+        #[unroll]
+        for u in 0..comptime!(config.contract.units.len()) {
+            let arg = comptime!(config.contract.units[u].arg);
+            let before = if comptime!(u == 0) {
+                0u32.runtime()
+            } else {
+                buffers.args[comptime!(config.contract.units[u - 1].arg + 2)]
+            };
+            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
+                let first = buffers.args[arg] + (tile - before) * config.tile.lanes;
+                unit_tile(
+                    &buffers,
+                    &norms,
+                    count,
+                    row,
+                    first,
+                    comptime!(config.clone()),
+                    comptime!(config.contract.units[u].clone()),
+                );
+            }
+        }
+    }
+}
+
+#[cube]
+fn unit_tile(
+    buffers: &Buffers<'_>,
+    norms: &Shared<[f32]>,
+    count: u32,
+    row: u32,
+    first: u32,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let parts = comptime!(unit.parts.len());
+    let tile = comptime!(config.tile);
+    let inputs = comptime!(if config.contract.adapters.is_some() {
+        parts
+    } else {
+        1
+    });
+    let x_tile = Shared::<[u32]>::new_slice(comptime!(inputs * (tile.rows * STRIDE) as usize));
+    let w_tile = Shared::<[u32]>::new_slice(comptime!(parts * (tile.lanes * STRIDE) as usize));
+    let exchange = Shared::<[u32]>::new_slice(comptime!(if config.native {
+        1
+    } else {
+        exchange_words(UNITS, tile.fragments())
+    }));
+    let end = buffers.args[comptime!(unit.arg + 1)];
+    let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
+    let mut depth = 0u32.runtime();
+    while depth < config.contract.k {
+        #[unroll]
+        for p in 0..parts {
+            load_weights(
+                buffers,
+                &w_tile,
+                first,
+                depth,
+                p,
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
+            );
+            if comptime!(p < inputs) {
+                load_inputs(
+                    buffers,
+                    &x_tile,
+                    norms,
+                    count,
+                    row,
+                    depth,
+                    p,
+                    comptime!(unit.parts[p]),
+                    comptime!(config.clone()),
+                );
+            }
+        }
+        sync_cube();
+        #[unroll]
+        for p in 0..parts {
+            multiply(
+                &x_tile,
+                &w_tile,
+                &exchange,
+                &mut sums,
+                p,
+                comptime!(if inputs > 1 { p } else { 0 }),
+                tile,
+                comptime!(config.native),
+            );
+        }
+        sync_cube();
+        depth += DEPTH;
+    }
+    finish(
+        buffers, &w_tile, &sums, count, row, first, end, config, unit,
+    );
+}
+
+/// Adds the products of the tiles of inputs `from` and part `p`.
+#[cube]
+fn multiply(
+    x_tile: &Shared<[u32]>,
+    w_tile: &Shared<[u32]>,
+    exchange: &Shared<[u32]>,
+    sums: &mut Array<f32>,
+    #[comptime] p: usize,
+    #[comptime] from: usize,
+    #[comptime] tile: MatrixTile,
+    #[comptime] native: bool,
+) {
+    let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
+    let plane = UNIT_POS / PLANE;
+    let row = comptime!(from as u32 * tile.rows) + plane / tile.across() * PLANE_ROWS + group;
+    let lane =
+        comptime!(p as u32 * tile.lanes) + plane % tile.across() * tile.plane_lanes() + group;
+    let fragments = comptime!(tile.fragments());
+    #[unroll]
+    for step in 0..comptime!(DEPTH / 16) {
+        let word = comptime!(step * 8) + inner;
+        let mut left = Array::<u32>::new(8usize);
+        #[unroll]
+        for i in 0..8usize {
+            // Two fragments, of each: row, row + 8, both 8 elements further.
+            let at = row + comptime!(i as u32 / 4 * 16 + i as u32 % 2 * 8);
+            left[i] = x_tile[(at * STRIDE + word + comptime!(i as u32 % 4 / 2 * 4)) as usize];
+        }
+        let mut right = Array::<u32>::new(comptime!(fragments * 2));
+        #[unroll]
+        for n in 0..fragments {
+            let at = (lane + comptime!(n as u32 * 8)) * STRIDE + word;
+            right[comptime!(n * 2)] = w_tile[at as usize];
+            right[comptime!(n * 2 + 1)] = w_tile[(at + 4) as usize];
+        }
+        multiply_add(
+            &left,
+            &right,
+            sums,
+            exchange,
+            fragments,
+            comptime!(p * fragments * 8),
+            native,
+        );
+    }
+}
+
+/// Products go through the memory of the weights by their bits, a quarter at a time (of both fragments below each other the upper
+/// or lower half), so that the tails are one piece of code and units take neighbouring pairs of lanes.
+#[cube]
+fn finish(
+    buffers: &Buffers<'_>,
+    products: &Shared<[u32]>,
+    sums: &Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    end: u32,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let tile = comptime!(config.tile);
+    let parts = comptime!(unit.parts.len());
+    let quarter = comptime!(tile.rows / 4);
+    for q in 0..4u32 {
+        keep_quarter(products, sums, q, parts, tile);
+        sync_cube();
+        let mut task = UNIT_POS;
+        while task < comptime!(quarter * tile.lanes / 2) {
+            let (m, local) = (task / (tile.lanes / 2), task % (tile.lanes / 2) * 2);
+            // Of each plane's rows eight.
+            let at = row + m / 8 * PLANE_ROWS + q * 8 + m % 8;
+            if at < count && first + local < end {
+                let mut pair = Array::<f32>::new(comptime!(parts * 2));
+                #[unroll]
+                for p in 0..parts {
+                    #[unroll]
+                    for side in 0..2usize {
+                        let from = (comptime!(p as u32 * quarter) + m) * tile.lanes + local;
+                        pair[comptime!(p * 2 + side)] =
+                            f32::reinterpret(products[(from + side as u32) as usize]);
+                    }
+                }
+                finish_pair(
+                    buffers,
+                    &pair,
+                    at,
+                    first + local,
+                    end,
+                    comptime!(unit.clone()),
+                    comptime!(config.contract.parts.len()),
+                    comptime!(config.contract.adapters),
+                );
+            }
+            task += UNITS;
+        }
+        sync_cube();
+    }
+}
+
+/// The sums of quarter `q`, `[part][row][lane]`.
+#[cube]
+fn keep_quarter(
+    products: &Shared<[u32]>,
+    sums: &Array<f32>,
+    q: u32,
+    #[comptime] parts: usize,
+    #[comptime] tile: MatrixTile,
+) {
+    let fragments = comptime!(tile.fragments());
+    let plane = UNIT_POS / PLANE;
+    let row = plane / tile.across() * 8 + UNIT_POS % PLANE / 4;
+    let lane = plane % tile.across() * tile.plane_lanes() + UNIT_POS % 4 * 2;
+    #[unroll]
+    for own in 0..4usize {
+        if q == own as u32 {
+            let (m, half) = comptime!((own / 2, own % 2));
+            #[unroll]
+            for i in 0..comptime!(parts * fragments * 2) {
+                let (p, n, side) = comptime!((i / fragments / 2, i / 2 % fragments, i % 2));
+                let at = (comptime!(p as u32 * tile.rows / 4) + row) * tile.lanes
+                    + lane
+                    + comptime!((n * 8 + side) as u32);
+                let sum = sums[comptime!(((p * 2 + m) * fragments + n) * 4 + half * 2 + side)];
+                put(products, at, u32::reinterpret(sum));
+            }
+        }
+    }
+}
