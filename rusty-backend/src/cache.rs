@@ -1,7 +1,8 @@
-//! The folder where drivers' compilations are kept between processes. A cache: failures only cost time.
+//! The folder where compilations and what was found of devices are kept between processes. A cache: failures only cost time.
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `RUSTY_CACHE`, else `rusty` in the user's cache folder; none where there is no home.
 fn folder() -> Option<PathBuf> {
@@ -15,20 +16,31 @@ fn folder() -> Option<PathBuf> {
     Some(cache.or_else(windows).or_else(home)?.join("rusty"))
 }
 
-/// What is kept under `name`.
-pub(crate) fn load(name: &str) -> Option<Vec<u8>> {
+/// What is kept under `name`, a relative path of `/` and plain words.
+pub fn load(name: &str) -> Option<Vec<u8>> {
     fs::read(folder()?.join(name)).ok()
 }
 
 /// Keeps `data` under `name`; readers see the old file or the new one, never a part.
-pub(crate) fn store(name: &str, data: &[u8]) {
+pub fn store(name: &str, data: &[u8]) {
     let Some(folder) = folder() else { return };
     let path = folder.join(name);
-    let part = folder.join(format!("{name}.{}", std::process::id()));
-    let kept = fs::create_dir_all(&folder)
+    // Threads of one process may keep the same.
+    static PARTS: AtomicU64 = AtomicU64::new(0);
+    let number = PARTS.fetch_add(1, Ordering::Relaxed);
+    let part = folder.join(format!("{name}.{}.{number}", std::process::id()));
+    let kept = fs::create_dir_all(path.parent().unwrap_or(&folder))
         .and_then(|()| fs::write(&part, data))
         .and_then(|()| fs::rename(&part, &path));
     if let Err(error) = kept {
         tracing::debug!("{} is not kept: {error}", path.display());
+    }
+}
+
+/// Drops what is kept under `name`.
+pub fn remove(name: &str) {
+    let path = folder().map(|folder| folder.join(name));
+    if let Some(Err(error)) = path.map(fs::remove_file) {
+        tracing::debug!("{name} is not removed: {error}");
     }
 }

@@ -5,7 +5,7 @@
 //! [`KernelText`], and [`Recording`]s of [`Launch`]es that are enqueued as one unit.
 
 pub mod buffer;
-mod cache;
+pub mod cache;
 pub mod cpu;
 pub mod cuda;
 pub mod device;

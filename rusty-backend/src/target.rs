@@ -61,6 +61,8 @@ pub enum Language {
 pub struct Target {
     /// Short name: `cpu-avx512`, `llvmpipe`, `h200`.
     pub name: String,
+    /// Its driver and version; empty where there is none to speak of.
+    pub driver: String,
     /// Who runs the kernels.
     pub family: Family,
     /// Text of its kernels.
@@ -100,6 +102,10 @@ pub struct Target {
     pub memory_bytes: u64,
     /// Whether host and device share memory.
     pub unified_memory: bool,
+    /// Bytes that all units together read per second, at best; 0 where not known.
+    pub read_bandwidth: u64,
+    /// What a launch of a recording costs beside its bytes, in nanoseconds; 0 where not known.
+    pub launch_nanos: u32,
     /// Compute capability of a CUDA device (90 for sm_90); 0 elsewhere.
     pub cuda_arch: u32,
 }
@@ -132,6 +138,13 @@ impl Target {
     /// The host's CPU with all its cores.
     pub fn host_cpu() -> Target {
         crate::CpuDevice::new(None).target().clone()
+    }
+
+    /// Whether what a group has written to buffers before a barrier is seen by groups that learn of it through an atomic
+    /// after theirs. WebGPU promises nothing of the kind; CUDA's fences do, and the device-scope barriers that WGSL
+    /// becomes under Vulkan.
+    pub fn orders_groups(&self) -> bool {
+        matches!(self.family, Family::Cuda | Family::Wgpu(WgpuApi::Vulkan))
     }
 
     /// Whether kernels are native code.

@@ -276,11 +276,9 @@ pub struct Tokenize {
     pub json: bool,
 }
 
-/// Options of `rusty bench`.
+/// A model made up for measuring and planning.
 #[derive(Args, Debug)]
-pub struct Bench {
-    /// GGUF file, model folder or hub id [default: the built-in demo].
-    pub model: Option<String>,
+pub struct RandomModel {
     /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, mistral-7b, llama-3-8b, llama-tiny,
     /// qwen3-tiny.
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
@@ -288,6 +286,15 @@ pub struct Bench {
     /// Format of random weights.
     #[arg(long, default_value = "q4_0", requires = "random")]
     pub format: String,
+}
+
+/// Options of `rusty bench`.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub random: RandomModel,
     #[command(flatten)]
     pub rope: Rope,
     /// Prompt tokens; 0: no prefill test.

@@ -1,8 +1,8 @@
 //! From the MODEL argument to an opened model, and from the DEVICE argument to a device.
 
-use crate::args::{AdapterPrecision, Kv, Quantize, Rope, RopeScaling};
+use crate::args::{AdapterPrecision, Kv, Quantize, RandomModel, Rope, RopeScaling};
 use crate::progress;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rusty_adapters::Precision;
 use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::KvFormat;
@@ -67,6 +67,22 @@ pub fn open_scaled(model: Option<&str>, rope: &Rope) -> Result<Box<dyn ModelFile
         original: None,
     };
     Ok(chosen.apply(file)?)
+}
+
+/// Opens a MODEL argument as [`open_scaled`] does, or makes the random one that is asked for instead.
+pub fn open_or_make(
+    model: Option<&str>,
+    random: &RandomModel,
+    rope: &Rope,
+) -> Result<Box<dyn ModelFile>> {
+    let Some(shape) = &random.random else {
+        return open_scaled(model, rope);
+    };
+    ensure!(
+        rope.rope_scaling.is_none(),
+        "--rope-scaling is for files, not for --random"
+    );
+    Ok(rusty_loader::random::model(shape, &random.format)?)
 }
 
 /// Quantizes float weights where asked, with a progress bar.

@@ -34,6 +34,25 @@ pub struct Explain {
     pub unfused_dispatches_per_token: u32,
     /// Bytes of weights read and activations moved for one decoded token (cache reads not counted).
     pub bytes_per_token: u64,
+    /// What that comes to, where the target's bandwidth and its cost of a launch are known.
+    pub prediction: Option<Prediction>,
+}
+
+/// What decoding would take on a target by its bytes and launches. A prediction: nothing was measured, and kernels that
+/// read slower than the target can make it slower.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Seconds to read and write a token's bytes at an empty cache.
+    pub bytes_seconds: f64,
+    /// Seconds of a token's launches.
+    pub launch_seconds: f64,
+}
+
+impl Prediction {
+    /// Tokens of one sequence per second.
+    pub fn tokens_per_second(&self) -> f64 {
+        1.0 / (self.bytes_seconds + self.launch_seconds)
+    }
 }
 
 /// Compiles a graph and reports on it.
@@ -60,6 +79,7 @@ pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
         dispatches_per_token: plan.dispatches(1),
         unfused_dispatches_per_token: plan.unfused_kernels,
         bytes_per_token: plan.bytes_per_token(),
+        prediction: plan.predicted(target),
         passes,
         plan,
     })
@@ -100,6 +120,15 @@ impl Explain {
             self.bytes_per_token,
             self.plan.arena_bytes
         );
+        if let Some(prediction) = self.prediction {
+            let _ = writeln!(
+                out,
+                "prediction, not measured: {:.0} tok/s at an empty cache ({:.3} ms for bytes, {:.3} ms for launches)",
+                prediction.tokens_per_second(),
+                prediction.bytes_seconds * 1e3,
+                prediction.launch_seconds * 1e3
+            );
+        }
         out
     }
 }
@@ -161,6 +190,15 @@ impl Plan {
             .map(|at| self.kernel_bytes(at))
             .map(|(r, w)| r + w)
             .sum()
+    }
+
+    /// What decoding would take on a target, where it tells.
+    pub fn predicted(&self, target: &Target) -> Option<Prediction> {
+        let known = target.read_bandwidth > 0 && target.launch_nanos > 0;
+        known.then(|| Prediction {
+            bytes_seconds: self.bytes_per_token() as f64 / target.read_bandwidth as f64,
+            launch_seconds: f64::from(self.dispatches(1)) * f64::from(target.launch_nanos) * 1e-9,
+        })
     }
 
     /// Bytes of keys and values per token in a cache of this format.

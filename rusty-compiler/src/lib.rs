@@ -19,15 +19,17 @@ pub mod gpu;
 pub mod interleaving;
 pub mod passes;
 pub mod plan;
+pub mod self_test;
 pub mod slots;
 pub mod step;
 
 pub use bind::bind;
 pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
-pub use explain::{Explain, explain};
+pub use explain::{Explain, Prediction, explain};
 pub use passes::{compile, compile_observed};
 pub use plan::Plan;
+pub use self_test::trusted;
 pub use slots::{
     EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData, SlotId,
     SlotMisfit, SlotShape,

@@ -20,7 +20,7 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Checks a sample of the weights, compiles the graph for the device that is asked for and binds it.
+    /// Checks a sample of the weights and that the device computes right, compiles the graph for the device that is asked for and binds it.
     ///
     /// # Errors
     /// Names the file, tensor, option or device that is wrong.
@@ -31,7 +31,8 @@ impl Bound {
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open(&options.device, options.threads)?;
-        let plan = rusty_compiler::compile(graph, device.target())?;
+        let target = rusty_compiler::trusted(&device, &graph.weights)?;
+        let plan = rusty_compiler::compile(graph, &target)?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)
             .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));

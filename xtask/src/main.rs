@@ -98,7 +98,8 @@ fn doc() -> Result<()> {
 
 fn unit() -> Result<()> {
     // Snapshots are compared, never rewritten, by the test command.
-    let mut environment = vec![("INSTA_UPDATE", "no".to_string())];
+    let cache = root().join("target/test-cache").display().to_string();
+    let mut environment = vec![("INSTA_UPDATE", "no".to_string()), ("RUSTY_CACHE", cache)];
     if let Some(folder) = nvrtc::library_folder() {
         environment.push(("RUSTY_NVRTC", folder.display().to_string()));
     }

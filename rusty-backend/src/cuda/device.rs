@@ -86,8 +86,8 @@ impl CudaDevice {
                 text.language
             )));
         }
-        let image = nvrtc::machine_code(&text.source, self.target.cuda_arch).map_err(refuse)?;
-        let load = || {
+        let arch = self.target.cuda_arch;
+        let load = |image| {
             let module = self.context.load_module(Ptx::from_binary(image))?;
             let function = module.load_function(&text.entry)?;
             if text.shared_bytes > SHARED_BY_DEFAULT {
@@ -98,8 +98,15 @@ impl CudaDevice {
             }
             Ok(function)
         };
+        let image = nvrtc::cached_machine_code(&text.source, arch).map_err(refuse)?;
+        let function = load(image).or_else(|error: DriverError| {
+            tracing::debug!("cached code of {} does not load: {error}", text.entry);
+            nvrtc::forget(&text.source, arch);
+            let image = nvrtc::cached_machine_code(&text.source, arch).map_err(refuse)?;
+            load(image).map_err(|e| refuse(e.to_string()))
+        })?;
         Ok(CudaKernel {
-            function: load().map_err(|e: DriverError| refuse(e.to_string()))?,
+            function,
             unit_dim: text.unit_dim,
             shared_bytes: text.shared_bytes,
         })

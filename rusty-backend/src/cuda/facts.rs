@@ -1,7 +1,7 @@
 //! Facts of a CUDA device.
 
 use crate::target::{Family, Isa, Language, Target};
-use cudarc::driver::{CudaContext, DriverError, result, sys::CUdevice_attribute as A};
+use cudarc::driver::{CudaContext, DriverError, result, sys, sys::CUdevice_attribute as A};
 
 /// Name and memory of a device, without opening a context on it.
 pub(super) fn identity(ordinal: usize) -> Result<(String, u64), DriverError> {
@@ -9,6 +9,14 @@ pub(super) fn identity(ordinal: usize) -> Result<(String, u64), DriverError> {
     // SAFETY: `device` was just returned by the driver.
     let memory = unsafe { result::device::total_mem(device) }?;
     Ok((result::device::get_name(device)?, memory as u64))
+}
+
+/// The newest CUDA version that the driver knows.
+fn driver() -> Result<String, DriverError> {
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+    Ok(format!("CUDA {}.{}", version / 1000, version % 1000 / 10))
 }
 
 /// What a compiler may know of the device behind `context`.
@@ -19,6 +27,7 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
     let plane = attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
     Ok(Target {
         name: context.name()?,
+        driver: driver()?,
         family: Family::Cuda,
         language: Language::CudaC,
         isa: Isa::Scalar,
@@ -48,6 +57,8 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         memory_bytes,
         unified_memory: attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
+        read_bandwidth: 0,
+        launch_nanos: 0,
         cuda_arch: (major * 10 + minor).max(0) as u32,
     })
 }

@@ -5,7 +5,9 @@
 //! Headers that texts include (`cuda_fp16.h`, ...) are looked for beside the library, in `CUDA_PATH`,
 //! `CUDA_HOME` and the toolkit's folder.
 
+use crate::cache;
 use cudarc::nvrtc::{result, sys};
+use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
@@ -117,6 +119,43 @@ pub fn machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
         .result()
         .map_err(|e| e.to_string())?;
     Ok(image)
+}
+
+/// The machine code of `source`, from the cache where it was compiled before by the same version of NVRTC, and kept
+/// there otherwise.
+///
+/// # Errors
+/// As [`ptx`].
+pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
+    let name = cache_name(source, arch)?;
+    if let Some(kept) = cache::load(&name) {
+        return Ok(kept);
+    }
+    let made = machine_code(source, arch)?;
+    cache::store(&name, &made);
+    Ok(made)
+}
+
+/// Forgets what is kept of `source`: the driver did not take it.
+pub(super) fn forget(source: &str, arch: u32) {
+    if let Ok(name) = cache_name(source, arch) {
+        cache::remove(&name);
+    }
+}
+
+/// Where the machine code of `source` is kept.
+fn cache_name(source: &str, arch: u32) -> Result<String, String> {
+    load()?;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both outlive the call.
+    unsafe { sys::nvrtcVersion(&mut major, &mut minor) }
+        .result()
+        .map_err(|e| e.to_string())?;
+    let digest = Sha256::digest(source.as_bytes());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!(
+        "cuda/nvrtc-{major}.{minor}/sm_{arch}/{digest}.cubin"
+    ))
 }
 
 /// A compiled program; dropped, it is destroyed.

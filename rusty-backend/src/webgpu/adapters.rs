@@ -110,6 +110,7 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
     // wgpu lets the driver choose the plane size of each pipeline, so it is known only where there is one.
     let one_size = info.subgroup_min_size == info.subgroup_max_size;
     Target {
+        driver: format!("{} {}", info.driver, info.driver_info),
         name: info.name,
         family: Family::Wgpu(api),
         language: Language::Wgsl,
@@ -134,6 +135,8 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
             info.device_type,
             DeviceType::IntegratedGpu | DeviceType::Cpu
         ),
+        read_bandwidth: 0,
+        launch_nanos: 0,
         cuda_arch: 0,
     }
 }

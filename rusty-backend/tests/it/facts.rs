@@ -7,7 +7,9 @@ use rusty_loader::SharedBytes;
 #[test]
 fn described_targets_hold_together() {
     let names = Target::names();
-    for wanted in ["h200", "m3", "rdna3", "llvmpipe", "avx2", "avx512", "neon"] {
+    for wanted in [
+        "h200", "rtx4090", "m2", "rdna3", "llvmpipe", "avx2", "avx512", "neon",
+    ] {
         assert!(names.iter().any(|n| n == wanted), "{wanted} is missing");
     }
     for name in names {

@@ -1,6 +1,6 @@
 //! Options of the commands that say what a model file holds and becomes.
 
-use super::{AdapterPrecision, Kv, Rope};
+use super::{AdapterPrecision, Kv, RandomModel, Rope};
 use clap::Args;
 
 /// Options of `rusty explain`.
@@ -8,7 +8,9 @@ use clap::Args;
 pub struct Explain {
     /// GGUF file, model folder or hub id [default: the built-in demo].
     pub model: Option<String>,
-    /// Plan for a described target instead of the device at hand (h200, m3, rdna3, llvmpipe, avx2, ...).
+    #[command(flatten)]
+    pub random: RandomModel,
+    /// Plan for a described target instead of the device at hand (h200, rtx4090, m2, rdna3, llvmpipe, avx2, ...).
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
     /// Device whose target is used.

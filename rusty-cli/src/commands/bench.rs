@@ -26,7 +26,8 @@ pub fn run(options: &Bench) -> Result<()> {
     let file = model::quantized(file, options.quantize)?;
     let device = model::device(&options.device, options.threads)?;
     let graph = rusty_graph::arch::build(&*file)?;
-    let plan = rusty_compiler::compile(&graph, device.target())?;
+    let target = rusty_compiler::trusted(&device, &graph.weights)?;
+    let plan = rusty_compiler::compile(&graph, &target)?;
     let format = dominant_format(&plan);
     let together = plan.row_budget().min(plan.output_budget());
     ensure!(
@@ -84,21 +85,10 @@ pub fn run(options: &Bench) -> Result<()> {
 }
 
 fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
-    match &options.random {
-        Some(shape) => {
-            ensure!(
-                options.rope.rope_scaling.is_none(),
-                "--rope-scaling is for files, not for --random"
-            );
-            let file = rusty_loader::random::model(shape, &options.format)?;
-            Ok((file, shape.clone()))
-        }
-        None => {
-            let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
-            let name = file.label().to_string();
-            Ok((file, name))
-        }
-    }
+    let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
+    let name = options.random.random.clone();
+    let name = name.unwrap_or_else(|| file.label().to_string());
+    Ok((file, name))
 }
 
 /// The format that holds most of the weights' bytes.

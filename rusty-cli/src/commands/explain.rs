@@ -10,7 +10,7 @@ use std::io::Write;
 
 /// Prints graph, passes, plan and totals, or totals and kernels as JSON.
 pub fn run(options: &Explain) -> Result<()> {
-    let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
+    let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let target = match &options.target {
         Some(name) => Target::named(name).ok_or_else(|| {
@@ -41,11 +41,12 @@ pub fn run(options: &Explain) -> Result<()> {
         .collect();
     let object = json!({
         "arch": report.plan.arch,
-        "target": report.plan.target,
+        "target": report.plan.target.name,
         "nodes": report.nodes,
         "dispatches_per_token": report.dispatches_per_token,
         "unfused_dispatches_per_token": report.unfused_dispatches_per_token,
         "bytes_per_token": report.bytes_per_token,
+        "predicted_tokens_per_second": report.prediction.map(|p| p.tokens_per_second()),
         "arena_bytes": report.plan.arena_bytes,
         "layers": report.plan.kv.len(),
         "passes": passes,

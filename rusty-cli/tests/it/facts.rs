@@ -69,7 +69,18 @@ fn explain_counts_dispatches() {
             .is_some_and(|b| b > 5 << 20)
     );
     assert!(object["kernels"].as_array().is_some_and(|k| !k.is_empty()));
+    let on = |target: &str| {
+        let shape = ["--random", "qwen3-tiny", "--format", "bf16"];
+        json(&[&["explain", "--json", "--target", target], &shape[..]].concat())
+    };
+    let object = on("h200");
+    let number = |key: &str| object[key].as_f64().expect(key);
+    let seconds = number("bytes_per_token") / 4.3e12 + number("dispatches_per_token") * 3.7e-6;
+    assert!((number("predicted_tokens_per_second") * seconds - 1.0).abs() < 1e-6);
+    assert_eq!(number("dispatches_per_token"), 13.0);
+    assert!(on("llvmpipe")["predicted_tokens_per_second"].is_null());
     let text = stdout(&["explain", "--target", "h200"]);
+    assert!(text.contains("prediction, not measured"), "{text}");
     for part in ["== graph", "matmul", "gemv_plane"] {
         assert!(text.contains(part), "{part} is missing");
     }

@@ -33,7 +33,7 @@ impl RowSet {
             Dim::Sym(SymId(0)) => Ok(RowSet::Tokens),
             Dim::Sym(SymId(1)) => Ok(RowSet::Selected),
             other => Err(Error::Target {
-                target: plan.target.clone(),
+                target: plan.target.name.clone(),
                 kernel: kernel.name.clone(),
                 reason: format!("runs over {other:?}, neither T nor L"),
             }),

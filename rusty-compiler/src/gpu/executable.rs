@@ -8,8 +8,8 @@ use super::kernels::page_words::PageWords;
 use super::lower::{Lowering, has_sites};
 use super::operands::{Shape, encode};
 use super::prepare::{
-    arena_bytes, caches, compile, page_bytes, page_format, page_words, split_room, tile_rows,
-    vector_weights,
+    arena_bytes, caches, compile, of_this_language, page_bytes, page_format, page_words,
+    split_room, tile_rows, vector_weights,
 };
 use super::stage::Stage;
 use super::text::KernelSpec;
@@ -73,12 +73,13 @@ impl GpuExecutable {
         device: Arc<dyn GpuDevice>,
         options: BindOptions,
     ) -> Result<Self> {
-        let pages = page_format(device.target(), &options)?;
+        of_this_language(&plan, device.target())?;
+        let pages = page_format(&plan.target, &options)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
         let lowering = Lowering {
             plan: &plan,
-            target: device.target(),
+            target: &plan.target,
             kv: pages,
             adapters: options.slots > 0,
             vectors: &places,
@@ -89,7 +90,7 @@ impl GpuExecutable {
             .map(|k| lowering.stage(k, &mut store))
             .collect::<Result<Vec<_>>>()?;
         let weight_bytes = store.bytes();
-        let pipelines = compile(&stages, &*device)?;
+        let pipelines = compile(&stages, &plan.target, &*device)?;
         let pools = plan
             .kernels
             .iter()
@@ -102,7 +103,7 @@ impl GpuExecutable {
             .collect::<Result<Vec<_>>>()?;
         let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(1)));
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
-        let (split_words, split_rows) = split_room(&stages);
+        let (split_words, split_rows) = split_room(&stages, &plan.target);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
         Ok(Self {
             vectors,

@@ -12,6 +12,18 @@ use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Target};
 use rusty_graph::{KvLayer, WeightId};
 use std::collections::{BTreeSet, HashMap};
 
+/// Refuses a plan whose kernels another kind of device runs.
+pub(super) fn of_this_language(plan: &Plan, here: &Target) -> Result<()> {
+    if plan.target.language == here.language {
+        return Ok(());
+    }
+    Err(Error::Target {
+        target: here.name.clone(),
+        kernel: "all".into(),
+        reason: format!("the plan was made for {}", plan.target.name),
+    })
+}
+
 /// Weights that bodies read as vectors.
 pub(super) fn vector_weights(plan: &Plan) -> Vec<WeightId> {
     let operands = plan.kernels.iter().flat_map(|k| &k.operands);
@@ -25,6 +37,7 @@ pub(super) fn vector_weights(plan: &Plan) -> Vec<WeightId> {
 /// Compiles every kernel, in parallel.
 pub(super) fn compile(
     stages: &[Stage],
+    target: &Target,
     device: &dyn GpuDevice,
 ) -> Result<HashMap<KernelSpec, Pipeline>> {
     let mut specs: Vec<&KernelSpec> = Vec::new();
@@ -38,7 +51,7 @@ pub(super) fn compile(
     let made = specs
         .par_iter()
         .map(|spec| {
-            let text = spec.text(device.target())?;
+            let text = spec.text(target)?;
             Ok(((*spec).clone(), device.pipeline(&text)?))
         })
         .collect::<Result<HashMap<_, _>>>()?;
@@ -147,8 +160,12 @@ pub(super) fn caches(
         .collect()
 }
 
-/// Words that splits of attention take at most, and the single rows whose keys may be split.
-pub(super) fn split_room(stages: &[Stage]) -> (u32, u32) {
+/// Words that splits of attention take at most, and the single rows whose keys may be split: none where cubes do not see
+/// what others leave.
+pub(super) fn split_room(stages: &[Stage], target: &Target) -> (u32, u32) {
+    if !target.orders_groups() {
+        return (0, 0);
+    }
     let templates = stages.iter().flat_map(|s| &s.plain).flat_map(|p| &p.2);
     let configs = templates.filter_map(|t| match &t.spec.kind {
         Kind::RowAttention(config) => Some(config),

@@ -26,6 +26,7 @@ use cubecl::prelude::*;
 use cubecl_core::{Compiler, InfoBuilder, WgpuCompilationOptions};
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -105,7 +106,7 @@ impl KernelSpec {
         }
     }
 
-    /// A name for caches: the same in every build of the same version, unlike the entry point.
+    /// A name for caches: the same in every build of the same version.
     pub fn key(&self, target: &Target) -> String {
         let mut low = Fnv(0xcbf2_9ce4_8422_2325);
         let mut high = Fnv(0x6c62_272e_07bb_0142);
@@ -137,6 +138,10 @@ impl KernelSpec {
             kernel: self.name().into(),
             reason,
         })?;
+        // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
+        let entry = format!("rusty_{}", self.name());
+        text.source = renumbered(&text.source.replace(&text.entry, &entry));
+        text.entry = entry;
         text.unit_dim = [self.units(), 1, 1];
         text.key = self.key(target);
         Ok(text)
@@ -262,6 +267,33 @@ fn plain(entry: String, source: String, language: Language) -> KernelText {
         shared_bytes: 0,
         key: String::new(),
     }
+}
+
+/// The text with variables (`v` and a number) numbered as they come: CubeCL's numbers differ from time to time.
+fn renumbered(source: &str) -> String {
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    let mut in_word = false;
+    while let Some(first) = rest.chars().next() {
+        let digits = match first == 'v' && !in_word {
+            true => rest[1..].bytes().take_while(u8::is_ascii_digit).count(),
+            false => 0,
+        };
+        if digits > 0 {
+            let (variable, behind) = rest.split_at(1 + digits);
+            let next = numbers.len();
+            let number = *numbers.entry(variable).or_insert(next);
+            out.push_str(&format!("v{number}"));
+            rest = behind;
+            in_word = true;
+        } else {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+            in_word = first.is_alphanumeric() || first == '_';
+        }
+    }
+    out
 }
 
 /// Properties that stand for a device towards CubeCL.

@@ -28,7 +28,7 @@ pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
     let argmax = lowering.argmax(logits);
     Ok(Plan {
         arch: graph.arch.clone(),
-        target: target.name.to_string(),
+        target: target.clone(),
         symbols: graph.symbols.clone(),
         unfused_kernels: lowering.kernels.len() as u32,
         kernels: lowering.kernels,

@@ -15,6 +15,7 @@ pub use body::{Body, F32, Inst, Reg};
 pub use verify::{Violation, verify};
 
 use crate::slots::SlotShape;
+use rusty_backend::Target;
 use rusty_graph::{AttentionSpec, Dim, RopeSpec, RouteSpec, SiteId, Symbol, WeightDecl, WeightId};
 use rusty_graph::{KvLayer, RopeId, Site};
 
@@ -211,8 +212,8 @@ pub struct Kernel {
 pub struct Plan {
     /// Architecture id.
     pub arch: String,
-    /// Target name.
-    pub target: String,
+    /// What it was made for.
+    pub target: Target,
     /// Symbols with maxima; `symbols[0]` is `T`, `symbols[1]` is `L`.
     pub symbols: Vec<Symbol>,
     /// Kernels in order of execution.

@@ -6,7 +6,7 @@ use std::fmt::{Display, Formatter, Result, Write};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        writeln!(f, "plan {} for {}", self.arch, self.target)?;
+        writeln!(f, "plan {} for {}", self.arch, self.target.name)?;
         for kernel in &self.kernels {
             write_kernel(f, self, kernel)?;
         }

@@ -12,7 +12,7 @@ fn targets() -> Vec<(String, Target)> {
     for (name, language) in [
         ("llvmpipe", Language::Wgsl),
         ("h200", Language::CudaC),
-        ("m3", Language::Msl),
+        ("m2", Language::Msl),
     ] {
         for plane_ops in [true, false] {
             let mut target = Target::named(name).expect(name);
@@ -127,8 +127,12 @@ fn every_variant_has_text_of_its_shape() {
     let mut lines = String::new();
     for (name, target) in targets() {
         lines.push_str(&format!("== {name}\n"));
-        for (spec, text) in texts(&target) {
+        for (at, (spec, text)) in texts(&target).into_iter().enumerate() {
             lines.push_str(&format!("{}: {}\n", label(&spec), shape(&text)));
+            // Caches find a text by its very letters. Metal's own, which no device takes, declares in any order.
+            if at % 5 == 0 && target.language != Language::Msl {
+                assert_eq!(text, spec.text(&target).expect("text"), "{}", label(&spec));
+            }
         }
     }
     insta::assert_snapshot!(lines);

@@ -13,6 +13,7 @@ mod long_context;
 mod matrix_units;
 mod plans;
 mod reference;
+mod self_tests;
 mod shape_only;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;

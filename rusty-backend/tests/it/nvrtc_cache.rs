@@ -1,0 +1,30 @@
+//! Machine code of CUDA texts is kept between processes.
+
+use rusty_backend::cuda::nvrtc;
+use std::time::SystemTime;
+
+/// Where NVRTC is installed: code is compiled once, found again, and compiled anew for another architecture.
+#[test]
+fn machine_code_is_kept() {
+    if std::env::var_os("RUSTY_NVRTC").is_none() {
+        println!("RUSTY_NVRTC is not set: nothing is compiled");
+        return;
+    }
+    // Another text in each run, so that nothing is kept of it yet.
+    let now = SystemTime::UNIX_EPOCH
+        .elapsed()
+        .expect("after 1970")
+        .as_nanos();
+    let text = format!(
+        "extern \"C\" __global__ void k(float* x) {{ x[threadIdx.x] += {}.0f; }}",
+        now % 1_000_000_007
+    );
+    let made = nvrtc::cached_machine_code(&text, 80).expect("compiles");
+    assert_eq!(nvrtc::cached_machine_code(&text, 80).expect("kept"), made);
+    assert_eq!(nvrtc::machine_code(&text, 80).expect("compiles"), made);
+    assert_ne!(
+        nvrtc::cached_machine_code(&text, 90).expect("compiles"),
+        made
+    );
+    assert!(nvrtc::cached_machine_code("no CUDA", 80).is_err());
+}
