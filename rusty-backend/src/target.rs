@@ -78,6 +78,9 @@ pub struct Target {
     pub plane_size_max: u32,
     /// Whether reductions and shuffles over planes of one known size exist.
     pub plane_ops: bool,
+    /// Whether what a group has written to buffers before a barrier is seen by groups that learn of it through an atomic after
+    /// theirs. CUDA's fences do it, and coherent buffers under Vulkan and DX12; WebGPU promises nothing of the kind.
+    pub orders_groups: bool,
     /// Half-precision arithmetic.
     pub f16: bool,
     /// Four-way int8 dot products.
@@ -138,13 +141,6 @@ impl Target {
     /// The host's CPU with all its cores.
     pub fn host_cpu() -> Target {
         crate::CpuDevice::new(None).target().clone()
-    }
-
-    /// Whether what a group has written to buffers before a barrier is seen by groups that learn of it through an atomic
-    /// after theirs. WebGPU promises nothing of the kind; CUDA's fences do, and the device-scope barriers that WGSL
-    /// becomes under Vulkan.
-    pub fn orders_groups(&self) -> bool {
-        matches!(self.family, Family::Cuda | Family::Wgpu(WgpuApi::Vulkan))
     }
 
     /// Whether kernels are native code.

@@ -44,6 +44,7 @@ pub(crate) fn cpu(name: &str, isa: Isa) -> Target {
         plane_size: 1,
         plane_size_max: 1,
         plane_ops: false,
+        orders_groups: false,
         f16: false,
         packed_dot: isa != Isa::Scalar,
         matrix_tiles: vec![],
@@ -73,6 +74,7 @@ fn gpu(name: &str, family: Family, language: Language) -> Target {
         plane_size: 32,
         plane_size_max: 32,
         plane_ops: true,
+        orders_groups: true,
         f16: true,
         packed_dot: true,
         matrix_tiles: vec![],
@@ -119,6 +121,7 @@ fn rdna3() -> Target {
 /// An Apple M2 under Metal through wgpu.
 fn m2() -> Target {
     Target {
+        orders_groups: false,
         matrix_tiles: vec![(8, 8, 8)],
         unified_memory: true,
         read_bandwidth: 100 * GB,

@@ -70,6 +70,9 @@ pub struct Load {
     /// Storage of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
+    /// Multiply in single precision where a GPU's matrix units would round to bf16.
+    #[arg(long)]
+    pub no_matrix_units: bool,
     /// Quantize float weights at load.
     #[arg(long, value_enum)]
     pub quantize: Option<Quantize>,

@@ -16,6 +16,7 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
         &EngineOptions {
             device: options.device.parse().context("--device")?,
             threads: options.threads,
+            matrix_units: !options.no_matrix_units,
             kv: options.kv.into(),
             context: options.ctx,
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),

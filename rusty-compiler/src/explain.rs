@@ -187,6 +187,7 @@ impl Plan {
     /// Bytes of one decoded token, cache reads not counted.
     pub fn bytes_per_token(&self) -> u64 {
         (0..self.kernels.len())
+            .filter(|at| !self.is_for_hidden(&self.kernels[*at]))
             .map(|at| self.kernel_bytes(at))
             .map(|(r, w)| r + w)
             .sum()

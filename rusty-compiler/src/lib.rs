@@ -19,6 +19,7 @@ pub mod gpu;
 pub mod interleaving;
 pub mod passes;
 pub mod plan;
+mod rotation;
 pub mod self_test;
 pub mod slots;
 pub mod step;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// Storage of keys and values.
 ///
 /// The block formats hold each 32 lanes of a head of one token, rotated by a Hadamard transform, as one block of GGUF's
-/// format of that name: a half-precision scale and signed codes. They are for CPUs, and for layers that
-/// [`KvFormat::holds`]. What is beyond a format's range becomes its largest value.
+/// format of that name: a half-precision scale and signed codes; on GPUs with a scale in single precision and codes from
+/// -127 to 127 or -7 to 7. They are for layers that [`KvFormat::holds`]. What is beyond a format's range becomes its largest value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KvFormat {
     /// Single precision.

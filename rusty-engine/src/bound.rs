@@ -31,7 +31,10 @@ impl Bound {
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open(&options.device, options.threads)?;
-        let target = rusty_compiler::trusted(&device, &graph.weights)?;
+        let mut target = rusty_compiler::trusted(&device, &graph.weights)?;
+        if !options.matrix_units {
+            target.matrix_tiles.clear();
+        }
         let plan = rusty_compiler::compile(graph, &target)?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)

@@ -24,6 +24,9 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Threads of the CPU device; none: all cores.
     pub threads: Option<usize>,
+    /// Whether GPUs multiply on matrix units where they have them: steps of more than four rows round inputs and weights to
+    /// bf16. Without, every product is single precision, slower, and rows hardly depend on how many there are.
+    pub matrix_units: bool,
     /// Storage of keys and values.
     pub kv: KvFormat,
     /// Tokens of context per session; none: the model's, at most 4096.
@@ -43,6 +46,7 @@ impl Default for EngineOptions {
         Self {
             device: DeviceChoice::Auto,
             threads: None,
+            matrix_units: true,
             kv: KvFormat::F16,
             context: None,
             sessions: 1,

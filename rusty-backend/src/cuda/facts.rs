@@ -35,6 +35,7 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         plane_size: plane,
         plane_size_max: plane,
         plane_ops: true,
+        orders_groups: true,
         f16: true,
         packed_dot: (major, minor) >= (6, 1),
         // `mma.sync` on bf16 came with compute capability 8.

@@ -83,7 +83,10 @@ pub(crate) fn open(api: WgpuApi, memory_limit: Option<u64>) -> Result<Arc<dyn Gp
     };
     let adapter = adapters(api).into_iter().next();
     let adapter = adapter.ok_or_else(|| absent(why_none(api)))?;
-    let wanted = Features::SUBGROUP | Features::SHADER_F16 | Features::PIPELINE_CACHE;
+    let wanted = Features::SUBGROUP
+        | Features::SHADER_F16
+        | Features::PIPELINE_CACHE
+        | Features::MEMORY_DECORATION_COHERENT;
     let features = adapter.features() & wanted;
     let mut target = facts(&adapter, api, features);
     if let Some(limit) = memory_limit {
@@ -119,6 +122,9 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         plane_size: info.subgroup_min_size,
         plane_size_max: info.subgroup_max_size,
         plane_ops: features.contains(Features::SUBGROUP) && one_size,
+        // Metal's barriers order a group's own memory only.
+        orders_groups: features.contains(Features::MEMORY_DECORATION_COHERENT)
+            && api != WgpuApi::Metal,
         f16: features.contains(Features::SHADER_F16),
         packed_dot: !software && api != WgpuApi::Metal,
         // WGSL has cooperative matrices only as an experiment.

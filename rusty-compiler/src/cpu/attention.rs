@@ -14,10 +14,10 @@ use super::kv::LayerView;
 use super::partial::{MAX_QUERIES, Partial};
 use super::prefetch::{LINE, ask_for};
 use super::quantize::{InputRows, fill_row_with};
-use super::rotation::rotate_all;
 use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Vector, math, per_isa};
 use crate::PAGE_TOKENS;
+use crate::rotation::rotate_all;
 use crate::step::KvFormat;
 use rusty_graph::AttentionSpec;
 

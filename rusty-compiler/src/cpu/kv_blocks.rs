@@ -12,8 +12,8 @@ use super::kind::{Kind, Width};
 use super::kv::clamp_half;
 use super::panel::{GROUP, PanelLayout};
 use super::quantize::Forms;
-use super::rotation::rotate;
 use super::simd::{LANES, Vector};
+use crate::rotation::rotate;
 use crate::step::KvFormat;
 use rusty_loader::formats;
 

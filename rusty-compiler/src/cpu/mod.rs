@@ -53,7 +53,6 @@ mod product;
 mod quads;
 mod quantize;
 mod registers;
-mod rotation;
 mod rows;
 mod simd;
 mod site_tables;

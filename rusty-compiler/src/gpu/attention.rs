@@ -19,6 +19,8 @@ pub(super) const ATTENTION_ROWS: u32 = 8;
 const MOST_QUERIES: u32 = 32;
 /// Floats that a unit of the kernel for single rows may hold, of 255 registers that units have at most.
 const MOST_REGISTERS: usize = 160;
+/// Planes of a cube of that kernel: each leaves a result in shared memory.
+const MOST_PLANES: u32 = 8;
 /// Cubes of an attention launch among which keys are split; more would wait for each other.
 pub(super) const SPLIT_CUBES: u32 = 512;
 
@@ -68,7 +70,7 @@ impl Lowering<'_> {
         };
         let mut config = RowAttentionConfig {
             team: Team {
-                units: 128.min(self.target.max_units),
+                units: (MOST_PLANES * self.target.plane_size).min(128.min(self.target.max_units)),
                 plane: self.target.plane_size,
             },
             shape: self.shape(kernel, spec)?,

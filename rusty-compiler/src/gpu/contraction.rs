@@ -180,7 +180,10 @@ impl Lowering<'_> {
             shrunk = Some(arg);
         }
         let (kind, shared) = match way {
-            Way::Vector { .. } => (Kind::Gemv(config), 0),
+            Way::Vector { .. } => {
+                let shared = config.row_bytes();
+                (Kind::Gemv(config), shared)
+            }
             Way::Tile => {
                 let shared = config.tile_bytes();
                 (Kind::Gemm(config), shared)

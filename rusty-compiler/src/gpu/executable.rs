@@ -74,7 +74,7 @@ impl GpuExecutable {
         options: BindOptions,
     ) -> Result<Self> {
         of_this_language(&plan, device.target())?;
-        let pages = page_format(&plan.target, &options)?;
+        let pages = page_format(&plan, &options)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
         let lowering = Lowering {

@@ -59,7 +59,10 @@ pub(super) fn encode<'a>(
         selected: bucket(selected.len() as u32),
         tiles: bucket(tiles.len() as u32),
         decode,
-        splits: splits(step, bucket(tiles.len() as u32), split_rows),
+        splits: match decode {
+            true => splits(step, bucket(tiles.len() as u32), split_rows),
+            false => 1,
+        },
         adapted: step.slots.iter().any(|s| *s != crate::SlotId::BASE),
         argmax: step.wants.contains(&crate::Want::ArgMax),
         hidden: step.wants.contains(&crate::Want::Hidden),

@@ -1,7 +1,7 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
 use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
-use super::kernels::page_words::PageWords;
+use super::kernels::page_words::{BLOCK, PageWords};
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
@@ -107,11 +107,32 @@ pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: PageWor
                 PageWords::F32 => words.extend(row.iter().map(|v| v.to_bits())),
                 PageWords::F16 => words.extend(pairs(row, |v| f16::from_f32(v).to_bits())),
                 PageWords::Bf16 => words.extend(pairs(row, |v| bf16::from_f32(v).to_bits())),
+                PageWords::Codes(bits) => words.extend(
+                    row.chunks_exact(BLOCK as usize)
+                        .flat_map(|b| codes(b, bits)),
+                ),
             }
             words.resize(start + token, 0);
         }
         words.resize((half + 1) * PAGE_TOKENS * token, 0);
     }
+    words
+}
+
+/// A block of codes and its step, as `gpu/kernels/page_blocks.rs` stores them.
+fn codes(block: &[f32], bits: u32) -> Vec<u32> {
+    let mut lanes: [f32; BLOCK as usize] = std::array::from_fn(|i| block[i]);
+    crate::rotation::rotate(&mut lanes);
+    let (half, per_word) = ((1 << (bits - 1)) as f32, 32 / bits);
+    let largest = lanes.iter().fold(0.0f32, |a, l| a.max(l.abs()));
+    let step = largest / (half - 1.0);
+    let inverse = if largest > 0.0 { 1.0 / step } else { 0.0 };
+    let mut words = vec![0; bits as usize + 1];
+    for (i, lane) in (0..).zip(lanes) {
+        let code = ((lane * inverse).round() + half) as u32;
+        words[(i / per_word) as usize] |= code << (i % per_word * bits);
+    }
+    words[bits as usize] = step.to_bits();
     words
 }
 
@@ -122,16 +143,16 @@ fn pairs(row: &[f32], bits: impl Fn(f32) -> u16) -> impl Iterator<Item = u32> {
     pairs.map(move |p| half(&p[0]) | p.get(1).map_or(0, &half) << 16)
 }
 
-/// How keys and values lie on a device, which has no kernels for blocks of them.
-pub(super) fn page_format(target: &Target, options: &BindOptions) -> Result<PageWords> {
-    PageWords::of(options.kv).ok_or_else(|| Error::Target {
-        target: target.name.clone(),
-        kernel: "attention".into(),
-        reason: format!(
-            "{} keys and values are for CPUs: take f16 or bf16, or the CPU",
-            options.kv.name()
-        ),
-    })
+/// How keys and values lie on a device.
+pub(super) fn page_format(plan: &Plan, options: &BindOptions) -> Result<PageWords> {
+    match options.kv.refusal(&plan.kv) {
+        None => Ok(PageWords::of(options.kv)),
+        Some(reason) => Err(Error::Target {
+            target: plan.target.name.clone(),
+            kernel: "attention".into(),
+            reason,
+        }),
+    }
 }
 
 /// One buffer of pages per layer.
@@ -163,7 +184,7 @@ pub(super) fn caches(
 /// Words that splits of attention take at most, and the single rows whose keys may be split: none where cubes do not see
 /// what others leave.
 pub(super) fn split_room(stages: &[Stage], target: &Target) -> (u32, u32) {
-    if !target.orders_groups() {
+    if !target.orders_groups {
         return (0, 0);
     }
     let templates = stages.iter().flat_map(|s| &s.plain).flat_map(|p| &p.2);

@@ -8,7 +8,7 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
-use super::kernels::env::BINDINGS;
+use super::kernels::env::{ARENA, BINDINGS};
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
@@ -138,6 +138,12 @@ impl KernelSpec {
             kernel: self.name().into(),
             reason,
         })?;
+        if target.language == Language::Wgsl
+            && target.orders_groups
+            && matches!(self.kind, Kind::RowAttention(_))
+        {
+            text.source = coherent(&text.source);
+        }
         // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
         let entry = format!("rusty_{}", self.name());
         text.source = renumbered(&text.source.replace(&text.entry, &entry));
@@ -269,6 +275,12 @@ fn plain(entry: String, source: String, language: Language) -> KernelText {
     }
 }
 
+/// WGSL whose cubes see each other's writes to the arena.
+fn coherent(source: &str) -> String {
+    let arena = format!("@binding({ARENA})");
+    source.replace(&arena, &format!("{arena} @coherent"))
+}
+
 /// The text with variables (`v` and a number) numbered as they come: CubeCL's numbers differ from time to time.
 fn renumbered(source: &str) -> String {
     let mut numbers: HashMap<&str, usize> = HashMap::new();
@@ -290,7 +302,8 @@ fn renumbered(source: &str) -> String {
         } else {
             out.push(first);
             rest = &rest[first.len_utf8()..];
-            in_word = first.is_alphanumeric() || first == '_';
+            // `.v4` is no variable.
+            in_word = first.is_alphanumeric() || first == '_' || first == '.';
         }
     }
     out

@@ -4,16 +4,18 @@
 //! A map is absorbed by the kernel that makes a value it reads when nobody else reads that value, the widths
 //! agree, and everything else it reads is ready by then. A map that reads several results of one kernel (gate
 //! and up) is absorbed with all of them. Behind contractions and attention only elementwise programs fit,
-//! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program.
+//! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program. On GPUs writes of keys and
+//! values stay maps, which hold whole heads: caches may be blocks of lanes.
 
 use super::rewrite::{compact_operands, inline, is_output, moved, producer, readers, ready_before};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
+use rusty_backend::Target;
 
 /// Absorbs maps until none is left that fits.
-pub(super) fn run(mut plan: Plan) -> Plan {
+pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
     let mut at = 0;
     while at < plan.kernels.len() {
-        match target(&plan, at) {
+        match host_of(&plan, at, target) {
             // The absorbed map leaves the list; the kernel now at this index is looked at next.
             Some((host, values)) => absorb(&mut plan, host, at, &values),
             None => at += 1,
@@ -23,7 +25,7 @@ pub(super) fn run(mut plan: Plan) -> Plan {
 }
 
 /// The kernel that can absorb map `at`, and the values that vanish.
-fn target(plan: &Plan, at: usize) -> Option<(usize, Vec<PlanValueId>)> {
+fn host_of(plan: &Plan, at: usize, target: &Target) -> Option<(usize, Vec<PlanValueId>)> {
     let map = &plan.kernels[at];
     if map.anchor != Anchor::Map || map.tails.len() != 1 {
         return None;
@@ -35,6 +37,11 @@ fn target(plan: &Plan, at: usize) -> Option<(usize, Vec<PlanValueId>)> {
     // The latest producer is the only one before which all the others can be ready.
     let host = loads.clone().filter_map(|v| producer(plan, v)).max()?;
     let values: Vec<_> = loads.filter(|v| producer(plan, *v) == Some(host)).collect();
+    let to_pages = !matches!(map.tails[0].sink, Sink::Value(_));
+    let by_lanes = matches!(plan.kernels[host].anchor, Anchor::Contract { .. });
+    if to_pages && by_lanes && !target.is_cpu() {
+        return None;
+    }
     fits(plan, host, map, &values).then_some((host, values))
 }
 

@@ -8,7 +8,8 @@
 //! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
 //!    the whole row, and no rotation.
 //! 5. A layer's keys and values are stored before its attention.
-//! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes.
+//! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes, on targets with
+//!    planes.
 //! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
 //! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
@@ -163,6 +164,9 @@ impl State<'_> {
                 .then_some(())
                 .ok_or("only attention makes heads".into());
         };
+        if !kernel.heads.is_empty() && !self.plan.target.plane_ops {
+            return Err("makes heads where there are no planes".into());
+        }
         for tail in &kernel.heads {
             let (lanes, fits) = match tail.sink {
                 Sink::Value(v) => {
@@ -172,7 +176,10 @@ impl State<'_> {
                 Sink::Key { layer } => (spec.head_dim, layer == spec.layer),
                 Sink::Val { layer } => (spec.value_dim(), layer == spec.layer),
             };
-            if !fits || !tail.body.stays_in_groups(lanes) {
+            if !fits
+                || !tail.body.stays_in_groups(lanes)
+                || tail.body.insts.contains(&Inst::Load(q))
+            {
                 return Err("makes what is not of its heads".into());
             }
             self.body(kernel, &tail.body, tail.width, Role::Heads)?;

@@ -2,7 +2,7 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, bound, everywhere, gpu, instruction_sets, try_bound,
+    Expected, SELECTED, all_logits, bound, everywhere, gpu, instruction_sets, try_bound,
 };
 use rusty_compiler::{BindOptions, KvFormat};
 
@@ -29,7 +29,7 @@ fn caches_of_every_format_are_close() {
                 KvFormat::Q8_0 => (0.1, 3e-4),
                 KvFormat::Q4_0 => (1.2, 6e-2),
             };
-            if !takes(&on, folder, kv) {
+            if !takes(folder, kv) {
                 continue;
             }
             let mut exe = bound(&*file, &on, kv, 2);
@@ -43,10 +43,9 @@ fn caches_of_every_format_are_close() {
     }
 }
 
-/// Blocks of keys and values are for CPUs and for values of their own.
-fn takes(on: &On, folder: &str, kv: KvFormat) -> bool {
-    let latent = folder.contains("deepseek");
-    kv.block_lanes() == 1 || (matches!(on, On::Cpu(_)) && !latent)
+/// Blocks are for values of their own.
+fn takes(folder: &str, kv: KvFormat) -> bool {
+    kv.block_lanes() == 1 || !folder.contains("deepseek")
 }
 
 /// What cannot be stored in blocks is refused with a way out.
@@ -55,7 +54,7 @@ fn caches_that_a_device_cannot_hold_are_refused() {
     for (folder, on) in [
         ("models/deepseek-v3", instruction_sets().remove(0)),
         ("models/llama-mha-f16", instruction_sets().remove(0)),
-        ("models/qwen3-tied", gpu()),
+        ("models/deepseek-v3", gpu()),
     ] {
         let file = rusty_loader::open(golden(folder)).expect(folder);
         let options = BindOptions {

@@ -134,6 +134,59 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
             });
         }
     }
+    // Queries, keys and values: units share a cube's memory.
+    let apart = |first: usize| UnitConfig {
+        parts: vec![first],
+        arg: 3 + 3 * first,
+        tails: vec![Store {
+            width: 512,
+            program: given(vec![Inst::Result(first as u16)], vec![]),
+            target: Sink::Arena { arg: 12 },
+        }],
+    };
+    let format = Format::Blocks(&Q8_0);
+    let siblings = ContractConfig {
+        team,
+        rows: header::ROWS,
+        k: 4096,
+        prologue: Program {
+            insts: vec![Inst::Load(0)],
+            places: vec![Place::Arena {
+                arg: 13,
+                width: 4096,
+            }],
+            source: Source::None,
+            segment: 512,
+        },
+        parts: (0..3)
+            .map(|arg| PartConfig {
+                format,
+                row_bytes: format.row_bytes(4096) as u32,
+                arg,
+            })
+            .collect(),
+        units: (0..3).map(apart).collect(),
+        adapters: None,
+        lanes: 2,
+        wide,
+    };
+    out.push(KernelSpec {
+        kind: Kind::Gemv(siblings.clone()),
+        scalars: 14,
+    });
+    if plane > 0 {
+        out.push(KernelSpec {
+            kind: Kind::Matrix(MatrixConfig {
+                contract: siblings,
+                tile: MatrixTile {
+                    rows: 64,
+                    lanes: 64,
+                },
+                native: wide,
+            }),
+            scalars: 14,
+        });
+    }
     out.push(KernelSpec {
         kind: Kind::Shrink(ShrinkConfig {
             team,
@@ -245,7 +298,17 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         shape: of_latents,
         ..attention.clone()
     };
+    let in_codes = |bits| AttentionConfig {
+        shape: AttentionShape {
+            kv: PageWords::Codes(bits),
+            ..shape
+        },
+        ..attention.clone()
+    };
+    let (in_8, in_4) = (in_codes(8), in_codes(4));
     for (config, query) in [
+        (in_8, rope.clone()),
+        (in_4, rope.clone()),
         (attention, rope),
         (
             latent,

@@ -18,6 +18,8 @@ fn both(base: &str) -> [Engine; 2] {
     let file: Arc<dyn ModelFile> =
         Arc::from(rusty_loader::open_gguf_bytes(base, bytes).expect(base));
     let options = EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device: DeviceChoice::Cpu,
         kv: KvFormat::F32,
         ..EngineOptions::default()

@@ -13,6 +13,8 @@ const BASE: &str = "models/qwen3-tied";
 fn with_sessions(device: DeviceChoice) -> Engine {
     let file = rusty_loader::open(golden(BASE)).expect(BASE);
     let options = EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device,
         sessions: 18,
         context: Some(64),

@@ -27,6 +27,8 @@ fn answers_are_the_reference_decodings() {
     assert!(cases.len() >= 8);
     for device in devices() {
         let engine = demo(&EngineOptions {
+            // References are single precision.
+            matrix_units: false,
             device,
             ..EngineOptions::default()
         });

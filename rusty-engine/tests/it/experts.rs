@@ -28,6 +28,8 @@ const SCENARIOS: [(&str, &str); 8] = [
 
 fn cpu() -> EngineOptions {
     EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device: DeviceChoice::Cpu,
         ..EngineOptions::default()
     }

@@ -34,6 +34,8 @@ fn devices() -> [DeviceChoice; 2] {
 fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
     let file = rusty_loader::open(golden(model)).expect(model);
     let options = EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device,
         kv,
         ..EngineOptions::default()
@@ -52,6 +54,8 @@ fn demo(options: &EngineOptions) -> Engine {
 fn open(path: &Path) -> Engine {
     let file = rusty_loader::open(path).expect("model");
     let options = EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device: DeviceChoice::Cpu,
         kv: KvFormat::F32,
         ..EngineOptions::default()

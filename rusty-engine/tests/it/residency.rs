@@ -15,6 +15,8 @@ const NAMES: [&str; 3] = ["sql", "json", "cypher"];
 
 fn cpu() -> EngineOptions {
     EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device: DeviceChoice::Cpu,
         sessions: 8,
         ..EngineOptions::default()

@@ -18,6 +18,8 @@ const QUESTIONS: [&str; 4] = [
 
 fn cpu() -> EngineOptions {
     EngineOptions {
+        // References are single precision.
+        matrix_units: false,
         device: DeviceChoice::Cpu,
         sessions: 8,
         ..EngineOptions::default()
@@ -153,6 +155,8 @@ fn growing_past_a_rotary_limit_is_as_starting_beyond_it() {
     ] {
         let file = rusty_loader::open(super::golden(model)).expect(model);
         let options = EngineOptions {
+            // References are single precision.
+            matrix_units: false,
             device: DeviceChoice::Cpu,
             kv: KvFormat::F32,
             context: Some(96),

@@ -1,14 +1,15 @@
 //! Flash attention over KV pages: online softmax (arXiv 2205.14135) with grouped queries (arXiv 2305.13245).
 //!
 //! A cube takes one key/value head for a tile of rows of one sequence, so that every key and value it reads
-//! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. A decode row is a
-//! tile of one. Values may be the first lanes of the keys (arXiv 2405.04434).
+//! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. Single rows have a kernel
+//! of their own where there are planes, [`row_attention`](super::row_attention); elsewhere they are tiles of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
 use super::bits::f16_value;
 use super::body::safe_tanh;
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
-use super::page_words::PageWords;
+use super::page_blocks::{pair_of, rotate_shared};
+use super::page_words::{BLOCK, PageWords};
 use super::sink::token_base;
 use crate::plan::F32;
 use cubecl::prelude::*;
@@ -139,6 +140,16 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
     // Where each key and each value of the step starts.
     let places = Shared::<[u32]>::new_slice(comptime!((KEYS * 2) as usize));
     load_queries(buffers, &q, &state, first, rows, comptime!(config.clone()));
+    if comptime!(config.shape.kv.is_blocks()) {
+        sync_cube();
+        rotate_shared(
+            &q,
+            comptime!(dim / BLOCK),
+            dim,
+            queries,
+            comptime!(config.units),
+        );
+    }
     let mut sums = Array::<f32>::new(comptime!((config.pairs() * 2) as usize));
     let lowest = position_of(buffers, first);
     let end = position_of(buffers, first + rows - 1) + 1;
@@ -178,6 +189,9 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
         );
         sync_cube();
         key += KEYS;
+    }
+    if comptime!(config.shape.kv.is_blocks()) {
+        turn_back(&mut sums, &q, comptime!(config.clone()));
     }
     store(buffers, &sums, &state, first, rows, config);
 }
@@ -275,6 +289,7 @@ pub fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) ->
             let low = f32::reinterpret(word << 16);
             (low, f32::reinterpret(word & 0xffff_0000))
         }
+        PageWords::Codes(bits) => pair_of(words, at, pair, bits),
     }
 }
 
@@ -380,6 +395,38 @@ fn gather(
         }
         sums[comptime!(i as usize * 2)] = low;
         sums[comptime!(i as usize * 2 + 1)] = high;
+    }
+}
+
+/// Sums of rotated values become those of plain ones, by way of the queries' memory.
+#[cube]
+fn turn_back(sums: &mut Array<f32>, q: &Shared<[f32]>, #[comptime] config: AttentionConfig) {
+    let dim = comptime!(config.shape.value_dim);
+    let queries = comptime!(config.queries());
+    #[unroll]
+    for i in 0..comptime!(config.pairs()) {
+        let task = UNIT_POS + comptime!(i * config.units);
+        if task < comptime!(queries * dim / 2) {
+            put(q, task * 2, sums[comptime!(i as usize * 2)]);
+            put(q, task * 2 + 1, sums[comptime!(i as usize * 2 + 1)]);
+        }
+    }
+    sync_cube();
+    rotate_shared(
+        q,
+        comptime!(dim / BLOCK),
+        dim,
+        queries,
+        comptime!(config.units),
+    );
+    sync_cube();
+    #[unroll]
+    for i in 0..comptime!(config.pairs()) {
+        let task = UNIT_POS + comptime!(i * config.units);
+        if task < comptime!(queries * dim / 2) {
+            sums[comptime!(i as usize * 2)] = q[(task * 2) as usize];
+            sums[comptime!(i as usize * 2 + 1)] = q[(task * 2 + 1) as usize];
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the two contraction kernels share: how a contraction's parts and tails are cut into units.
+//! What the contraction kernels share: how a contraction's parts and tails are cut into units.
 //!
 //! A *unit* is a set of parts of equal width that some tail reads together (gate and up), with the tails that
 //! read them; parts that no tail combines (queries, keys, values) are units of their own. A launch covers a
@@ -55,6 +55,33 @@ pub struct ContractConfig {
     pub lanes: u32,
     /// Whether the device's language reads words as vectors where they lie so.
     pub wide: bool,
+}
+
+impl ContractConfig {
+    /// The most parts of a unit.
+    pub fn most_parts(&self) -> usize {
+        let parts = self.units.iter().map(|u| u.parts.len());
+        parts.max().unwrap_or(1)
+    }
+}
+
+/// Whether a tile of `lanes` lanes lies in unit `u`, and the unit's lane at which it starts.
+#[cube]
+pub fn lane_in_unit(
+    buffers: &Buffers<'_>,
+    tile: u32,
+    #[comptime] lanes: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] u: usize,
+) -> (bool, u32) {
+    let arg = comptime!(config.units[u].arg);
+    let before = if comptime!(u == 0) {
+        0u32.runtime()
+    } else {
+        buffers.args[comptime!(config.units[u - 1].arg + 2)]
+    };
+    let inside = tile >= before && tile < buffers.args[comptime!(arg + 2)];
+    (inside, buffers.args[arg] + (tile - before) * lanes)
 }
 
 /// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.

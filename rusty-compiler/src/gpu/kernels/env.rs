@@ -9,6 +9,9 @@ use cubecl::prelude::*;
 /// Number of storage buffers of every kernel, in the order of [`Buffers`]' fields.
 pub const BINDINGS: usize = 6;
 
+/// Place of the arena among them.
+pub const ARENA: usize = 1;
+
 /// Words of a step buffer's header.
 pub mod header {
     /// Rows of the step.
@@ -79,8 +82,8 @@ pub fn bound<'a>(
 /// Stores an element of a buffer or of shared memory, which many functions of a kernel hold at once.
 #[cube]
 pub fn put<T: CubePrimitive>(to: &[T], at: u32, value: T) {
-    // SAFETY: device code: between two barriers each element is stored by one unit and read by no other. For
-    // the arena the memory planner sees to it (a kernel's results lie apart from its operands).
+    // SAFETY: device code: between two barriers each element is stored by one unit and read by no other (or by several, that
+    // store the same: cubes that share a head's keys). For the arena the memory planner sees to it (a kernel's results lie apart from its operands).
     let to = unsafe { to.as_mut_unchecked() };
     to[at as usize] = value;
 }

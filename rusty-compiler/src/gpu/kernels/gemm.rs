@@ -2,7 +2,7 @@
 //! once per tile into shared memory.
 
 use super::body::evaluate;
-use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
+use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::delta::{entry_of, gain_in};
 use super::env::{Buffers, bound, put};
 use super::tile::{
@@ -13,8 +13,7 @@ use cubecl::prelude::*;
 impl ContractConfig {
     /// Floats of the weight tile: one part's weights, or all parts' products.
     fn tile_floats(&self) -> usize {
-        let parts = self.units.iter().map(|u| u.parts.len()).max().unwrap_or(1);
-        ((DEPTH * LANES) as usize).max(parts * (ROWS * LANES) as usize)
+        ((DEPTH * LANES) as usize).max(self.most_parts() * (ROWS * LANES) as usize)
     }
 
     /// Bytes of shared memory of the tiled kernel.
@@ -49,14 +48,14 @@ pub fn gemm(
         }
         #[unroll]
         for u in 0..comptime!(config.units.len()) {
-            let arg = comptime!(config.units[u].arg);
-            let before = if comptime!(u == 0) {
-                0u32.runtime()
-            } else {
-                buffers.args[comptime!(config.units[u - 1].arg + 2)]
-            };
-            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
-                let first = buffers.args[arg] + (tile - before) * LANES;
+            let (inside, first) = lane_in_unit(
+                &buffers,
+                tile,
+                comptime!(LANES),
+                comptime!(config.clone()),
+                u,
+            );
+            if inside {
                 unit_tile(
                     &buffers,
                     &x_tile,

@@ -6,10 +6,12 @@
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
 //! its neighbours.
 
-use super::contract::{ContractConfig, PartConfig, UnitConfig, finish_pair, tile_number};
+use super::contract::{
+    ContractConfig, PartConfig, UnitConfig, finish_pair, lane_in_unit, tile_number,
+};
 use super::decode::{RUN, decode_chunks, decode_run};
 use super::delta::entry_of;
-use super::env::{Buffers, bound};
+use super::env::{Buffers, bound, put};
 use super::gemv_inputs::make_inputs;
 use super::rows::norm_factors;
 use cubecl::prelude::*;
@@ -69,6 +71,26 @@ impl ContractConfig {
             .min(self.k.next_multiple_of(self.block()))
     }
 
+    fn segment_words(&self) -> usize {
+        (self.segment() / self.block() * RUN as u32 * self.stride()) as usize
+    }
+
+    fn total_words(&self) -> usize {
+        (self.teams() * self.lanes) as usize * self.most_parts()
+    }
+
+    fn partial_words(&self) -> usize {
+        match self.team.plane {
+            0 => self.team.units as usize,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of shared memory of the matrix-vector kernel.
+    pub fn row_bytes(&self) -> u32 {
+        4 * (self.segment_words() + self.total_words() + self.partial_words()) as u32
+    }
+
     /// Lanes of a cube.
     pub fn cube_lanes(&self) -> u32 {
         self.teams() * self.lanes
@@ -90,19 +112,21 @@ pub fn gemv(
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let row = CUBE_POS_Z;
     let tile = tile_number();
+    let memory = CubeMemory::new(comptime!(config.clone()));
     if row < buffers.step[comptime!(config.rows)] {
         #[unroll]
         for u in 0..comptime!(config.units.len()) {
-            let arg = comptime!(config.units[u].arg);
-            let before = if comptime!(u == 0) {
-                0u32.runtime()
-            } else {
-                buffers.args[comptime!(config.units[u - 1].arg + 2)]
-            };
-            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
-                let first = buffers.args[arg] + (tile - before) * comptime!(config.cube_lanes());
+            let (inside, first) = lane_in_unit(
+                &buffers,
+                tile,
+                comptime!(config.cube_lanes()),
+                comptime!(config.clone()),
+                u,
+            );
+            if inside {
                 unit_tile(
                     &buffers,
+                    &memory,
                     row,
                     first,
                     comptime!(config.clone()),
@@ -113,9 +137,32 @@ pub fn gemv(
     }
 }
 
+/// Shared memory of a cube, whichever unit it works in.
+#[derive(CubeType)]
+struct CubeMemory {
+    /// The input row, a segment of it.
+    segment: Shared<[f32]>,
+    /// Sums of teams, `[team][sum]`.
+    totals: Shared<[f32]>,
+    /// Sums of units, where the target has no planes.
+    partial: Shared<[f32]>,
+}
+
+#[cube]
+impl CubeMemory {
+    fn new(#[comptime] config: ContractConfig) -> Self {
+        CubeMemory {
+            segment: Shared::<[f32]>::new_slice(comptime!(config.segment_words())),
+            totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
+            partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
+        }
+    }
+}
+
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
+    memory: &CubeMemory,
     row: u32,
     first: u32,
     #[comptime] config: ContractConfig,
@@ -126,6 +173,7 @@ fn unit_tile(
     let mut sums = Array::<f32>::new(count);
     accumulate(
         buffers,
+        &memory.segment,
         &mut sums,
         row,
         first,
@@ -133,14 +181,15 @@ fn unit_tile(
         comptime!(config.clone()),
         comptime!(unit.clone()),
     );
-    let totals = share(&sums, comptime!(config.clone()), count);
-    finish(buffers, totals, row, first, end, config, unit);
+    share(memory, &sums, comptime!(config.clone()), count);
+    finish(buffers, &memory.totals, row, first, end, config, unit);
 }
 
 /// Each unit's part of the products `sums[lane * parts + part]`.
 #[cube]
 fn accumulate(
     buffers: &Buffers<'_>,
+    segment: &Shared<[f32]>,
     sums: &mut Array<f32>,
     row: u32,
     first: u32,
@@ -162,14 +211,13 @@ fn accumulate(
     let blocks = comptime!(config.k.div_ceil(config.block()));
     let held = comptime!(config.segment() / config.block());
     let stride = comptime!(config.stride());
-    let segment = Shared::<[f32]>::new_slice(comptime!((held * RUN as u32 * stride) as usize));
     let mut x = Array::<f32>::new(RUN);
     let mut block = 0u32.runtime();
     while block < blocks {
         let here = min(held.runtime(), blocks - block);
         make_inputs(
             buffers,
-            &segment,
+            segment,
             &factors,
             row,
             block,
@@ -290,16 +338,16 @@ fn part_products(
     }
 }
 
-/// Sums over each team, into shared memory: `[team][sum]`.
+/// Sums over each team, into shared memory.
 #[cube]
 fn share(
+    memory: &CubeMemory,
     sums: &Array<f32>,
     #[comptime] config: ContractConfig,
     #[comptime] count: usize,
-) -> Shared<[f32]> {
-    let teams = comptime!(config.teams() as usize);
+) {
+    let (totals, partial) = (&memory.totals, &memory.partial);
     let size = comptime!(config.team_units());
-    let mut totals = Shared::<[f32]>::new_slice(comptime!(teams * count));
     let team = UNIT_POS / size;
     let inner = UNIT_POS % size;
     if comptime!(config.team.plane > 0) {
@@ -307,40 +355,38 @@ fn share(
         for i in 0..count {
             let total = plane_sum(sums[i]);
             if inner == 0 {
-                totals[(team * comptime!(count as u32) + i as u32) as usize] = total;
+                put(totals, team * comptime!(count as u32) + i as u32, total);
             }
         }
     } else {
-        let mut partial = Shared::<[f32]>::new_slice(comptime!(config.team.units as usize));
         #[unroll]
         for i in 0..count {
-            partial[UNIT_POS as usize] = sums[i];
+            put(partial, UNIT_POS, sums[i]);
             sync_cube();
             #[unroll]
             for step in 0..comptime!(size.ilog2()) {
                 let half = comptime!(size >> (step + 1));
                 if inner < half {
                     let other = partial[(UNIT_POS + half) as usize];
-                    partial[UNIT_POS as usize] += other;
+                    put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
                 }
                 sync_cube();
             }
             if inner == 0 {
-                totals[(team * comptime!(count as u32) + i as u32) as usize] =
-                    partial[UNIT_POS as usize];
+                let total = partial[UNIT_POS as usize];
+                put(totals, team * comptime!(count as u32) + i as u32, total);
             }
             sync_cube();
         }
     }
     sync_cube();
-    totals
 }
 
 /// Tails, one pair of lanes per unit.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
-    totals: Shared<[f32]>,
+    totals: &Shared<[f32]>,
     row: u32,
     first: u32,
     end: u32,

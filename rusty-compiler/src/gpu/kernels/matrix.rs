@@ -3,7 +3,7 @@
 //!
 //! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
 
-use super::contract::{ContractConfig, UnitConfig, finish_pair, tile_number};
+use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::env::{Buffers, bound, put};
 use super::fragments::{PLANE, exchange_words, multiply_add};
 use super::matrix_tiles::{load_inputs, load_weights, tile_norms};
@@ -57,12 +57,6 @@ impl MatrixTile {
 }
 
 impl MatrixConfig {
-    /// Most parts of a unit.
-    fn parts(&self) -> usize {
-        let parts = self.contract.units.iter().map(|u| u.parts.len());
-        parts.max().unwrap_or(1)
-    }
-
     /// Whether words of weights are fetched as they lie.
     pub fn by_words(&self, part: usize) -> bool {
         let bf16 = self.contract.parts[part].format == Format::Bf16;
@@ -72,20 +66,30 @@ impl MatrixConfig {
     /// Tiles of inputs: adapters may change those of each part.
     fn inputs(&self) -> usize {
         match self.contract.adapters {
-            Some(_) => self.parts(),
+            Some(_) => self.contract.most_parts(),
             None => 1,
+        }
+    }
+
+    fn input_words(&self) -> usize {
+        self.inputs() * (self.tile.rows * STRIDE) as usize
+    }
+
+    fn weight_words(&self) -> usize {
+        self.contract.most_parts() * (self.tile.lanes * STRIDE) as usize
+    }
+
+    fn exchange_words(&self) -> usize {
+        match self.native {
+            true => 1,
+            false => exchange_words(UNITS, self.tile.fragments()),
         }
     }
 
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
-        let tiles = self.inputs() as u32 * self.tile.rows + self.parts() as u32 * self.tile.lanes;
-        let exchange = if self.native {
-            0
-        } else {
-            exchange_words(UNITS, self.tile.fragments())
-        };
-        4 * (tiles * STRIDE + self.tile.rows + exchange as u32)
+        let tiles = self.input_words() + self.weight_words() + self.exchange_words();
+        4 * (tiles as u32 + self.tile.rows)
     }
 }
 
@@ -105,24 +109,30 @@ pub fn matrix(
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let tile = tile_number();
     let row = CUBE_POS_Z * config.tile.rows;
-    let norms = Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize));
+    let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
         if comptime!(!config.contract.prologue.reductions().is_empty()) {
-            tile_norms(&buffers, &norms, count, row, comptime!(config.clone()));
+            tile_norms(
+                &buffers,
+                &memory.norms,
+                count,
+                row,
+                comptime!(config.clone()),
+            );
         }
         #[unroll]
         for u in 0..comptime!(config.contract.units.len()) {
-            let arg = comptime!(config.contract.units[u].arg);
-            let before = if comptime!(u == 0) {
-                0u32.runtime()
-            } else {
-                buffers.args[comptime!(config.contract.units[u - 1].arg + 2)]
-            };
-            if tile >= before && tile < buffers.args[comptime!(arg + 2)] {
-                let first = buffers.args[arg] + (tile - before) * config.tile.lanes;
+            let (inside, first) = lane_in_unit(
+                &buffers,
+                tile,
+                comptime!(config.tile.lanes),
+                comptime!(config.contract.clone()),
+                u,
+            );
+            if inside {
                 unit_tile(
                     &buffers,
-                    &norms,
+                    &memory,
                     count,
                     row,
                     first,
@@ -134,10 +144,35 @@ pub fn matrix(
     }
 }
 
+/// Shared memory of a cube, whichever unit it works in.
+#[derive(CubeType)]
+struct CubeMemory {
+    /// Norm factors of the rows.
+    norms: Shared<[f32]>,
+    /// Inputs.
+    x_tile: Shared<[u32]>,
+    /// Weights, and products before they are stored.
+    w_tile: Shared<[u32]>,
+    /// What stands for matrix units exchanges.
+    exchange: Shared<[u32]>,
+}
+
+#[cube]
+impl CubeMemory {
+    fn new(#[comptime] config: MatrixConfig) -> Self {
+        CubeMemory {
+            norms: Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize)),
+            x_tile: Shared::<[u32]>::new_slice(comptime!(config.input_words())),
+            w_tile: Shared::<[u32]>::new_slice(comptime!(config.weight_words())),
+            exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
+        }
+    }
+}
+
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
+    memory: &CubeMemory,
     count: u32,
     row: u32,
     first: u32,
@@ -151,13 +186,6 @@ fn unit_tile(
     } else {
         1
     });
-    let x_tile = Shared::<[u32]>::new_slice(comptime!(inputs * (tile.rows * STRIDE) as usize));
-    let w_tile = Shared::<[u32]>::new_slice(comptime!(parts * (tile.lanes * STRIDE) as usize));
-    let exchange = Shared::<[u32]>::new_slice(comptime!(if config.native {
-        1
-    } else {
-        exchange_words(UNITS, tile.fragments())
-    }));
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
     let mut depth = 0u32.runtime();
@@ -166,7 +194,7 @@ fn unit_tile(
         for p in 0..parts {
             load_weights(
                 buffers,
-                &w_tile,
+                &memory.w_tile,
                 first,
                 depth,
                 p,
@@ -176,8 +204,8 @@ fn unit_tile(
             if comptime!(p < inputs) {
                 load_inputs(
                     buffers,
-                    &x_tile,
-                    norms,
+                    &memory.x_tile,
+                    &memory.norms,
                     count,
                     row,
                     depth,
@@ -191,9 +219,9 @@ fn unit_tile(
         #[unroll]
         for p in 0..parts {
             multiply(
-                &x_tile,
-                &w_tile,
-                &exchange,
+                &memory.x_tile,
+                &memory.w_tile,
+                &memory.exchange,
                 &mut sums,
                 p,
                 comptime!(if inputs > 1 { p } else { 0 }),
@@ -205,7 +233,15 @@ fn unit_tile(
         depth += DEPTH;
     }
     finish(
-        buffers, &w_tile, &sums, count, row, first, end, config, unit,
+        buffers,
+        &memory.w_tile,
+        &sums,
+        count,
+        row,
+        first,
+        end,
+        config,
+        unit,
     );
 }
 

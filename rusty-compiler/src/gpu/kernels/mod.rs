@@ -20,6 +20,7 @@ pub mod gemv_inputs;
 pub mod grouped;
 pub mod matrix;
 pub mod matrix_tiles;
+pub mod page_blocks;
 pub mod page_words;
 pub mod reduce;
 pub mod route;

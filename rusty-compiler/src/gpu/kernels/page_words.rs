@@ -2,6 +2,9 @@
 
 use crate::KvFormat;
 
+/// Lanes of a block of codes.
+pub const BLOCK: u32 = 32;
+
 /// Storage of keys and values on a GPU, a token's lanes side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageWords {
@@ -11,24 +14,33 @@ pub enum PageWords {
     F16,
     /// The upper halves of two lanes.
     Bf16,
+    /// Blocks of [`BLOCK`] rotated lanes: codes of so many bits, then the step between them in single precision.
+    Codes(u32),
 }
 
 impl PageWords {
-    /// How a format lies; none where GPUs have no kernel for it.
-    pub const fn of(format: KvFormat) -> Option<Self> {
+    /// How a format lies.
+    pub const fn of(format: KvFormat) -> Self {
         match format {
-            KvFormat::F32 => Some(Self::F32),
-            KvFormat::F16 => Some(Self::F16),
-            KvFormat::Bf16 => Some(Self::Bf16),
-            KvFormat::Q8_0 | KvFormat::Q4_0 => None,
+            KvFormat::F32 => Self::F32,
+            KvFormat::F16 => Self::F16,
+            KvFormat::Bf16 => Self::Bf16,
+            KvFormat::Q8_0 => Self::Codes(8),
+            KvFormat::Q4_0 => Self::Codes(4),
         }
     }
 
-    /// Words of one token's keys (or values) of `width` lanes.
+    /// Words of one token's keys (or values) of `width` lanes, whole blocks where there are blocks.
     pub const fn token_words(self, width: u32) -> u32 {
         match self {
             Self::F32 => width,
             Self::F16 | Self::Bf16 => width / 2,
+            Self::Codes(bits) => width / BLOCK * (bits + 1),
         }
+    }
+
+    /// Whether lanes are stored by blocks, rotated.
+    pub const fn is_blocks(self) -> bool {
+        matches!(self, Self::Codes(_))
     }
 }

@@ -13,10 +13,12 @@ use super::attention::{AttentionShape, position_of};
 use super::body::{Program, evaluate};
 use super::contract::UnitConfig;
 use super::env::{Buffers, bound, header, put};
+use super::page_blocks::rotate_shared;
+use super::page_words::BLOCK;
 use super::reduce::Team;
 use super::rows::norm_factors;
 use super::running_softmax::{Partial, meet, turn};
-use super::sink::{Store, store_pair};
+use super::sink::{Store, store_segment};
 use super::splits::{finish, leave};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
@@ -185,10 +187,23 @@ fn attend(
     }
     make_queries(buffers, &q, row, comptime!(config.clone()));
     sync_storage();
+    let units = comptime!(config.team.units);
+    let in_blocks = comptime!(config.shape.kv.is_blocks());
+    if in_blocks {
+        let dim = comptime!(config.shape.head_dim);
+        rotate_shared(
+            &q,
+            comptime!(dim / BLOCK),
+            dim,
+            comptime!(config.shape.group()),
+            units,
+        );
+        sync_cube();
+    }
     let mut state = Partial::new(comptime!(config.clone()));
     let queries = held_queries(&q, comptime!(config.clone()));
-    let units = comptime!(config.lane_units());
-    let mut base = from + UNIT_POS / units * RUN as u32;
+    let group_units = comptime!(config.lane_units());
+    let mut base = from + UNIT_POS / group_units * RUN as u32;
     let mut left = (to - from).div_ceil(comptime!(config.stride()));
     // As many turns for every unit: planes exchange values inside.
     while left > 0 {
@@ -206,7 +221,18 @@ fn attend(
         left -= 1;
     }
     meet(&mut state, comptime!(config.clone()));
-    state.stash(stash, config);
+    state.stash(stash, comptime!(config.clone()));
+    if in_blocks {
+        sync_cube();
+        let blocks = comptime!(config.shape.group() * config.shape.value_dim / BLOCK);
+        rotate_shared(
+            stash,
+            blocks,
+            comptime!(config.partial_words()),
+            comptime!(config.planes()),
+            units,
+        );
+    }
 }
 
 /// Keys and values of the row for this cube's head.
@@ -225,21 +251,17 @@ fn make_keys(buffers: &Buffers<'_>, row: u32, #[comptime] config: RowAttentionCo
             comptime!(config.stores[s].program.clone()),
             comptime!(config.team),
         );
-        let mut lane = UNIT_POS * 2;
-        while lane < size {
-            store_pair(
-                buffers,
-                &results,
-                &results,
-                &factors,
-                0u32,
-                row,
-                first + lane,
-                first + size,
-                comptime!(config.stores[s].clone()),
-            );
-            lane += comptime!(config.team.units * 2);
-        }
+        store_segment(
+            buffers,
+            &results,
+            &factors,
+            0u32,
+            row,
+            first,
+            first + size,
+            comptime!(config.stores[s].clone()),
+            comptime!(config.team.units),
+        );
     }
 }
 

@@ -6,7 +6,7 @@
 use super::body::{Program, Source, evaluate};
 use super::env::{Buffers, bound, header};
 use super::reduce::{Team, cube_sum};
-use super::sink::{Store, store_pair};
+use super::sink::{Store, store_segment};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -151,21 +151,17 @@ fn tail_segment(
         comptime!(store.program.clone()),
         team,
     );
-    let mut lane = first + UNIT_POS * 2;
-    while lane < end {
-        store_pair(
-            buffers,
-            &results,
-            &results,
-            &factors,
-            base,
-            row,
-            lane,
-            end,
-            comptime!(store.clone()),
-        );
-        lane += comptime!(team.units * 2);
-    }
+    store_segment(
+        buffers,
+        &results,
+        &factors,
+        base,
+        row,
+        first,
+        end,
+        store,
+        comptime!(team.units),
+    );
 }
 
 /// `1 / sqrt(mean(x^2) + eps)` of every norm over the segment that starts at lane `first`, in order. All units

@@ -1,6 +1,6 @@
 //! Where results go: arena rows, or the pages of a layer's cache.
 //!
-//! Stores are made for pairs of lanes, because two half-precision keys or values share a word.
+//! Stores are made for pairs of lanes, because two half-precision keys or values share a word, or for whole blocks.
 //!
 //! A page of a layer holds 16 tokens' keys, then their values (none where values are lanes of the keys); each token's
 //! heads are contiguous.
@@ -8,7 +8,8 @@
 use super::bits::{bf16_pair, f16_pair};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, header, put};
-use super::page_words::PageWords;
+use super::page_blocks::{rotate, store_codes};
+use super::page_words::{BLOCK, PageWords};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -29,6 +30,19 @@ pub enum Target {
         /// Storage.
         kv: PageWords,
     },
+}
+
+impl Target {
+    /// Bits of a code where blocks are stored.
+    fn block_bits(&self) -> Option<u32> {
+        match self {
+            Target::Page {
+                kv: PageWords::Codes(bits),
+                ..
+            } => Some(*bits),
+            _ => None,
+        }
+    }
 }
 
 /// A tail with everything resolved.
@@ -55,6 +69,108 @@ pub fn token_base(
     let tokens = comptime!(PAGE_TOKENS as u32);
     let page = step[(pages + position / tokens) as usize];
     ((page * halves + half) * tokens + position % tokens) * words
+}
+
+/// Stores lanes `first` to before `end` of a tail whose lanes the cube has all to itself: whole blocks, where pages have blocks.
+#[cube]
+pub fn store_segment(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    first: u32,
+    end: u32,
+    #[comptime] store: Store,
+    #[comptime] units: u32,
+) {
+    let bits = comptime!(store.target.block_bits());
+    if let Some(bits) = bits {
+        let mut lane = first + UNIT_POS * BLOCK;
+        while lane < end {
+            store_block(
+                buffers,
+                results,
+                factors,
+                base,
+                row,
+                lane,
+                comptime!(store.clone()),
+                bits,
+            );
+            lane += comptime!(units * BLOCK);
+        }
+    } else {
+        let mut lane = first + UNIT_POS * 2;
+        while lane < end {
+            store_pair(
+                buffers,
+                results,
+                results,
+                factors,
+                base,
+                row,
+                lane,
+                end,
+                comptime!(store.clone()),
+            );
+            lane += comptime!(units * 2);
+        }
+    }
+}
+
+/// Evaluates a tail for a block of lanes from `lane` on and stores its codes in the row's page.
+#[cube]
+fn store_block(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] store: Store,
+    #[comptime] bits: u32,
+) {
+    let last = comptime!(store.program.insts.len() - 1);
+    let mut lanes = Array::<f32>::new(32usize);
+    for i in 0..BLOCK {
+        lanes[i as usize] = evaluate(
+            buffers,
+            results,
+            factors,
+            base,
+            row,
+            lane + i,
+            comptime!(store.program.clone()),
+            last,
+        );
+    }
+    rotate(&mut lanes);
+    if let Target::Page { half, halves, kv } = comptime!(store.target) {
+        let token = token_of(
+            buffers,
+            row,
+            half,
+            halves,
+            comptime!(kv.token_words(store.width)),
+        );
+        let at = token + lane / BLOCK * comptime!(bits + 1);
+        store_codes(buffers.words, at, &lanes, bits);
+    }
+}
+
+/// Word at which the keys or values of a row's own token start.
+#[cube]
+fn token_of(
+    buffers: &Buffers<'_>,
+    row: u32,
+    #[comptime] half: u32,
+    #[comptime] halves: u32,
+    #[comptime] words: u32,
+) -> u32 {
+    let position = buffers.step[(buffers.step[header::POSITIONS] + row) as usize];
+    let pages = buffers.step[(buffers.step[header::PAGES] + row) as usize];
+    token_base(buffers.step, pages, position, half.runtime(), halves, words)
 }
 
 /// Evaluates a tail for two neighbouring lanes and stores what is below `end`.
@@ -104,9 +220,7 @@ pub fn store_pair(
         }
         Target::Page { half, halves, kv } => {
             let words = comptime!(kv.token_words(store.width));
-            let position = buffers.step[(buffers.step[header::POSITIONS] + row) as usize];
-            let pages = buffers.step[(buffers.step[header::PAGES] + row) as usize];
-            let token = token_base(buffers.step, pages, position, half, halves, words);
+            let token = token_of(buffers, row, half, halves, words);
             match kv {
                 PageWords::F32 => {
                     put(buffers.words, token + lane, u32::reinterpret(low));
@@ -120,6 +234,8 @@ pub fn store_pair(
                 PageWords::Bf16 => {
                     put(buffers.words, token + lane / 2, bf16_pair(low, high));
                 }
+                // A pair is no block; see `store_segment`.
+                PageWords::Codes(_) => {}
             }
         }
     }

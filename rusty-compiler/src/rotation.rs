@@ -4,11 +4,12 @@
 //! (QuaRot, arXiv 2404.00456). It is orthonormal and its own inverse: products of rotated queries and keys are those of
 //! the plain ones, and sums of rotated values are rotated back once.
 
-use super::panel::GROUP;
+/// Lanes of a block.
+const GROUP: usize = 32;
 
 /// Rotates a block in place.
 #[inline(always)]
-pub(super) fn rotate(lanes: &mut [f32; GROUP]) {
+pub(crate) fn rotate(lanes: &mut [f32; GROUP]) {
     let mut step = 1;
     while step < GROUP {
         for first in (0..GROUP).step_by(2 * step) {
@@ -26,7 +27,7 @@ pub(super) fn rotate(lanes: &mut [f32; GROUP]) {
 
 /// Rotates whole blocks.
 #[inline(always)]
-pub(super) fn rotate_all(lanes: &mut [f32]) {
+pub(crate) fn rotate_all(lanes: &mut [f32]) {
     lanes.as_chunks_mut().0.iter_mut().for_each(rotate);
 }
 
