@@ -46,7 +46,7 @@ pub struct RowAttentionConfig {
 }
 
 impl RowAttentionConfig {
-    /// Units of a lane group: the most of a plane that leave each whole pairs of lanes, [`PAIRS`] where there are.
+    /// Units of a lane group: the most of a plane that leave each whole pairs of lanes, `PAIRS` where there are.
     pub fn lane_units(&self) -> u32 {
         let (keys, values) = (self.shape.head_dim / 2, self.shape.value_dim / 2);
         let most = self.team.plane.min((keys / PAIRS).max(1));
