@@ -8,6 +8,7 @@ pub mod buffer;
 pub mod cache;
 pub mod cpu;
 pub mod cuda;
+pub mod described;
 pub mod device;
 pub mod error;
 pub mod gpu;
@@ -20,6 +21,7 @@ pub mod webgpu;
 
 pub use buffer::{BufferSlice, DeviceBuffer};
 pub use cpu::CpuDevice;
+pub use described::DescribedDevice;
 pub use device::{Device, DeviceChoice, DeviceInfo, discover};
 pub use error::{Error, Result};
 pub use gpu::GpuDevice;

@@ -5,7 +5,7 @@ mod inspect;
 mod quality;
 mod rope;
 
-pub use inspect::{Explain, Inspect};
+pub use inspect::{Compile, Explain, Inspect};
 pub use quality::{Perplexity, QuantizeFile};
 pub use rope::{Rope, RopeScaling};
 
@@ -44,6 +44,8 @@ pub enum Command {
     Logits(Logits),
     /// Show what the compiler makes of a model: graph, passes, plan, totals.
     Explain(Explain),
+    /// Write the kernels of a model for a device, which need not be at hand, as a package.
+    Compile(Compile),
     /// Show what a model file holds and what it needs.
     Inspect(Inspect),
     /// Turn text into token ids.
@@ -70,6 +72,9 @@ pub struct Load {
     /// Storage of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
+    /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
+    #[arg(long, value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
     /// Multiply in single precision where a GPU's matrix units would round to bf16.
     #[arg(long)]
     pub no_matrix_units: bool,

@@ -2,13 +2,21 @@
 
 use crate::args::{Load, Sampling};
 use crate::{adapter, model};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
 pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
+    if let Some(folder) = &options.kernels {
+        ensure!(
+            folder.join("manifest.json").is_file(),
+            "--kernels {}: no manifest.json there; `rusty compile` writes one",
+            folder.display()
+        );
+        rusty_backend::cuda::nvrtc::use_package(folder);
+    }
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;
     let engine = Engine::load(

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Command::Chat(options) => commands::chat::run(options, cli.verbose > 0),
         Command::Logits(options) => commands::logits::run(options),
         Command::Explain(options) => commands::explain::run(options),
+        Command::Compile(options) => commands::compile::run(options),
         Command::Inspect(options) => commands::inspect::run(options),
         Command::Tokenize(options) => commands::tokenize::run(options),
         Command::Adapter(options) => commands::adapter::run(options),

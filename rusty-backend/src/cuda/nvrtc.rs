@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Where the toolkit usually is.
 const TOOLKITS: [&str; 2] = ["/usr/local/cuda", "/opt/cuda"];
@@ -121,12 +121,15 @@ pub fn machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
     Ok(image)
 }
 
-/// The machine code of `source`, from the cache where it was compiled before by the same version of NVRTC, and kept
-/// there otherwise.
+/// The machine code of `source`, from a package or from the cache, where it was compiled before by the same version of NVRTC;
+/// kept there otherwise.
 ///
 /// # Errors
 /// As [`ptx`].
 pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
+    if let Some(code) = packaged(source, arch) {
+        return Ok(code);
+    }
     let name = cache_name(source, arch)?;
     if let Some(kept) = cache::load(&name) {
         return Ok(kept);
@@ -134,6 +137,35 @@ pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
     let made = machine_code(source, arch)?;
     cache::store(&name, &made);
     Ok(made)
+}
+
+/// Folders of packages, see [`use_package`].
+static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// From now on machine code is looked for in this folder first: NVRTC is not needed for what lies there as
+/// [`packaged_name`] says.
+pub fn use_package(folder: &Path) {
+    let mut packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    packages.push(folder.into());
+}
+
+/// What names a text in packages and caches: its SHA-256.
+pub fn digest(source: &str) -> String {
+    let digest = Sha256::digest(source.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The file of a package that holds the machine code of a text.
+pub fn packaged_name(digest: &str, arch: u32) -> String {
+    format!("{digest}.sm_{arch}.cubin")
+}
+
+fn packaged(source: &str, arch: u32) -> Option<Vec<u8>> {
+    let packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = (!packages.is_empty()).then(|| packaged_name(&digest(source), arch))?;
+    packages
+        .iter()
+        .find_map(|p| std::fs::read(p.join(&name)).ok())
 }
 
 /// Forgets what is kept of `source`: the driver did not take it.
@@ -151,8 +183,7 @@ fn cache_name(source: &str, arch: u32) -> Result<String, String> {
     unsafe { sys::nvrtcVersion(&mut major, &mut minor) }
         .result()
         .map_err(|e| e.to_string())?;
-    let digest = Sha256::digest(source.as_bytes());
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = digest(source);
     Ok(format!(
         "cuda/nvrtc-{major}.{minor}/sm_{arch}/{digest}.cubin"
     ))

@@ -1,7 +1,27 @@
-//! Machine code of CUDA texts is kept between processes.
+//! Machine code of CUDA texts is kept between processes, and taken from packages.
 
 use rusty_backend::cuda::nvrtc;
 use std::time::SystemTime;
+
+/// What a package holds is taken as it is, with no compiler at hand.
+#[test]
+fn packages_come_first() {
+    let folder = std::env::temp_dir().join(format!("rusty-package-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let text = "extern \"C\" __global__ void packaged() {}";
+    let name = nvrtc::packaged_name(&nvrtc::digest(text), 90);
+    std::fs::write(folder.join(name), b"code").expect("written");
+    nvrtc::use_package(&folder);
+    assert_eq!(
+        nvrtc::cached_machine_code(text, 90).as_deref(),
+        Ok(&b"code"[..])
+    );
+    assert_ne!(
+        nvrtc::cached_machine_code(text, 80).as_deref(),
+        Ok(&b"code"[..])
+    );
+    std::fs::remove_dir_all(folder).expect("removed");
+}
 
 /// Where NVRTC is installed: code is compiled once, found again, and compiled anew for another architecture.
 #[test]

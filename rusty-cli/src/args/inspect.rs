@@ -2,6 +2,7 @@
 
 use super::{AdapterPrecision, Kv, RandomModel, Rope};
 use clap::Args;
+use std::path::PathBuf;
 
 /// Options of `rusty explain`.
 #[derive(Args, Debug)]
@@ -21,6 +22,29 @@ pub struct Explain {
     /// Print totals and kernels as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `rusty compile`.
+#[derive(Args, Debug)]
+pub struct Compile {
+    /// GGUF file, model folder or hub id [default: the built-in demo].
+    pub model: Option<String>,
+    #[command(flatten)]
+    pub random: RandomModel,
+    /// A described target (h200, rtx4090, m2, rdna3, llvmpipe), or a CUDA architecture (cuda:sm_90).
+    #[arg(long, value_name = "NAME")]
+    pub target: String,
+    /// Folder of the package; made where it is not there.
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Storage of keys and values for which kernels are made.
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
+    /// Leave out the kernels that take adapters.
+    #[arg(long)]
+    pub no_adapters: bool,
+    #[command(flatten)]
+    pub rope: Rope,
 }
 
 /// Options of `rusty inspect`.

@@ -3,6 +3,7 @@
 pub mod adapter;
 pub mod bench;
 pub mod chat;
+pub mod compile;
 pub mod devices;
 pub mod explain;
 pub mod inspect;

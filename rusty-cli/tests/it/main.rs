@@ -5,5 +5,6 @@ mod answers;
 mod command;
 mod facts;
 mod failures;
+mod packages;
 mod quality;
 mod rope;

@@ -138,6 +138,65 @@ fn every_variant_has_text_of_its_shape() {
     insta::assert_snapshot!(lines);
 }
 
+/// What Metal and DX12 get from wgpu: naga takes every WGSL text and writes it for both. Whether their drivers take it is not
+/// known: none is at hand.
+#[test]
+fn naga_writes_every_wgsl_text_for_metal_and_dx12() {
+    let wgsl = targets()
+        .into_iter()
+        .filter(|(_, t)| t.language == Language::Wgsl);
+    for (name, target) in wgsl {
+        for (spec, text) in texts(&target) {
+            let said = format!("{name}, {}", label(&spec));
+            let module = naga::front::wgsl::parse_str(&text.source);
+            let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
+            let (flags, all) = (
+                naga::valid::ValidationFlags::all(),
+                naga::valid::Capabilities::all(),
+            );
+            let info = naga::valid::Validator::new(flags, all).validate(&module);
+            let info = info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
+            for (language, written) in [
+                ("MSL", metal(&module, &info)),
+                ("HLSL", dx12(&module, &info)),
+            ] {
+                let written = written.unwrap_or_else(|e| panic!("{said}, {language}: {e}"));
+                assert!(
+                    written.contains(&text.entry),
+                    "{said}, {language}: no {}",
+                    text.entry
+                );
+            }
+        }
+    }
+}
+
+fn metal(module: &naga::Module, info: &naga::valid::ModuleInfo) -> Result<String, String> {
+    use naga::back::msl;
+    let options = msl::Options {
+        lang_version: (3, 2),
+        fake_missing_bindings: true,
+        ..Default::default()
+    };
+    let written = msl::write_string(module, info, &options, &msl::PipelineOptions::default());
+    written.map(|(text, _)| text).map_err(|e| e.to_string())
+}
+
+fn dx12(module: &naga::Module, info: &naga::valid::ModuleInfo) -> Result<String, String> {
+    use naga::back::hlsl;
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_0,
+        ..Default::default()
+    };
+    let mut text = String::new();
+    let pipeline = hlsl::PipelineOptions::default();
+    let mut writer = hlsl::Writer::new(&mut text, &options, &pipeline);
+    writer
+        .write(module, info, None)
+        .map_err(|e| e.to_string())?;
+    Ok(text)
+}
+
 /// Compiles every CUDA text to machine code where `cargo xtask setup` could install NVRTC, which it says.
 #[test]
 fn nvrtc_takes_every_cuda_text() {

@@ -1,0 +1,31 @@
+//! The kernels of a model for a device that need not be at hand.
+
+use crate::gpu::GpuExecutable;
+use crate::{BindOptions, Error, Result, compile};
+use rusty_backend::{DescribedDevice, KernelText, Target};
+use rusty_graph::Graph;
+use rusty_loader::ModelFile;
+use std::sync::Arc;
+
+/// The text of every kernel that a model needs on a GPU of these facts, for all ranges of rows and, where `options` have slots,
+/// for adapters. No weight is read but vectors.
+///
+/// # Errors
+/// [`Error::Target`] for a CPU, whose kernels are part of the program, and for what a target cannot run.
+pub fn kernel_texts(
+    graph: &Graph,
+    file: &dyn ModelFile,
+    target: &Target,
+    options: BindOptions,
+) -> Result<Vec<KernelText>> {
+    if target.is_cpu() {
+        return Err(Error::Target {
+            target: target.name.clone(),
+            kernel: "all".into(),
+            reason: "kernels of CPUs are part of the program: there is nothing to compile".into(),
+        });
+    }
+    let device = Arc::new(DescribedDevice::new(target.clone()));
+    GpuExecutable::bind(compile(graph, target)?, file, device.clone(), options)?;
+    Ok(device.texts())
+}
