@@ -7,6 +7,7 @@ mod experts;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;
+mod gpu_contractions;
 mod gpu_specs;
 mod gpu_text;
 mod long_context;
