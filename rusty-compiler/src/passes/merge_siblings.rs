@@ -1,16 +1,21 @@
 //! Contractions that share their input become one kernel with several parts: the input row is made (normed,
-//! quantized) once, and one launch covers Q, K and V, or gate and up.
+//! quantized) once, and one launch covers Q, K and V, or gate and up. Weights in single precision stay apart where the others can go to
+//! matrix units: a router is narrow, what it would hold back is not.
 
 use super::rewrite::moved;
-use crate::plan::{Anchor, Body, Inst, Kernel, Plan};
+use crate::plan::{Anchor, Body, Inst, Kernel, Part, Plan};
+use rusty_backend::Target;
+use rusty_loader::Format;
 
 /// Merges each contraction into the earliest one with the same input.
-pub(super) fn run(mut plan: Plan) -> Plan {
+pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
     let mut first = 0;
     while first < plan.kernels.len() {
         let mut other = first + 1;
         while other < plan.kernels.len() {
-            if siblings(&plan.kernels[first], &plan.kernels[other]) {
+            let (a, b) = (&plan.kernels[first], &plan.kernels[other]);
+            let apart = !target.matrix_tiles.is_empty() && single(&plan, a) != single(&plan, b);
+            if !apart && siblings(a, b) {
                 let merged = plan.kernels.remove(other);
                 absorb(&mut plan.kernels[first], merged);
             } else {
@@ -20,6 +25,12 @@ pub(super) fn run(mut plan: Plan) -> Plan {
         first += 1;
     }
     plan
+}
+
+/// Whether weights are in single precision.
+fn single(plan: &Plan, kernel: &Kernel) -> bool {
+    let format = |part: &Part| plan.weights[part.weight.index()].format;
+    matches!(&kernel.anchor, Anchor::Contract { parts, .. } if format(&parts[0]) == Format::F32)
 }
 
 /// Right after lowering a contraction reads nothing but its input, so the later one may always move up.

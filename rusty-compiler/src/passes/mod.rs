@@ -43,7 +43,7 @@ pub fn compile_observed(
     };
     plan = step("lower", plan)?;
     // Siblings first: a norm has one reader, and can fold into it, only once Q, K and V are one kernel.
-    plan = step("merge-siblings", merge_siblings::run(plan))?;
+    plan = step("merge-siblings", merge_siblings::run(plan, target))?;
     // Tails before prologues: an activation that becomes part of a tail is no longer a map to fold forward.
     plan = step("fuse-tails", fuse_tails::run(plan, target))?;
     plan = step("fuse-prologues", fuse_prologues::run(plan))?;
