@@ -36,11 +36,3 @@ pub fn store(name: &str, data: &[u8]) {
         tracing::debug!("{} is not kept: {error}", path.display());
     }
 }
-
-/// Drops what is kept under `name`.
-pub fn remove(name: &str) {
-    let path = folder().map(|folder| folder.join(name));
-    if let Some(Err(error)) = path.map(fs::remove_file) {
-        tracing::debug!("{name} is not removed: {error}");
-    }
-}

@@ -132,10 +132,10 @@ pub enum Kv {
     F16,
     /// The upper half of single precision.
     Bf16,
-    /// Blocks of 32 codes of eight bits; CPUs only.
+    /// Blocks of 32 codes of eight bits.
     #[value(name = "q8_0")]
     Q8_0,
-    /// Blocks of 32 codes of four bits; CPUs only.
+    /// Blocks of 32 codes of four bits.
     #[value(name = "q4_0")]
     Q4_0,
 }

@@ -2,20 +2,38 @@
 
 use crate::args::{Load, Sampling};
 use crate::{adapter, model};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
+use std::path::Path;
 use std::sync::Arc;
+
+/// Looks for machine code in a package from now on.
+fn use_package(folder: &Path) -> Result<()> {
+    let manifest = std::fs::read(folder.join("manifest.json"));
+    let manifest = manifest.with_context(|| {
+        let folder = folder.display();
+        format!("--kernels {folder}: no manifest.json there; `rusty compile` writes one")
+    })?;
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest)
+        .with_context(|| format!("{}", folder.join("manifest.json").display()))?;
+    if manifest["kernels"]
+        .as_array()
+        .is_none_or(|k| k.iter().all(|k| k["code"].is_null()))
+    {
+        tracing::warn!(
+            "{} holds no machine code: it changes nothing",
+            folder.display()
+        );
+    }
+    rusty_backend::cuda::nvrtc::use_package(folder);
+    Ok(())
+}
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
 pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
     if let Some(folder) = &options.kernels {
-        ensure!(
-            folder.join("manifest.json").is_file(),
-            "--kernels {}: no manifest.json there; `rusty compile` writes one",
-            folder.display()
-        );
-        rusty_backend::cuda::nvrtc::use_package(folder);
+        use_package(folder)?;
     }
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;

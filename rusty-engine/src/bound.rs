@@ -31,7 +31,7 @@ impl Bound {
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open(&options.device, options.threads)?;
-        let mut target = rusty_compiler::trusted(&device, &graph.weights)?;
+        let mut target = rusty_compiler::trusted(&device, &graph.weights, options.kv)?;
         if !options.matrix_units {
             target.matrix_tiles.clear();
         }

@@ -100,9 +100,9 @@ impl CudaDevice {
         };
         let image = nvrtc::cached_machine_code(&text.source, arch).map_err(refuse)?;
         let function = load(image).or_else(|error: DriverError| {
-            tracing::debug!("cached code of {} does not load: {error}", text.entry);
-            nvrtc::forget(&text.source, arch);
-            let image = nvrtc::cached_machine_code(&text.source, arch).map_err(refuse)?;
+            let digest = nvrtc::digest(&text.source);
+            tracing::warn!("machine code of {digest} from a package or cache does not load: {error}; compiling it");
+            let image = nvrtc::machine_code(&text.source, arch).map_err(refuse)?;
             load(image).map_err(|e| refuse(e.to_string()))
         })?;
         Ok(CudaKernel {

@@ -168,25 +168,30 @@ fn packaged(source: &str, arch: u32) -> Option<Vec<u8>> {
         .find_map(|p| std::fs::read(p.join(&name)).ok())
 }
 
-/// Forgets what is kept of `source`: the driver did not take it.
-pub(super) fn forget(source: &str, arch: u32) {
-    if let Ok(name) = cache_name(source, arch) {
-        cache::remove(&name);
-    }
+/// Whether there are packages, whose code needs no NVRTC.
+pub(super) fn has_packages() -> bool {
+    let packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    !packages.is_empty()
 }
 
-/// Where the machine code of `source` is kept.
-fn cache_name(source: &str, arch: u32) -> Result<String, String> {
+/// Its version, `13.0`.
+///
+/// # Errors
+/// Why there is no compiler.
+pub fn version() -> Result<String, String> {
     load()?;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both outlive the call.
     unsafe { sys::nvrtcVersion(&mut major, &mut minor) }
         .result()
         .map_err(|e| e.to_string())?;
-    let digest = digest(source);
-    Ok(format!(
-        "cuda/nvrtc-{major}.{minor}/sm_{arch}/{digest}.cubin"
-    ))
+    Ok(format!("{major}.{minor}"))
+}
+
+/// Where the machine code of `source` is kept.
+fn cache_name(source: &str, arch: u32) -> Result<String, String> {
+    let (version, digest) = (version()?, digest(source));
+    Ok(format!("cuda/nvrtc-{version}/sm_{arch}/{digest}.cubin"))
 }
 
 /// A compiled program; dropped, it is destroyed.

@@ -26,7 +26,7 @@ pub fn run(options: &Bench) -> Result<()> {
     let file = model::quantized(file, options.quantize)?;
     let device = model::device(&options.device, options.threads)?;
     let graph = rusty_graph::arch::build(&*file)?;
-    let target = rusty_compiler::trusted(&device, &graph.weights)?;
+    let target = rusty_compiler::trusted(&device, &graph.weights, options.kv.into())?;
     let plan = rusty_compiler::compile(&graph, &target)?;
     let format = dominant_format(&plan);
     let together = plan.row_budget().min(plan.output_budget());

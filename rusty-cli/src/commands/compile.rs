@@ -4,14 +4,16 @@ use crate::args::Compile;
 use crate::{model, progress};
 use anyhow::{Context, Result, bail};
 use rusty_backend::cuda::nvrtc;
-use rusty_backend::{KernelText, Language, Target};
+use rusty_backend::{KernelText, Language};
 use rusty_compiler::{BindOptions, kernel_texts};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// Writes the package and says what it holds.
 pub fn run(options: &Compile) -> Result<()> {
-    let target = target(&options.target)?;
+    let target = model::target(&options.target)?;
     let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let bind = BindOptions {
@@ -20,7 +22,7 @@ pub fn run(options: &Compile) -> Result<()> {
         slots: u32::from(!options.no_adapters),
     };
     let texts = kernel_texts(&graph, &*file, &target, bind)?;
-    fs::create_dir_all(&options.out).with_context(|| format!("{}", options.out.display()))?;
+    prepare(&options.out).with_context(|| format!("--out {}", options.out.display()))?;
     let coded = target.language == Language::CudaC;
     let missing = if coded { nvrtc::load().err() } else { None };
     let bar = progress::bar("compiling", false);
@@ -58,28 +60,34 @@ pub fn run(options: &Compile) -> Result<()> {
     Ok(())
 }
 
-/// A described target by its name, or `cuda:sm_90` and the like.
-fn target(name: &str) -> Result<Target> {
-    if let Some(arch) = name.strip_prefix("cuda:sm_") {
-        let cuda_arch: u32 = arch.parse().with_context(|| format!("--target {name}"))?;
-        if cuda_arch < 70 {
-            bail!("--target {name}: CUDA kernels need sm_70 or more");
-        }
-        let mut target = Target::named("h200").context("a described target")?;
-        target.cuda_arch = cuda_arch;
-        target.name = name.into();
-        if cuda_arch < 80 {
-            target.matrix_tiles.clear();
-        }
-        return Ok(target);
+/// Makes the folder, or empties one that an earlier package is in.
+fn prepare(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    if fs::read_dir(folder)?.next().is_none() {
+        return Ok(());
     }
-    let known = Target::names().join(", ");
-    Target::named(name)
-        .with_context(|| format!("no target '{name}'; there are {known}, cuda:sm_NN"))
+    let manifest = folder.join("manifest.json");
+    let before = fs::read(&manifest).ok();
+    let before: Option<Value> = before.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let Some(kernels) = before.as_ref().and_then(|b| b["kernels"].as_array()) else {
+        bail!("holds other things: name a new folder, or one that this command made");
+    };
+    fs::remove_file(manifest)?;
+    let files = kernels.iter().flat_map(|k| [&k["text"], &k["code"]]);
+    for name in files
+        .filter_map(Value::as_str)
+        .filter(|n| !n.contains(['/', '\\']))
+    {
+        match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Writes a text, and its machine code where it is asked for; gives the manifest's entry.
-fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<serde_json::Value> {
+fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Value> {
     let ending = match text.language {
         Language::CudaC => "cu",
         Language::Msl => "metal",

@@ -1,25 +1,23 @@
 //! `rusty explain`: what the compiler makes of a model.
 
-use crate::args::Explain;
+use crate::args::{Explain, Kv};
 use crate::model;
-use anyhow::{Result, anyhow};
-use rusty_backend::Target;
+use anyhow::Result;
 use rusty_compiler::plan::Kernel;
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// Prints graph, passes, plan and totals, or totals and kernels as JSON.
 pub fn run(options: &Explain) -> Result<()> {
+    let described = options.target.as_deref().map(model::target).transpose()?;
     let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
-    let target = match &options.target {
-        Some(name) => Target::named(name).ok_or_else(|| {
-            anyhow!(
-                "no target '{name}'; there are {}",
-                Target::names().join(", ")
-            )
-        })?,
-        None => model::device(&options.device, None)?.target().clone(),
+    let target = match described {
+        Some(target) => target,
+        None => {
+            let device = model::device(&options.device, None)?;
+            rusty_compiler::trusted(&device, &graph.weights, Kv::F16.into())?
+        }
     };
     let report = rusty_compiler::explain(&graph, &target)?;
     let mut out = std::io::stdout().lock();

@@ -1,6 +1,7 @@
 //! What an executable needs before its first step: kernels compiled, caches reserved, sizes known.
 
 use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
+use super::kernels::page_blocks::LARGEST;
 use super::kernels::page_words::{BLOCK, PageWords};
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
@@ -121,7 +122,8 @@ pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: PageWor
 
 /// A block of codes and its step, as `gpu/kernels/page_blocks.rs` stores them.
 fn codes(block: &[f32], bits: u32) -> Vec<u32> {
-    let mut lanes: [f32; BLOCK as usize] = std::array::from_fn(|i| block[i]);
+    let mut lanes: [f32; BLOCK as usize] =
+        std::array::from_fn(|i| block[i].clamp(-LARGEST, LARGEST));
     crate::rotation::rotate(&mut lanes);
     let (half, per_word) = ((1 << (bits - 1)) as f32, 32 / bits);
     let largest = lanes.iter().fold(0.0f32, |a, l| a.max(l.abs()));

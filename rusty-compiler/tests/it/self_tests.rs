@@ -2,6 +2,7 @@
 
 use crate::reference::{On, gpu};
 use rusty_backend::{CpuDevice, Device};
+use rusty_compiler::KvFormat;
 use rusty_graph::WeightDecl;
 use rusty_loader::Format;
 
@@ -22,8 +23,10 @@ fn right_devices_are_trusted() {
         panic!("no GPU")
     };
     let weights = weights(&["f32", "q4_0"]);
-    for device in [&cpu, &gpu, &gpu] {
-        let target = rusty_compiler::trusted(device, &weights).expect("trusted");
-        assert_eq!(target, *device.target());
+    for kv in [KvFormat::F16, KvFormat::Q8_0, KvFormat::Q4_0] {
+        for device in [&cpu, &gpu, &gpu] {
+            let target = rusty_compiler::trusted(device, &weights, kv).expect("trusted");
+            assert_eq!(target, *device.target());
+        }
     }
 }

@@ -8,7 +8,7 @@
 use super::bits::{bf16_pair, f16_pair};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, header, put};
-use super::page_blocks::{rotate, store_codes};
+use super::page_blocks::{LARGEST, rotate, store_codes};
 use super::page_words::{BLOCK, PageWords};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
@@ -119,7 +119,7 @@ pub fn store_segment(
     }
 }
 
-/// Evaluates a tail for a block of lanes from `lane` on and stores its codes in the row's page.
+/// Evaluates a tail for a block of lanes from `first` on and stores its codes in the row's page.
 #[cube]
 fn store_block(
     buffers: &Buffers<'_>,
@@ -127,23 +127,24 @@ fn store_block(
     factors: &Sequence<f32>,
     base: u32,
     row: u32,
-    lane: u32,
+    first: u32,
     #[comptime] store: Store,
     #[comptime] bits: u32,
 ) {
     let last = comptime!(store.program.insts.len() - 1);
     let mut lanes = Array::<f32>::new(32usize);
     for i in 0..BLOCK {
-        lanes[i as usize] = evaluate(
+        let lane = evaluate(
             buffers,
             results,
             factors,
             base,
             row,
-            lane + i,
+            first + i,
             comptime!(store.program.clone()),
             last,
         );
+        lanes[i as usize] = clamp(lane, -LARGEST, LARGEST);
     }
     rotate(&mut lanes);
     if let Target::Page { half, halves, kv } = comptime!(store.target) {
@@ -154,7 +155,7 @@ fn store_block(
             halves,
             comptime!(kv.token_words(store.width)),
         );
-        let at = token + lane / BLOCK * comptime!(bits + 1);
+        let at = token + first / BLOCK * comptime!(bits + 1);
         store_codes(buffers.words, at, &lanes, bits);
     }
 }
