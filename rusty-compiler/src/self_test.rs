@@ -41,7 +41,7 @@ const REDUCTIONS: [Reduction; 3] = [
 ];
 
 /// Half the squared distance of logits from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
-/// lengths agree): products in bf16 make a tenth of the first.
+/// lengths agree): products in bf16 make some hundredths of the last.
 fn allowed(kv: KvFormat) -> f64 {
     match kv {
         KvFormat::Q4_0 => 0.1,

@@ -1,6 +1,7 @@
 //! The launches of attention: single rows of different sequences, or tiles of rows.
 
-use super::kernels::attention::{AttentionConfig, AttentionShape};
+use super::kernels::attention::AttentionConfig;
+use super::kernels::attention_shape::AttentionShape;
 use super::kernels::body::{Program, Source};
 use super::kernels::contract::UnitConfig;
 use super::kernels::reduce::Team;

@@ -1,7 +1,7 @@
 //! A map that makes the heads of attention (norms, rotations, the write of keys) becomes part of it, so that decoding has
 //! no launch for it. Worth it where launches cost time and a cube has planes: on CPUs nothing changes.
 
-use super::rewrite::{compact_operands, is_output, moved, readers};
+use super::rewrite::{compact_operands, is_output, moved, producer, readers};
 use crate::plan::{Anchor, Kernel, Operand, Plan, Sink};
 use rusty_backend::Target;
 
@@ -25,8 +25,7 @@ fn map_of(plan: &Plan, at: usize) -> Option<usize> {
     let Operand::Value(queries) = plan.kernels[at].operands[q as usize] else {
         return None;
     };
-    let makes = |k: &Kernel| k.tails.iter().any(|t| t.sink == Sink::Value(queries));
-    let map = plan.kernels[..at].iter().position(makes)?;
+    let map = producer(plan, queries)?;
     let kernel = &plan.kernels[map];
     let of_heads = kernel.tails.iter().all(|t| {
         let (fits, lanes) = match t.sink {

@@ -1,8 +1,8 @@
 //! A map that only a contraction reads becomes its prologue, with at most one row reduction: the norm before
 //! a product is computed where the product's input row is made.
 
-use super::rewrite::{compact_operands, inline, is_output, moved, producer, readers};
-use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+use super::rewrite::{compact_operands, inline, is_output, moved, plain_input, producer, readers};
+use crate::plan::{Anchor, Body, Inst, Kernel, Plan, PlanValueId, Sink};
 
 /// Folds maps forward into contractions.
 pub(super) fn run(mut plan: Plan) -> Plan {
@@ -20,16 +20,7 @@ pub(super) fn run(mut plan: Plan) -> Plan {
 }
 
 fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
-    let kernel = &plan.kernels[at];
-    let Anchor::Contract { k, .. } = kernel.anchor else {
-        return None;
-    };
-    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else {
-        return None;
-    };
-    let Operand::Value(value) = kernel.operands[input as usize] else {
-        return None;
-    };
+    let (k, input, value) = plain_input(plan, at)?;
     let map = producer(plan, value)?;
     let body = &plan.kernels[map]
         .tails
@@ -39,13 +30,14 @@ fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
     let fits = plan.kernels[map].anchor == Anchor::Map
         && plan.kernels[map].tails.len() == 1
         && readers(plan, value) == 1
-        && !read_by_tails(kernel, input)
+        && !read_by_tails(&plan.kernels[at], input)
         && !is_output(plan, value)
         && is_prologue(body, k);
     fits.then_some((map, value))
 }
 
-fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
+/// Whether tails read an operand lane by lane.
+pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
     kernel
         .tails
         .iter()
@@ -53,7 +45,7 @@ fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
 }
 
 /// Elementwise but for at most one whole-row reduction.
-fn is_prologue(body: &Body, k: u32) -> bool {
+pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
     let mut reductions = 0;
     body.insts.iter().all(|i| match i {
         Inst::RmsNorm { group, .. } => {

@@ -1,8 +1,9 @@
 //! A contraction over the rows that want an output reads them where they are, norm and all: selecting them first would be one
 //! launch more. The selected rows are made only for callers who want them. On CPUs nothing changes.
 
-use super::rewrite::{compact_operands, intern, moved, producer, readers};
-use crate::plan::{Anchor, Body, Inst, Operand, Plan};
+use super::fuse_prologues::{is_prologue, read_by_tails};
+use super::rewrite::{compact_operands, intern, moved, plain_input, producer, readers};
+use crate::plan::{Anchor, Inst, Plan};
 use rusty_backend::Target;
 
 /// Folds the selection of rows into contractions.
@@ -18,39 +19,17 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
 }
 
 fn selection(plan: &Plan, at: usize) -> Option<usize> {
-    let kernel = &plan.kernels[at];
-    let Anchor::Contract { k, .. } = kernel.anchor else {
-        return None;
-    };
-    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else {
-        return None;
-    };
-    let Operand::Value(value) = kernel.operands[input as usize] else {
-        return None;
-    };
+    let (k, input, value) = plain_input(plan, at)?;
     let select = producer(plan, value)?;
     let source = &plan.kernels[select];
-    let is_prologue = |body: &Body| {
-        let norms = body
-            .insts
-            .iter()
-            .filter(|i| matches!(i, Inst::RmsNorm { .. }));
-        norms.count() < 2
-            && body.stays_in_groups(k)
-            && !body
-                .insts
-                .iter()
-                .any(|i| matches!(i, Inst::Rope { .. } | Inst::Load(_)))
-    };
+    let body = &source.tails[0].body;
     let fits = matches!(source.anchor, Anchor::SelectRows { .. })
         && source.tails.len() == 1
-        && is_prologue(&source.tails[0].body)
+        && is_prologue(body, k)
+        && !body.insts.iter().any(|i| matches!(i, Inst::Load(_)))
         && readers(plan, value) == 1
         && value == plan.hidden
-        && !kernel
-            .tails
-            .iter()
-            .any(|t| t.body.insts.contains(&Inst::Load(input)));
+        && !read_by_tails(&plan.kernels[at], input);
     fits.then_some(select)
 }
 

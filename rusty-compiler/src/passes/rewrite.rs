@@ -9,6 +9,21 @@ pub(super) fn producer(plan: &Plan, value: PlanValueId) -> Option<usize> {
         .position(|k| k.tails.iter().any(|t| t.sink == Sink::Value(value)))
 }
 
+/// Of a contraction whose input is an activation as it is: the input's width, operand number and value.
+pub(super) fn plain_input(plan: &Plan, at: usize) -> Option<(u32, u16, PlanValueId)> {
+    let kernel = &plan.kernels[at];
+    let Anchor::Contract { k, .. } = kernel.anchor else {
+        return None;
+    };
+    let Some(Inst::Load(input)) = kernel.prologue.as_identity() else {
+        return None;
+    };
+    match kernel.operands[input as usize] {
+        Operand::Value(value) => Some((k, input, value)),
+        _ => None,
+    }
+}
+
 /// Whether a caller may ask for the value.
 pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
     [plan.logits, plan.hidden, plan.argmax].contains(&value)

@@ -1,7 +1,8 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
 use crate::gpu_contractions::contractions;
-use rusty_compiler::gpu::kernels::attention::{AttentionConfig, AttentionShape};
+use rusty_compiler::gpu::kernels::attention::AttentionConfig;
+use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::contract::UnitConfig;

@@ -131,6 +131,7 @@ fn matrix_units_agree_with_tiles() {
                 .map(|(a, b)| f64::from(a - b).powi(2));
             let rms = (squares.sum::<f64>() / have.len() as f64).sqrt();
             let said = format!("{path} by {chunk}: rms {rms}, 1 - cosine {apart}");
+            println!("{said}");
             assert!(rms > 0.0, "{said}: not another kernel");
             assert!(rms < 0.05 && apart < 1e-4, "{said}");
         }

@@ -4,67 +4,17 @@
 //! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. Single rows have a kernel
 //! of their own where there are planes, [`row_attention`](super::row_attention); elsewhere they are tiles of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
-use super::bits::f16_value;
+use super::attention_shape::{AttentionShape, LOWEST, lanes_of, position_of};
 use super::body::safe_tanh;
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
-use super::page_blocks::{pair_of, rotate_shared};
-use super::page_words::{BLOCK, PageWords};
+use super::page_blocks::rotate_shared;
+use super::page_words::BLOCK;
 use super::sink::token_base;
-use crate::plan::F32;
 use cubecl::prelude::*;
 
 /// Keys of a step of the softmax.
 pub const KEYS: u32 = 32;
-/// Below every score, and finite: WGSL has no infinities to rely on.
-pub const LOWEST: f32 = -1.0e30;
-
-/// The attention that a kernel computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionShape {
-    /// Query heads.
-    pub heads: u32,
-    /// Key/value heads.
-    pub kv_heads: u32,
-    /// Width of a head's queries and keys, even.
-    pub head_dim: u32,
-    /// Width of a head's values, even.
-    pub value_dim: u32,
-    /// Whether values are the first lanes of keys.
-    pub of_keys: bool,
-    /// Cubes among which the query heads of a key/value head are shared.
-    pub shares: u32,
-    /// Factor on the scores.
-    pub scale: F32,
-    /// Keys that a row sees, itself included.
-    pub window: Option<u32>,
-    /// `cap * tanh(score / cap)`.
-    pub softcap: Option<F32>,
-    /// Storage.
-    pub kv: PageWords,
-}
-
-impl AttentionShape {
-    /// Query heads of a cube.
-    pub fn group(&self) -> u32 {
-        self.heads / self.kv_heads / self.shares
-    }
-
-    /// What a page holds: keys and values, or keys alone.
-    pub fn halves(&self) -> u32 {
-        if self.of_keys { 1 } else { 2 }
-    }
-
-    /// Words of a token's keys, or values.
-    pub fn words(&self) -> u32 {
-        self.kv.token_words(self.kv_heads * self.head_dim)
-    }
-
-    /// Cubes of a tile.
-    pub fn cubes(&self) -> u32 {
-        self.kv_heads * self.shares
-    }
-}
 
 /// What an attention kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,12 +71,6 @@ pub fn attention(
     if rows > 0 {
         attend(&buffers, first, rows, config);
     }
-}
-
-/// Position of a row in its sequence.
-#[cube]
-pub fn position_of(buffers: &Buffers<'_>, row: u32) -> u32 {
-    buffers.step[(buffers.step[header::POSITIONS] + row) as usize]
 }
 
 #[cube]
@@ -268,28 +212,6 @@ fn locate(
             ) + head,
         );
         i += config.units;
-    }
-}
-
-/// A pair of lanes of a key or value that starts at word `at`.
-#[cube]
-pub fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) -> (f32, f32) {
-    match kv {
-        PageWords::F32 => {
-            let low = words[(at + pair * 2) as usize];
-            let high = words[(at + pair * 2 + 1) as usize];
-            (f32::reinterpret(low), f32::reinterpret(high))
-        }
-        PageWords::F16 => {
-            let word = words[(at + pair) as usize];
-            (f16_value(word & 0xffff), f16_value(word >> 16))
-        }
-        PageWords::Bf16 => {
-            let word = words[(at + pair) as usize];
-            let low = f32::reinterpret(word << 16);
-            (low, f32::reinterpret(word & 0xffff_0000))
-        }
-        PageWords::Codes(bits) => pair_of(words, at, pair, bits),
     }
 }
 

@@ -4,8 +4,8 @@
 //! read them; parts that no tail combines (queries, keys, values) are units of their own. A launch covers a
 //! range of lanes of each unit; a cube works inside one unit.
 
-use super::body::Program;
-use super::delta::{Adapters, adapted};
+use super::body::{Program, evaluate};
+use super::delta::{Adapters, adapted, entry_of, gain_in};
 use super::env::Buffers;
 use super::reduce::Team;
 use super::sink::{Store, store_pair};
@@ -82,6 +82,42 @@ pub fn lane_in_unit(
     };
     let inside = tile >= before && tile < buffers.args[comptime!(arg + 2)];
     (inside, buffers.args[arg] + (tile - before) * lanes)
+}
+
+/// The input of part `part` at a lane of a tile's row `m`, which is the step's row `row`, as its adapter changes it; zero past the
+/// row's end. `norms` has the norm factors of the tile's rows.
+#[cube]
+pub fn tile_input(
+    buffers: &Buffers<'_>,
+    norms: &Shared<[f32]>,
+    m: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] part: usize,
+    #[comptime] config: ContractConfig,
+) -> f32 {
+    let none = Sequence::<f32>::new();
+    let last = comptime!(config.prologue.insts.len() - 1);
+    let mut value = 0.0f32;
+    if lane < config.k {
+        let mut factors = Sequence::<f32>::new();
+        factors.push(norms[m as usize]);
+        value = evaluate(
+            buffers,
+            &none,
+            &factors,
+            0u32,
+            row,
+            lane,
+            comptime!(config.prologue.clone()),
+            last,
+        );
+        if let Some(adapters) = comptime!(config.adapters) {
+            let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
+            value *= gain_in(buffers, entry, lane);
+        }
+    }
+    value
 }
 
 /// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.

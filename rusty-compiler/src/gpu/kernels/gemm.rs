@@ -2,8 +2,9 @@
 //! once per tile into shared memory.
 
 use super::body::evaluate;
-use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
-use super::delta::{entry_of, gain_in};
+use super::contract::{
+    ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_input, tile_number,
+};
 use super::env::{Buffers, bound, put};
 use super::tile::{
     ACROSS, DEPTH, LANES, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
@@ -187,33 +188,13 @@ fn load_inputs(
     #[comptime] config: ContractConfig,
     #[comptime] part: usize,
 ) {
-    let none = Sequence::<f32>::new();
-    let last = comptime!(config.prologue.insts.len() - 1);
     for i in 0..comptime!(ROWS * DEPTH / UNITS) {
         let element = UNIT_POS + i * UNITS;
         let k = element % DEPTH;
         let m = element / DEPTH;
         let lane = depth + k;
         let at = min(row + m, count - 1);
-        let mut value = 0.0f32;
-        if lane < config.k {
-            let mut factors = Sequence::<f32>::new();
-            factors.push(norms[m as usize]);
-            value = evaluate(
-                buffers,
-                &none,
-                &factors,
-                0u32,
-                at,
-                lane,
-                comptime!(config.prologue.clone()),
-                last,
-            );
-            if let Some(adapters) = comptime!(config.adapters) {
-                let entry = entry_of(buffers, at, comptime!(part as u32).runtime(), adapters);
-                value *= gain_in(buffers, entry, lane);
-            }
-        }
+        let value = tile_input(buffers, norms, m, at, lane, part, comptime!(config.clone()));
         put(x_tile, k * STRIDE + m, value);
     }
 }

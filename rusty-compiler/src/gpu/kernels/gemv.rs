@@ -6,96 +6,13 @@
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
 //! its neighbours.
 
-use super::contract::{
-    ContractConfig, PartConfig, UnitConfig, finish_pair, lane_in_unit, tile_number,
-};
+use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::decode::{RUN, decode_chunks, decode_run};
 use super::delta::entry_of;
 use super::env::{Buffers, bound, put};
 use super::gemv_inputs::make_inputs;
 use super::rows::norm_factors;
 use cubecl::prelude::*;
-use rusty_loader::Format;
-
-/// Units of a team where the target has no planes.
-pub const SHARED_TEAM: u32 = 32;
-/// Lanes of the input row that a cube holds: more leave room for fewer cubes.
-const SEGMENT: u32 = 2048;
-
-impl ContractConfig {
-    /// Units that share lanes.
-    pub fn team_units(&self) -> u32 {
-        match self.team.plane {
-            0 => SHARED_TEAM.min(self.team.units),
-            plane => plane.min(self.team.units),
-        }
-    }
-
-    /// Teams of a cube.
-    pub fn teams(&self) -> u32 {
-        self.team.units / self.team_units()
-    }
-
-    /// Lanes that a team takes of a weight's row at a time.
-    pub fn block(&self) -> u32 {
-        self.team_units() * RUN as u32
-    }
-
-    /// Neighbouring lanes of a unit's run. Block formats, and rows that are no whole blocks of a team's, are read by runs.
-    pub fn chunk(&self) -> u32 {
-        let spread = |p: &PartConfig| !matches!(p.format, Format::Blocks(_));
-        if !self.parts.iter().all(spread) || !self.k.is_multiple_of(self.block()) {
-            return RUN as u32;
-        }
-        let halves = self.parts.iter().all(|p| p.format != Format::F32);
-        match self.is_wide() && halves {
-            true => 8,
-            false => 4,
-        }
-    }
-
-    /// Whether chunks are read as vectors of four words.
-    pub fn is_wide(&self) -> bool {
-        self.wide && self.parts.iter().all(|p| p.row_bytes.is_multiple_of(16))
-    }
-
-    /// Words between the lanes of a unit's run in shared memory: one more than there are units, or all would be written to one bank.
-    pub fn stride(&self) -> u32 {
-        self.team_units() + 1
-    }
-
-    /// Lanes of the input row in shared memory.
-    fn segment(&self) -> u32 {
-        SEGMENT
-            .max(self.block())
-            .min(self.k.next_multiple_of(self.block()))
-    }
-
-    fn segment_words(&self) -> usize {
-        (self.segment() / self.block() * RUN as u32 * self.stride()) as usize
-    }
-
-    fn total_words(&self) -> usize {
-        (self.teams() * self.lanes) as usize * self.most_parts()
-    }
-
-    fn partial_words(&self) -> usize {
-        match self.team.plane {
-            0 => self.team.units as usize,
-            _ => 1,
-        }
-    }
-
-    /// Bytes of shared memory of the matrix-vector kernel.
-    pub fn row_bytes(&self) -> u32 {
-        4 * (self.segment_words() + self.total_words() + self.partial_words()) as u32
-    }
-
-    /// Lanes of a cube.
-    pub fn cube_lanes(&self) -> u32 {
-        self.teams() * self.lanes
-    }
-}
 
 /// Cubes: `(x * y >= tiles, z = rows)`.
 #[cube(launch_unchecked)]

@@ -2,9 +2,8 @@
 //! factors of its rows.
 
 use super::body::evaluate;
-use super::contract::UnitConfig;
+use super::contract::{UnitConfig, tile_input};
 use super::decode::{RUN, decode_run};
-use super::delta::{entry_of, gain_in};
 use super::env::{Buffers, put};
 use super::fragments::packed;
 use super::matrix::{DEPTH, MatrixConfig, STRIDE, UNITS};
@@ -128,60 +127,26 @@ pub fn load_inputs(
         let (m, word) = (at / (DEPTH / 2), at % (DEPTH / 2));
         let own = min(row + m, count - 1);
         let lane = depth + word * 2;
-        let low = input(
+        let low = tile_input(
             buffers,
             norms,
             m,
             own,
             lane,
             part,
-            comptime!(config.clone()),
+            comptime!(config.contract.clone()),
         );
-        let high = input(
+        let high = tile_input(
             buffers,
             norms,
             m,
             own,
             lane + 1,
             part,
-            comptime!(config.clone()),
+            comptime!(config.contract.clone()),
         );
         let value = packed(low, high, comptime!(config.native));
         put(x_tile, (before + m) * STRIDE + word, value);
         at += UNITS;
     }
-}
-
-#[cube]
-fn input(
-    buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
-    m: u32,
-    row: u32,
-    lane: u32,
-    #[comptime] part: usize,
-    #[comptime] config: MatrixConfig,
-) -> f32 {
-    let none = Sequence::<f32>::new();
-    let last = comptime!(config.contract.prologue.insts.len() - 1);
-    let mut value = 0.0f32;
-    if lane < config.contract.k {
-        let mut factors = Sequence::<f32>::new();
-        factors.push(norms[m as usize]);
-        value = evaluate(
-            buffers,
-            &none,
-            &factors,
-            0u32,
-            row,
-            lane,
-            comptime!(config.contract.prologue.clone()),
-            last,
-        );
-        if let Some(adapters) = comptime!(config.contract.adapters) {
-            let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
-            value *= gain_in(buffers, entry, lane);
-        }
-    }
-    value
 }

@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::too_many_arguments, clippy::needless_range_loop)]
 
 pub mod attention;
+pub mod attention_shape;
 pub mod bits;
 pub mod body;
 pub mod choose;
@@ -17,6 +18,7 @@ pub mod fragments;
 pub mod gemm;
 pub mod gemv;
 pub mod gemv_inputs;
+pub mod gemv_sizes;
 pub mod grouped;
 pub mod matrix;
 pub mod matrix_tiles;

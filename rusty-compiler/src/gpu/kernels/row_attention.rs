@@ -9,7 +9,7 @@
 //! Where the plan says so, a cube makes its queries itself, and the one that has the row's own position makes the row's
 //! key and value too.
 
-use super::attention::{AttentionShape, position_of};
+use super::attention_shape::{AttentionShape, position_of};
 use super::body::{Program, evaluate};
 use super::contract::UnitConfig;
 use super::env::{Buffers, bound, header, put};

@@ -1,6 +1,6 @@
 //! The running softmax (arXiv 2205.14135) of a lane group of [attention of single rows](super::row_attention), in registers.
 
-use super::attention::{LOWEST, lanes_of};
+use super::attention_shape::{LOWEST, lanes_of};
 use super::body::safe_tanh;
 use super::env::{Buffers, header, put};
 use super::row_attention::{RUN, RowAttentionConfig};

@@ -1,0 +1,88 @@
+//! How [the matrix-vector kernel](super::gemv) cuts rows among units, and the shared memory that takes.
+
+use super::contract::{ContractConfig, PartConfig};
+use super::decode::RUN;
+use rusty_loader::Format;
+
+/// Units of a team where the target has no planes.
+pub const SHARED_TEAM: u32 = 32;
+/// Lanes of the input row that a cube holds: more leave room for fewer cubes.
+const SEGMENT: u32 = 2048;
+
+impl ContractConfig {
+    /// Units that share lanes.
+    pub fn team_units(&self) -> u32 {
+        match self.team.plane {
+            0 => SHARED_TEAM.min(self.team.units),
+            plane => plane.min(self.team.units),
+        }
+    }
+
+    /// Teams of a cube.
+    pub fn teams(&self) -> u32 {
+        self.team.units / self.team_units()
+    }
+
+    /// Lanes that a team takes of a weight's row at a time.
+    pub fn block(&self) -> u32 {
+        self.team_units() * RUN as u32
+    }
+
+    /// Neighbouring lanes of a unit's run. Block formats, and rows that are no whole blocks of a team's, are read by runs.
+    pub fn chunk(&self) -> u32 {
+        let spread = |p: &PartConfig| !matches!(p.format, Format::Blocks(_));
+        if !self.parts.iter().all(spread) || !self.k.is_multiple_of(self.block()) {
+            return RUN as u32;
+        }
+        let halves = self.parts.iter().all(|p| p.format != Format::F32);
+        match self.is_wide() && halves {
+            true => 8,
+            false => 4,
+        }
+    }
+
+    /// Whether chunks are read as vectors of four words.
+    pub fn is_wide(&self) -> bool {
+        self.wide && self.parts.iter().all(|p| p.row_bytes.is_multiple_of(16))
+    }
+
+    /// Words between the lanes of a unit's run in shared memory: one more than there are units, or all would be written to one bank.
+    pub fn stride(&self) -> u32 {
+        self.team_units() + 1
+    }
+
+    /// Lanes of the input row in shared memory.
+    pub fn segment(&self) -> u32 {
+        SEGMENT
+            .max(self.block())
+            .min(self.k.next_multiple_of(self.block()))
+    }
+
+    /// Words of that segment.
+    pub fn segment_words(&self) -> usize {
+        (self.segment() / self.block() * RUN as u32 * self.stride()) as usize
+    }
+
+    /// Words of the teams' sums.
+    pub fn total_words(&self) -> usize {
+        (self.teams() * self.lanes) as usize * self.most_parts()
+    }
+
+    /// Words of the units' sums, where the target has no planes.
+    pub fn partial_words(&self) -> usize {
+        match self.team.plane {
+            0 => self.team.units as usize,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of shared memory of the matrix-vector kernel.
+    pub fn row_bytes(&self) -> u32 {
+        4 * (self.segment_words() + self.total_words() + self.partial_words()) as u32
+    }
+
+    /// Lanes of a cube.
+    pub fn cube_lanes(&self) -> u32 {
+        self.teams() * self.lanes
+    }
+}
