@@ -125,7 +125,7 @@ impl Device {
         Self::open_within(choice, threads, None)
     }
 
-    /// Opens a device of which at most `memory_limit` bytes may be used (`None` means all).
+    /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None` means all).
     ///
     /// # Errors
     /// As [`Device::open`].
@@ -136,10 +136,7 @@ impl Device {
     ) -> Result<Device> {
         let opened = match *choice {
             DeviceChoice::Auto => return Ok(Self::open_best(threads, memory_limit)),
-            DeviceChoice::Cpu => {
-                let limit = memory_limit.unwrap_or(u64::MAX);
-                return Ok(Device::Cpu(CpuDevice::new(threads).within(limit)));
-            }
+            DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),
             DeviceChoice::Wgpu(api) => crate::webgpu::open(api, memory_limit),
             DeviceChoice::Cuda(ordinal) => crate::cuda::open(ordinal, memory_limit),
         };
@@ -154,7 +151,7 @@ impl Device {
     }
 
     fn open_best(threads: Option<usize>, memory_limit: Option<u64>) -> Device {
-        let cpu = || Device::Cpu(CpuDevice::new(threads).within(memory_limit.unwrap_or(u64::MAX)));
+        let cpu = || Device::Cpu(CpuDevice::new(threads));
         if !may_have_gpu() {
             return cpu();
         }

@@ -16,7 +16,7 @@ pub enum Owner {
     Adapters,
     /// Intermediates of a step.
     Arena,
-    /// Upload rings and read-back buffers.
+    /// Upload rings and read-back buffers, which lie in the host's memory.
     Staging,
     /// Everything else: step inputs, tables, tests.
     Other,
@@ -67,7 +67,7 @@ pub struct Accounts {
 pub struct Usage {
     /// Bytes of each owner that has any, in display order.
     pub by_owner: Vec<(Owner, u64)>,
-    /// Their sum.
+    /// Their sum but for what is staged.
     pub total: u64,
     /// The largest sum there was.
     pub peak: u64,
@@ -87,18 +87,21 @@ impl Accounts {
         })
     }
 
-    /// Books `bytes` for `owner` until the charge is dropped.
+    /// Books `bytes` for `owner` until the charge is dropped. What is staged is not the device's: it is told, but not
+    /// summed.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where the device's limit would be passed.
     pub fn charge(self: &Arc<Self>, owner: Owner, bytes: u64) -> Result<Charge> {
-        let booked = self
-            .total
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| {
-                total.checked_add(bytes).filter(|sum| *sum <= self.limit)
-            });
-        let before = booked.map_err(|used| self.refusal(owner, bytes, used))?;
-        self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        if owner != Owner::Staging {
+            let booked = self
+                .total
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |total| {
+                    total.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                });
+            let before = booked.map_err(|used| self.refusal(owner, bytes, used))?;
+            self.peak.fetch_max(before + bytes, Ordering::Relaxed);
+        }
         self.used[owner as usize].fetch_add(bytes, Ordering::Relaxed);
         Ok(Charge {
             accounts: Arc::clone(self),
@@ -156,6 +159,8 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.accounts.used[self.owner as usize].fetch_sub(self.bytes, Ordering::Relaxed);
-        self.accounts.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.owner != Owner::Staging {
+            self.accounts.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }

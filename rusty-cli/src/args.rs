@@ -1,10 +1,12 @@
 //! The command line, as data.
 
 mod adapter;
+mod gpu;
 mod inspect;
 mod quality;
 mod rope;
 
+pub use gpu::Gpu;
 pub use inspect::{Compile, Explain, Inspect};
 pub use quality::{Perplexity, QuantizeFile};
 pub use rope::{Rope, RopeScaling};
@@ -75,9 +77,8 @@ pub struct Load {
     /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
-    /// Multiply in single precision where a GPU's matrix units would round to bf16.
-    #[arg(long)]
-    pub no_matrix_units: bool,
+    #[command(flatten)]
+    pub gpu: Gpu,
     /// Quantize float weights at load.
     #[arg(long, value_enum)]
     pub quantize: Option<Quantize>,
@@ -335,6 +336,8 @@ pub struct Bench {
     /// Device.
     #[arg(long, default_value = "auto")]
     pub device: String,
+    #[command(flatten)]
+    pub gpu: Gpu,
     /// Storage of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,

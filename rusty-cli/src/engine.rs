@@ -1,40 +1,15 @@
 //! From command-line options to a loaded engine with its adapter attached, and to a request.
 
 use crate::args::{Load, Sampling};
-use crate::{adapter, model};
+use crate::{adapter, gpu, model};
 use anyhow::{Context, Result};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
-use std::path::Path;
 use std::sync::Arc;
-
-/// Looks for machine code in a package from now on.
-fn use_package(folder: &Path) -> Result<()> {
-    let manifest = std::fs::read(folder.join("manifest.json"));
-    let manifest = manifest.with_context(|| {
-        let folder = folder.display();
-        format!("--kernels {folder}: no manifest.json there; `rusty compile` writes one")
-    })?;
-    let manifest: serde_json::Value = serde_json::from_slice(&manifest)
-        .with_context(|| format!("{}", folder.join("manifest.json").display()))?;
-    if manifest["kernels"]
-        .as_array()
-        .is_none_or(|k| k.iter().all(|k| k["code"].is_null()))
-    {
-        tracing::warn!(
-            "{} holds no machine code: it changes nothing",
-            folder.display()
-        );
-    }
-    rusty_backend::cuda::nvrtc::use_package(folder);
-    Ok(())
-}
 
 /// Loads the model, attaches the adapters, and runs the test inference where asked.
 pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
-    if let Some(folder) = &options.kernels {
-        use_package(folder)?;
-    }
+    gpu::use_package(&options.gpu)?;
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;
     let engine = Engine::load(
@@ -42,7 +17,8 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
         &EngineOptions {
             device: options.device.parse().context("--device")?,
             threads: options.threads,
-            matrix_units: !options.no_matrix_units,
+            gpu_memory: options.gpu.gpu_memory.map(|b| b.as_u64()),
+            matrix_units: !options.gpu.no_matrix_units,
             kv: options.kv.into(),
             context: options.ctx,
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),

@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod engine;
 mod experts;
+mod gpu;
 mod model;
 mod progress;
 

@@ -30,7 +30,7 @@ impl Bound {
         options: &EngineOptions,
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
-        let device = Device::open(&options.device, options.threads)?;
+        let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
         let mut target = rusty_compiler::trusted(&device, &graph.weights, options.kv)?;
         if !options.matrix_units {
             target.matrix_tiles.clear();

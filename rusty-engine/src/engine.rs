@@ -24,6 +24,9 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Threads of the CPU device; none: all cores.
     pub threads: Option<usize>,
+    /// Bytes of a GPU's memory to use at most; none: all there is. Weights that do not fit beside the context stream from
+    /// the file in each step, the last layers first; so a model may be larger than the memory.
+    pub gpu_memory: Option<u64>,
     /// Whether GPUs multiply on matrix units where they have them: steps of more than four rows round inputs and weights to
     /// bf16. Without, every product is single precision, slower, and rows hardly depend on how many there are.
     pub matrix_units: bool,
@@ -46,6 +49,7 @@ impl Default for EngineOptions {
         Self {
             device: DeviceChoice::Auto,
             threads: None,
+            gpu_memory: None,
             matrix_units: true,
             kv: KvFormat::F16,
             context: None,

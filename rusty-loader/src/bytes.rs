@@ -95,6 +95,16 @@ impl SharedBytes {
         }
     }
 
+    /// Tells the system that this range of a mapped file will be read soon, so that it reads ahead.
+    pub fn expect_pages(&self) {
+        #[cfg(unix)]
+        if let Some(mapping) = &self.mapping {
+            let (start, len) = (self.range.start, self.range.len());
+            // Advice alone: where it is refused, pages come when they are read.
+            let _ = mapping.advise_range(memmap2::Advice::WillNeed, start, len);
+        }
+    }
+
     /// Whether the bytes are pages of a mapped file.
     pub fn is_mapped(&self) -> bool {
         self.mapping.is_some()

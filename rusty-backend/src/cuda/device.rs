@@ -42,9 +42,9 @@ impl CudaDevice {
         // would also end up in captures.
         unsafe { context.disable_event_tracking() };
         let mut target = facts::target(&context)?;
-        if let Some(limit) = memory_limit {
-            target.memory_bytes = limit.min(target.memory_bytes);
-        }
+        // Others use the device too: what they have is not to be had.
+        let free = context.mem_get_info()?.0 as u64;
+        target.memory_bytes = memory_limit.unwrap_or(u64::MAX).min(free);
         Ok(Self {
             accounts: Accounts::new(&target.name, target.memory_bytes),
             stream: context.new_stream()?,

@@ -90,7 +90,10 @@ pub(crate) fn open(api: WgpuApi, memory_limit: Option<u64>) -> Result<Arc<dyn Gp
     let features = adapter.features() & wanted;
     let mut target = facts(&adapter, api, features);
     if let Some(limit) = memory_limit {
-        target.memory_bytes = limit;
+        target.memory_bytes = match target.memory_bytes {
+            0 => limit,
+            known => known.min(limit),
+        };
     }
     let (device, queue) = block_on(adapter.request_device(&wgpu::DeviceDescriptor {
         label: Some("rusty"),

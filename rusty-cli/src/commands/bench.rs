@@ -1,7 +1,7 @@
 //! `rusty bench`: prefill and decode speed of a model on a device.
 
 use crate::args::{Bench, Output};
-use crate::model;
+use crate::{gpu, model};
 use anyhow::{Result, ensure};
 use rusty_compiler::{BindOptions, KvFormat, MemoryUse, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
@@ -24,9 +24,12 @@ pub fn run(options: &Bench) -> Result<()> {
     let (file, name) = open(options)?;
     let start = Instant::now();
     let file = model::quantized(file, options.quantize)?;
-    let device = model::device(&options.device, options.threads)?;
+    let device = gpu::open(&options.device, options.threads, &options.gpu)?;
     let graph = rusty_graph::arch::build(&*file)?;
-    let target = rusty_compiler::trusted(&device, &graph.weights, options.kv.into())?;
+    let mut target = rusty_compiler::trusted(&device, &graph.weights, options.kv.into())?;
+    if options.gpu.no_matrix_units {
+        target.matrix_tiles.clear();
+    }
     let plan = rusty_compiler::compile(&graph, &target)?;
     let format = dominant_format(&plan);
     let together = plan.row_budget().min(plan.output_budget());

@@ -7,12 +7,13 @@ use super::kernels::matrix::{MatrixConfig, MatrixTile};
 use super::kernels::reduce::Team;
 use super::kernels::tile;
 use super::lower::Lowering;
+use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
 use crate::plan::{Anchor, Inst, Kernel, Part, Tail};
-use rusty_backend::{DeviceBuffer, Language};
+use rusty_backend::Language;
 use rusty_graph::WeightId;
 
 /// Units of a cube of the matrix-vector kernel.
@@ -85,7 +86,7 @@ impl Lowering<'_> {
         }
         for spans in store.cut(&groups) {
             let present: Vec<Span> = spans.iter().flatten().cloned().collect();
-            let chunk = store.chunk(&present)?;
+            let chunk = store.chunk(&present, self.of_outputs(kernel))?;
             let mut offsets = chunk.offsets.into_iter();
             let ranges: Vec<Option<Range>> = spans
                 .iter()
@@ -97,14 +98,7 @@ impl Lowering<'_> {
                     })
                 })
                 .collect();
-            launches.push(self.chunk_launch(
-                kernel,
-                &units,
-                &ranges,
-                chunk.buffer,
-                way,
-                adapters,
-            )?);
+            launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.id, way, adapters)?);
         }
         Ok(launches)
     }
@@ -115,7 +109,7 @@ impl Lowering<'_> {
         kernel: &Kernel,
         units: &[Unit],
         ranges: &[Option<Range>],
-        buffer: DeviceBuffer,
+        chunk: ChunkId,
         way: Way,
         adapters: Option<usize>,
     ) -> Result<Template> {
@@ -204,7 +198,7 @@ impl Lowering<'_> {
             kind,
             Grid::Tiles { tiles, rows },
             scalars,
-            Some(buffer),
+            Some(chunk),
         );
         made.shrunk = shrunk;
         Ok(made)

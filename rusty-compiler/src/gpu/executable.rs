@@ -11,6 +11,7 @@ use super::prepare::{
     arena_bytes, caches, compile, of_this_language, page_bytes, page_format, page_words,
     split_room, tile_rows, vector_weights,
 };
+use super::residence::Residence;
 use super::stage::Stage;
 use super::text::KernelSpec;
 use super::weights::WeightStore;
@@ -21,6 +22,7 @@ use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
     StepOutput, Want,
 };
+use recording::Segment;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Recording};
 use rusty_loader::ModelFile;
 use std::collections::HashMap;
@@ -50,8 +52,8 @@ pub struct GpuExecutable {
     attached: Vec<(SlotId, Arc<SlotData>)>,
     /// Ranks for which the arena has room.
     ranks: u32,
-    recordings: HashMap<Shape, Recording>,
-    weight_bytes: u64,
+    recordings: HashMap<Shape, Vec<Segment<Recording>>>,
+    weights: Residence,
     /// Query rows of an attention tile.
     tile_rows: u32,
     /// Rows whose keys may be split, and words of the arena for what splits leave.
@@ -62,7 +64,8 @@ pub struct GpuExecutable {
 }
 
 impl GpuExecutable {
-    /// Uploads the weights, makes the caches and compiles every kernel variant.
+    /// Finds the weights, makes the caches and compiles every kernel variant. Weights of mapped files are uploaded beside the
+    /// first steps; those that do not fit the device's memory stream from the mapping in each step.
     ///
     /// # Errors
     /// [`Error::Weight`] where the file does not match the plan, [`Error::Target`] where the device cannot run
@@ -89,7 +92,7 @@ impl GpuExecutable {
             .iter()
             .map(|k| lowering.stage(k, &mut store))
             .collect::<Result<Vec<_>>>()?;
-        let weight_bytes = store.bytes();
+        let contents = store.into_contents();
         let pipelines = compile(&stages, &plan.target, &*device)?;
         let pools = plan
             .kernels
@@ -105,13 +108,10 @@ impl GpuExecutable {
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
         let (split_words, split_rows) = split_room(&stages, &plan.target);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
-        Ok(Self {
+        let arena = arena_bytes(&plan, split_words, ranks);
+        let mut bound = Self {
             vectors,
-            arena: device.alloc(
-                arena_bytes(&plan, split_words, ranks),
-                Owner::Arena,
-                "arena",
-            )?,
+            arena: device.alloc(arena, Owner::Arena, "arena")?,
             counters: other(u64::from(SPLIT_CUBES) * 4, "splits done")?,
             split_rows,
             split_words,
@@ -131,11 +131,14 @@ impl GpuExecutable {
             attached: Vec::new(),
             ranks,
             recordings: HashMap::new(),
-            weight_bytes,
+            weights: Residence::default(),
             plan,
             options,
             device,
-        })
+        };
+        // Last, because they take what the rest leaves.
+        bound.weights = Residence::place(contents, &*bound.device)?;
+        Ok(bound)
     }
 
     /// The plan that runs.
@@ -256,8 +259,7 @@ impl Executable for GpuExecutable {
         let rows = (self.tile_rows, self.split_rows);
         let encoded = encode(step, &self.plan, rows, embedding);
         self.upload(&encoded.words)?;
-        let recording = self.recording(encoded.shape)?;
-        self.device.submit(&recording)?;
+        self.run_shape(encoded.shape)?;
         self.results(step)
     }
 
@@ -339,8 +341,8 @@ impl Executable for GpuExecutable {
 
     fn memory(&self) -> MemoryUse {
         MemoryUse {
-            mapped_weights: 0,
-            resident_weights: self.weight_bytes,
+            mapped_weights: self.weights.streamed_bytes(),
+            resident_weights: self.weights.resident_bytes() + self.vectors.bytes(),
             kv: self.kv.iter().map(DeviceBuffer::bytes).sum(),
             adapters: self
                 .pools

@@ -78,7 +78,7 @@ impl Lowering<'_> {
         let mut launches = Vec::new();
         for spans in store.cut(std::slice::from_ref(weights)) {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
-            let chunk = store.chunk(&spans)?;
+            let chunk = store.chunk(&spans, false)?;
             let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);
             let mut scalars = Scalars::default();
             let arg = scalars.push(self.activation(kernel, *x)?.0);
@@ -114,7 +114,7 @@ impl Lowering<'_> {
                     (Kind::Grouped(config), Grid::Experts { tiles, experts })
                 }
             };
-            launches.push(template(kernel, kind, grid, scalars, Some(chunk.buffer)));
+            launches.push(template(kernel, kind, grid, scalars, Some(chunk.id)));
         }
         if let (None, true, Some(routes)) = (team_plane, *combine, routes) {
             launches.push(self.sum_products(kernel, out, *routes, *n, *used)?);

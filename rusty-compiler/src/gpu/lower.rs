@@ -10,12 +10,13 @@ use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
 use super::prepare::halves;
+use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Stage, Template, When, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, Result};
-use rusty_backend::{DeviceBuffer, Target};
+use rusty_backend::Target;
 use rusty_graph::WeightId;
 use std::collections::HashMap;
 
@@ -32,7 +33,7 @@ impl Lowering<'_> {
     /// The launches of a kernel.
     pub fn stage(&self, kernel: &Kernel, store: &mut WeightStore<'_>) -> Result<Stage> {
         let mut stage = Stage {
-            selected: kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1)),
+            selected: self.of_outputs(kernel),
             layer: self.layer(kernel)?,
             plain: Vec::new(),
             adapted: Vec::new(),
@@ -112,9 +113,14 @@ impl Lowering<'_> {
         }
     }
 
+    /// Whether a kernel runs over the rows that want an output.
+    pub fn of_outputs(&self, kernel: &Kernel) -> bool {
+        kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1))
+    }
+
     /// Header word of the row count.
     pub fn rows_word(&self, kernel: &Kernel) -> usize {
-        match kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1)) {
+        match self.of_outputs(kernel) {
             true => header::SELECTED,
             false => header::ROWS,
         }
@@ -241,7 +247,7 @@ impl Lowering<'_> {
         let mut launches = Vec::new();
         for spans in store.cut(&[vec![table]]) {
             let spans: Vec<Span> = spans.into_iter().flatten().collect();
-            let chunk = store.chunk(&spans)?;
+            let chunk = store.chunk(&spans, true)?;
             let mut scalars = Scalars::default();
             let arg = scalars.push(chunk.offsets[0][0]);
             scalars.push(spans[0].first);
@@ -257,7 +263,7 @@ impl Lowering<'_> {
                 plane,
                 origin,
                 scalars,
-                Some(chunk.buffer),
+                Some(chunk.id),
             ));
         }
         Ok(launches)
@@ -276,7 +282,7 @@ impl Lowering<'_> {
         plane: u32,
         origin: Origin,
         mut scalars: Scalars,
-        weights: Option<DeviceBuffer>,
+        weights: Option<ChunkId>,
     ) -> Template {
         let places = self.places(kernel, &mut scalars);
         let source = RowsConfig::source(origin);

@@ -18,6 +18,7 @@ pub mod kernels;
 mod lower;
 mod operands;
 mod prepare;
+mod residence;
 mod stage;
 pub mod text;
 mod weights;

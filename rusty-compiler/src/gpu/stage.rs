@@ -1,9 +1,9 @@
 //! A plan kernel ready to be launched: templates from which each step's launches are made.
 
 use super::kernels::delta::SHRINK_CUBES;
+use super::residence::ChunkId;
 use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;
-use rusty_backend::DeviceBuffer;
 
 /// Layers of a grid of lanes: enough to fill a device, and below what any allows. The kernel walks through the rest.
 const MOST_LAYERS: u32 = 128;
@@ -66,7 +66,7 @@ pub(super) struct Template {
     pub shrunk: Option<usize>,
     /// The scalar that says where splits of attention leave their results.
     pub splits: Option<usize>,
-    pub weights: Option<DeviceBuffer>,
+    pub weights: Option<ChunkId>,
     pub label: String,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn template(
     kind: Kind,
     grid: Grid,
     scalars: Scalars,
-    weights: Option<DeviceBuffer>,
+    weights: Option<ChunkId>,
 ) -> Template {
     Template {
         spec: KernelSpec {

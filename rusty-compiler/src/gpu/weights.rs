@@ -1,13 +1,15 @@
 //! Weights on the device: where each kernel finds the rows it reads.
 //!
 //! The parts of a contraction lie in one buffer, so that a kernel binds one whatever it multiplies with. What
-//! exceeds the device's binding limit is cut by rows into chunks, one launch each. Bytes stream from the file's
-//! mapping as they are stored; nothing is decoded on the host but vectors.
+//! exceeds the device's binding limit is cut by rows into chunks, one launch each. Bytes go from the file's mapping as
+//! they are stored, when [`Residence`](super::residence::Residence) brings them; nothing is decoded on the host but
+//! vectors.
 
 use super::kernels::codes::{grid_points, uses_grid};
 use super::kernels::decode::PADDING;
+use super::residence::{ChunkId, Contents};
 use crate::Result;
-use crate::declared::declared;
+use crate::declared::{declared, failure};
 use crate::plan::Plan;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::{WeightDecl, WeightId};
@@ -25,7 +27,7 @@ pub(super) struct Span {
 /// Spans in one buffer.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    pub buffer: DeviceBuffer,
+    pub id: ChunkId,
     /// For each span, the byte at which row `first` of each of its weights starts.
     pub offsets: Vec<Vec<u32>>,
 }
@@ -37,13 +39,13 @@ const CHUNK_ROWS: u64 = 64;
 /// Alignment of a weight in its buffer.
 const ALIGN: u64 = 16;
 
-/// Uploads weights, each set once.
+/// Finds weights and cuts them into chunks, each set once.
 pub(super) struct WeightStore<'a> {
     plan: &'a Plan,
     file: &'a dyn ModelFile,
     device: &'a dyn GpuDevice,
     chunks: HashMap<Vec<Span>, Chunk>,
-    bytes: u64,
+    contents: Vec<Contents>,
 }
 
 impl<'a> WeightStore<'a> {
@@ -53,13 +55,13 @@ impl<'a> WeightStore<'a> {
             file,
             device,
             chunks: HashMap::new(),
-            bytes: 0,
+            contents: Vec::new(),
         }
     }
 
-    /// Bytes uploaded so far.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// What the chunks hold, by their numbers.
+    pub fn into_contents(self) -> Vec<Contents> {
+        self.contents
     }
 
     /// Cuts groups of weights (each of equal row counts) into spans that fit a binding: everything in one
@@ -94,31 +96,43 @@ impl<'a> WeightStore<'a> {
         chunks
     }
 
-    /// The buffer that holds the spans; made on first use.
-    pub fn chunk(&mut self, spans: &[Span]) -> Result<Chunk> {
+    /// The chunk of these spans; `stays` where it is not to be streamed.
+    pub fn chunk(&mut self, spans: &[Span], stays: bool) -> Result<Chunk> {
         if let Some(chunk) = self.chunks.get(spans) {
+            self.contents[chunk.id.0 as usize].stays |= stays;
             return Ok(chunk.clone());
         }
-        let label = &self.decl(spans[0].weights[0]).name;
-        let buffer = self
-            .device
-            .alloc(self.span_bytes(spans), Owner::Weights, label)?;
         let mut at = 0;
         let mut offsets = Vec::new();
+        let mut pieces = Vec::new();
         for span in spans {
             let mut starts = Vec::new();
             for weight in &span.weights {
                 let view = self.view(*weight)?;
                 let row = view.row_bytes();
-                let bytes = &view.bytes[span.first as usize * row..span.end as usize * row];
-                write(self.device, &buffer, at, bytes)?;
+                let rows = span.first as usize * row..span.end as usize * row;
+                let bytes = view.bytes.slice(rows).ok_or_else(|| {
+                    failure(
+                        self.file,
+                        self.decl(*weight),
+                        "has fewer rows than stated".into(),
+                    )
+                })?;
                 starts.push(at as u32);
-                at = (at + bytes.len() as u64).next_multiple_of(ALIGN);
+                let end = at + bytes.len() as u64;
+                pieces.push((at, bytes));
+                at = end.next_multiple_of(ALIGN);
             }
             offsets.push(starts);
         }
-        self.bytes += buffer.bytes();
-        let chunk = Chunk { buffer, offsets };
+        let id = ChunkId(self.contents.len() as u32);
+        self.contents.push(Contents {
+            label: self.decl(spans[0].weights[0]).name.clone(),
+            bytes: self.span_bytes(spans),
+            pieces,
+            stays,
+        });
+        let chunk = Chunk { id, offsets };
         self.chunks.insert(spans.to_vec(), chunk.clone());
         Ok(chunk)
     }
@@ -148,7 +162,6 @@ impl<'a> WeightStore<'a> {
             .device
             .alloc(bytes.len() as u64, Owner::Weights, "vectors")?;
         self.device.write(&buffer, 0, bytes)?;
-        self.bytes += buffer.bytes();
         Ok((buffer, places))
     }
 
@@ -185,18 +198,4 @@ fn rows(decl: &WeightDecl) -> u32 {
 pub(super) fn row_bytes(decl: &WeightDecl) -> u64 {
     decl.format
         .row_bytes(decl.shape.last().copied().unwrap_or(1) as usize) as u64
-}
-
-/// Writes bytes of any length at a multiple of four.
-fn write(device: &dyn GpuDevice, buffer: &DeviceBuffer, at: u64, bytes: &[u8]) -> Result<()> {
-    let whole = bytes.len() / 4 * 4;
-    if whole > 0 {
-        device.write(buffer, at, &bytes[..whole])?;
-    }
-    if whole < bytes.len() {
-        let mut rest = [0u8; 4];
-        rest[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-        device.write(buffer, at + whole as u64, &rest)?;
-    }
-    Ok(())
 }

@@ -16,5 +16,6 @@ mod plans;
 mod reference;
 mod self_tests;
 mod shape_only;
+mod streaming;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;

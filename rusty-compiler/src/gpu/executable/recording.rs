@@ -4,33 +4,119 @@ use super::GpuExecutable;
 use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
 use crate::gpu::prepare::{shrunk_at, splits_at};
+use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::{Launch, Recording};
+use rusty_backend::{GpuDevice, Launch};
 
 /// Recordings kept; beyond, all are made anew as they are needed.
 const RECORDINGS: usize = 64;
 
+/// Launches of which the first may have to wait for its weights.
+pub(super) struct Segment<T> {
+    /// The chunk that has to be there.
+    arrives: Option<ChunkId>,
+    /// What its window takes up next in the step, once these run.
+    then: Option<ChunkId>,
+    run: T,
+}
+
 impl GpuExecutable {
-    /// The launches of a step of this shape, recorded; made on first use.
-    pub(super) fn recording(&mut self, shape: Shape) -> Result<Recording> {
-        if let Some(recording) = self.recordings.get(&shape) {
-            return Ok(recording.clone());
+    /// Runs a step of this shape. What was recorded once is kept, unless weights came in between that are not to come
+    /// again.
+    pub(super) fn run_shape(&mut self, shape: Shape) -> Result<()> {
+        if !self.recordings.contains_key(&shape) {
+            let segments = self.segments(shape)?;
+            let pending = |s: &Segment<_>| s.arrives.is_some_and(|c| self.weights.pending(c));
+            if segments.iter().any(pending) {
+                return segments
+                    .iter()
+                    .try_for_each(|s| self.run_segment(s, |device| device.run(&s.run)));
+            }
+            self.record(shape, segments)?;
         }
+        let Some(segments) = self.recordings.remove(&shape) else {
+            return Ok(());
+        };
+        let ran = segments
+            .iter()
+            .try_for_each(|s| self.run_segment(s, |device| device.submit(&s.run)));
+        self.recordings.insert(shape, segments);
+        ran
+    }
+
+    fn run_segment<T>(
+        &mut self,
+        segment: &Segment<T>,
+        run: impl FnOnce(&dyn GpuDevice) -> rusty_backend::Result<()>,
+    ) -> Result<()> {
+        if let Some(chunk) = segment.arrives {
+            self.weights.arrive(chunk, &*self.device)?;
+        }
+        if let Some(next) = segment.then {
+            self.weights.expect(next);
+        }
+        run(&*self.device)?;
+        match segment.then {
+            Some(next) => self.weights.arrive(next, &*self.device),
+            None => Ok(()),
+        }
+    }
+
+    fn record(&mut self, shape: Shape, segments: Vec<Segment<Vec<Launch>>>) -> Result<()> {
+        let record = |s: Segment<Vec<Launch>>| {
+            Ok(Segment {
+                arrives: s.arrives,
+                then: s.then,
+                run: self.device.record(&s.run)?,
+            })
+        };
+        let recorded = segments
+            .into_iter()
+            .map(record)
+            .collect::<Result<Vec<_>>>()?;
+        if self.recordings.len() >= RECORDINGS {
+            self.recordings.clear();
+        }
+        self.recordings.insert(shape, recorded);
+        Ok(())
+    }
+
+    /// The launches of a step of this shape: one segment where all weights lie on the device.
+    fn segments(&self, shape: Shape) -> Result<Vec<Segment<Vec<Launch>>>> {
         let mut launches = Vec::new();
         for at in 0..self.stages.len() {
             self.stage_launches(at, shape, &mut launches)?;
         }
-        let recording = self.device.record(&launches)?;
-        if self.recordings.len() >= RECORDINGS {
-            self.recordings.clear();
+        let mut segments: Vec<Segment<Vec<Launch>>> = Vec::new();
+        for (launch, chunk) in launches {
+            let arrives = chunk.filter(|c| self.weights.waits(*c));
+            match segments.last_mut() {
+                Some(last) if arrives.is_none() || arrives == last.arrives => last.run.push(launch),
+                _ => segments.push(Segment {
+                    arrives,
+                    then: None,
+                    run: vec![launch],
+                }),
+            }
         }
-        self.recordings.insert(shape, recording.clone());
-        Ok(recording)
+        for at in 0..segments.len() {
+            let window = |s: &Segment<_>| s.arrives.and_then(|c| self.weights.window(c));
+            let own = window(&segments[at]);
+            let next = segments[at + 1..].iter().find(|s| window(s) == own);
+            let next = next.filter(|_| own.is_some()).and_then(|s| s.arrives);
+            segments[at].then = next.filter(|n| Some(*n) != segments[at].arrives);
+        }
+        Ok(segments)
     }
 
-    fn stage_launches(&self, at: usize, shape: Shape, launches: &mut Vec<Launch>) -> Result<()> {
+    fn stage_launches(
+        &self,
+        at: usize,
+        shape: Shape,
+        launches: &mut Vec<(Launch, Option<ChunkId>)>,
+    ) -> Result<()> {
         let stage = &self.stages[at];
         let rows = if stage.selected {
             shape.selected
@@ -57,7 +143,8 @@ impl GpuExecutable {
             };
             if now && (range.0..=range.1).contains(&rows.min(last)) {
                 for template in templates {
-                    launches.push(self.launch(template, at, rows, shape)?);
+                    let launch = self.launch(template, at, rows, shape)?;
+                    launches.push((launch, template.weights));
                 }
             }
         }
@@ -85,7 +172,9 @@ impl GpuExecutable {
             _ => &self.dummies[2],
         };
         let buffers = [
-            template.weights.as_ref().unwrap_or(&self.dummies[0]),
+            template
+                .weights
+                .map_or(&self.dummies[0], |c| self.weights.buffer(c)),
             &self.arena,
             &self.vectors,
             &self.step,

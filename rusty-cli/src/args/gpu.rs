@@ -1,0 +1,20 @@
+//! Options of GPUs; CPUs take no notice of them.
+
+use bytesize::ByteSize;
+use clap::Args;
+use std::path::PathBuf;
+
+/// How a GPU is used.
+#[derive(Args, Debug, Clone)]
+pub struct Gpu {
+    /// Use at most so much of a GPU's memory, for example 6GB or 5.5GiB: weights that do not fit stream from the file,
+    /// slower [default: all that is free].
+    #[arg(long, value_name = "BYTES")]
+    pub gpu_memory: Option<ByteSize>,
+    /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
+    #[arg(long, value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
+    /// Multiply in single precision where a GPU's matrix units would round to bf16.
+    #[arg(long)]
+    pub no_matrix_units: bool,
+}
