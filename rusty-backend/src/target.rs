@@ -128,12 +128,15 @@ impl WgpuApi {
 }
 
 impl Target {
-    /// A described target, for planning without the device; see [`Target::names`].
+    /// A described target, for planning without the device: one of [`Target::names`], or a CUDA architecture, `cuda:sm_90`,
+    /// from `sm_70` on.
     pub fn named(name: &str) -> Option<Target> {
-        crate::targets::all().into_iter().find(|t| t.name == name)
+        let mut all = crate::targets::all().into_iter();
+        all.find(|t| t.name == name)
+            .or_else(|| crate::targets::cuda_named(name))
     }
 
-    /// Names of all described targets.
+    /// Names of all described targets but CUDA's architectures.
     pub fn names() -> Vec<String> {
         crate::targets::all().into_iter().map(|t| t.name).collect()
     }

@@ -25,6 +25,10 @@ pub(crate) fn all() -> Vec<Target> {
         cpu("neon", Isa::Neon { dotprod: true }),
         cpu("scalar", Isa::Scalar),
         llvmpipe(),
+        vulkan(),
+        metal(),
+        dx12(),
+        webgpu(),
         rdna3(),
         m2(),
         rtx4090(),
@@ -105,40 +109,112 @@ fn llvmpipe() -> Target {
     }
 }
 
-/// A Radeon RX 7900 under Vulkan, where the driver chooses wave32 or wave64 per pipeline.
-fn rdna3() -> Target {
+/// What a desktop's GPU has under Vulkan at least, whatever its planes.
+fn vulkan() -> Target {
     Target {
         plane_size_max: 64,
         plane_ops: false,
+        max_binding_bytes: 128 * MIB,
+        launch_nanos: WGPU_LAUNCH,
+        ..gpu("vulkan", Family::Wgpu(WgpuApi::Vulkan), Language::Wgsl)
+    }
+}
+
+/// What Apple's own GPUs have under Metal.
+fn metal() -> Target {
+    Target {
+        orders_groups: false,
+        unified_memory: true,
+        launch_nanos: WGPU_LAUNCH,
+        ..gpu("metal", Family::Wgpu(WgpuApi::Metal), Language::Wgsl)
+    }
+}
+
+/// What a GPU of Direct3D 12 has at least, whatever its planes.
+fn dx12() -> Target {
+    Target {
+        f16: false,
+        ..Target {
+            family: Family::Wgpu(WgpuApi::Dx12),
+            name: "dx12".into(),
+            ..vulkan()
+        }
+    }
+}
+
+/// What browsers give a desktop's GPU under WebGPU, without features.
+fn webgpu() -> Target {
+    Target {
+        name: "webgpu".into(),
+        orders_groups: false,
+        f16: false,
+        packed_dot: false,
+        max_buffer_bytes: 256 * MIB,
+        max_bindings: 8,
+        max_units: 256,
+        ..vulkan()
+    }
+}
+
+/// A Radeon RX 7900 under Vulkan, where the driver chooses wave32 or wave64 per pipeline.
+fn rdna3() -> Target {
+    Target {
         matrix_tiles: vec![(16, 16, 16)],
         memory_bytes: 24 * GIB,
+        max_binding_bytes: 2 * GIB - 4,
         read_bandwidth: 960 * GB,
-        launch_nanos: WGPU_LAUNCH,
-        ..gpu("rdna3", Family::Wgpu(WgpuApi::Vulkan), Language::Wgsl)
+        name: "rdna3".into(),
+        ..vulkan()
     }
 }
 
 /// An Apple M2 under Metal through wgpu.
 fn m2() -> Target {
     Target {
-        orders_groups: false,
         matrix_tiles: vec![(8, 8, 8)],
-        unified_memory: true,
         read_bandwidth: 100 * GB,
-        launch_nanos: WGPU_LAUNCH,
-        ..gpu("m2", Family::Wgpu(WgpuApi::Metal), Language::Wgsl)
+        name: "m2".into(),
+        ..metal()
     }
 }
 
-/// A CUDA device of compute capability 8 or more.
+/// The least compute capability of a CUDA device that is described, times ten.
+const OLDEST_CUDA: u32 = 70;
+
+/// A CUDA device by its architecture, `cuda:sm_90`; none where it is older than kernels need.
+pub(crate) fn cuda_named(name: &str) -> Option<Target> {
+    let arch = name.strip_prefix("cuda:sm_")?.parse().ok()?;
+    (OLDEST_CUDA..200)
+        .contains(&arch)
+        .then(|| cuda(name, arch, 16 * GIB))
+}
+
+/// Matrix instructions of a CUDA architecture: `mma.sync` on bf16 came with compute capability 8.
+pub(crate) fn cuda_matrix_tiles(arch: u32) -> Vec<(u32, u32, u32)> {
+    if arch >= 80 {
+        vec![(16, 8, 16)]
+    } else {
+        vec![]
+    }
+}
+
+/// A CUDA device of some architecture.
 fn cuda(name: &str, cuda_arch: u32, memory_bytes: u64) -> Target {
+    // The most that a kernel may ask for: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+    let shared_kib = match cuda_arch {
+        70..75 => 96,
+        75..80 => 64,
+        80 | 87 => 163,
+        81..90 | 120.. => 99,
+        _ => 227,
+    };
     Target {
-        matrix_tiles: vec![(16, 8, 16)],
+        matrix_tiles: cuda_matrix_tiles(cuda_arch),
         max_binding_bytes: memory_bytes,
         max_buffer_bytes: memory_bytes,
         max_bindings: 64,
         max_groups: [i32::MAX as u32, 65_535, 65_535],
-        shared_bytes: 48 << 10,
+        shared_bytes: shared_kib << 10,
         memory_bytes,
         launch_nanos: CUDA_LAUNCH,
         cuda_arch,

@@ -74,9 +74,6 @@ pub struct Load {
     /// Storage of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
-    #[arg(long, value_name = "DIR")]
-    pub kernels: Option<PathBuf>,
     #[command(flatten)]
     pub gpu: Gpu,
     /// Quantize float weights at load.

@@ -85,27 +85,12 @@ pub fn open_or_make(
     Ok(rusty_loader::random::model(shape, &random.format)?)
 }
 
-/// A described target by its name, or `cuda:sm_90` and the like.
+/// A described target by its name.
 pub fn target(name: &str) -> Result<rusty_backend::Target> {
-    if let Some(arch) = name.strip_prefix("cuda:sm_") {
-        let number = arch.parse().ok();
-        let cuda_arch: u32 =
-            number.with_context(|| format!("--target {name}: not a number behind sm_"))?;
-        ensure!(
-            (70..200).contains(&cuda_arch),
-            "--target {name}: CUDA kernels need sm_70 or more"
-        );
-        let mut target = rusty_backend::Target::named("h200").context("a described target")?;
-        target.cuda_arch = cuda_arch;
-        target.name = name.into();
-        if cuda_arch < 80 {
-            target.matrix_tiles.clear();
-        }
-        return Ok(target);
-    }
     let known = rusty_backend::Target::names().join(", ");
-    rusty_backend::Target::named(name)
-        .with_context(|| format!("no target '{name}'; there are {known}, cuda:sm_NN"))
+    rusty_backend::Target::named(name).with_context(|| {
+        format!("no target '{name}'; there are {known}, and cuda:sm_NN from sm_70 on")
+    })
 }
 
 /// Quantizes float weights where asked, with a progress bar.

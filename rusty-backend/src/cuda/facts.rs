@@ -23,6 +23,7 @@ fn driver() -> Result<String, DriverError> {
 pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
     let attribute = |a| context.attribute(a).map(|v| v.max(0) as u32);
     let (major, minor) = context.compute_capability()?;
+    let cuda_arch = (major * 10 + minor).max(0) as u32;
     let memory_bytes = context.total_mem()? as u64;
     let plane = attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
     Ok(Target {
@@ -38,12 +39,7 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         orders_groups: true,
         f16: true,
         packed_dot: (major, minor) >= (6, 1),
-        // `mma.sync` on bf16 came with compute capability 8.
-        matrix_tiles: if major >= 8 {
-            vec![(16, 8, 16)]
-        } else {
-            vec![]
-        },
+        matrix_tiles: crate::targets::cuda_matrix_tiles(cuda_arch),
         max_binding_bytes: memory_bytes,
         max_buffer_bytes: memory_bytes,
         // What cudaMalloc guarantees, and what slices of an arena keep to, so that vector loads are aligned.
@@ -60,6 +56,6 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         unified_memory: attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
         read_bandwidth: 0,
         launch_nanos: 0,
-        cuda_arch: (major * 10 + minor).max(0) as u32,
+        cuda_arch,
     })
 }

@@ -8,7 +8,8 @@ use rusty_loader::SharedBytes;
 fn described_targets_hold_together() {
     let names = Target::names();
     for wanted in [
-        "h200", "rtx4090", "m2", "rdna3", "llvmpipe", "avx2", "avx512", "neon",
+        "h200", "rtx4090", "m2", "rdna3", "llvmpipe", "vulkan", "metal", "dx12", "webgpu", "avx2",
+        "avx512", "neon",
     ] {
         assert!(names.iter().any(|n| n == wanted), "{wanted} is missing");
     }
@@ -25,6 +26,10 @@ fn described_targets_hold_together() {
         }
     }
     assert_eq!(Target::named("no such thing"), None);
+    let tiles = |name| Target::named(name).map(|t| (t.cuda_arch, t.matrix_tiles.len()));
+    assert_eq!(tiles("cuda:sm_75"), Some((75, 0)));
+    assert_eq!(tiles("cuda:sm_120"), Some((120, 1)));
+    assert_eq!((tiles("cuda:sm_35"), tiles("cuda:90")), (None, None));
 }
 
 #[test]

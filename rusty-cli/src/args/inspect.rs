@@ -11,7 +11,7 @@ pub struct Explain {
     pub model: Option<String>,
     #[command(flatten)]
     pub random: RandomModel,
-    /// Plan for a described target instead of the device at hand (h200, rtx4090, m2, rdna3, llvmpipe, avx2, ...).
+    /// Plan for a described target instead of the device at hand (h200, rtx4090, m2, rdna3, vulkan, cuda:sm_90, avx2, ...).
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
     /// Device whose target is used.
@@ -31,7 +31,7 @@ pub struct Compile {
     pub model: Option<String>,
     #[command(flatten)]
     pub random: RandomModel,
-    /// A described target (h200, rtx4090, m2, rdna3, llvmpipe), or a CUDA architecture (cuda:sm_90).
+    /// An API (vulkan, metal, dx12, webgpu), a CUDA architecture (cuda:sm_90), or a GPU (h200, rtx4090, m2, rdna3, llvmpipe).
     #[arg(long, value_name = "NAME")]
     pub target: String,
     /// Folder of the package; made where it is not there.

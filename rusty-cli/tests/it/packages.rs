@@ -38,9 +38,12 @@ fn compiled(target: &str, name: &str) -> (PathBuf, Vec<Value>) {
 fn packages_hold_every_kernel() {
     for (target, ending, entry) in [
         ("cuda:sm_90", "cu", "rusty_matrix"),
-        ("llvmpipe", "wgsl", "rusty_gemm"),
+        ("vulkan", "wgsl", "rusty_gemm"),
+        ("metal", "wgsl", "rusty_gemm"),
+        ("dx12", "wgsl", "rusty_gemm"),
+        ("webgpu", "wgsl", "rusty_gemm"),
     ] {
-        let (folder, kernels) = compiled(target, &format!("package-{ending}"));
+        let (folder, kernels) = compiled(target, &format!("package-{}", &target[..4]));
         assert!(kernels.len() > 10, "{target}: {}", kernels.len());
         assert!(
             kernels.iter().any(|k| k["entry"] == entry),
