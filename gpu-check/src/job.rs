@@ -21,6 +21,8 @@ const RANK: u32 = 16;
 pub enum Job {
     /// Copies on a device: prints bytes per second.
     Copies(String),
+    /// Copies to a device: prints bytes per second.
+    Uploads(String),
     /// A model's speed: prints [`Row`]s.
     Model(Model),
 }
@@ -39,6 +41,8 @@ pub struct Model {
     /// Whether adapters' tables are bytes; else halves.
     pub bytes: bool,
     pub repetitions: usize,
+    /// Whether choices among kernels are measured first; else they are guesses.
+    pub tuned: bool,
 }
 
 /// What was measured.
@@ -54,6 +58,7 @@ pub struct Row {
 pub fn run(job: &str) -> Result<()> {
     match serde_json::from_str(job)? {
         Job::Copies(device) => println!("{}", bandwidth::copies(&device)?),
+        Job::Uploads(device) => println!("{}", bandwidth::uploads(&device)?),
         Job::Model(model) => println!("{}", serde_json::to_string(&measured(&model)?)?),
     }
     Ok(())
@@ -88,7 +93,10 @@ fn measured(job: &Model) -> Result<Vec<Row>> {
         kv: KvFormat::F16,
         slots: u32::try_from(job.adapters).context("too many adapters")?,
     };
-    let mut executable = rusty_compiler::bind(plan, &*file, &device, &options)?;
+    let mut executable = match job.tuned {
+        true => rusty_compiler::bind_tuned(plan, &*file, &device, &options, &|_, _| {})?,
+        false => rusty_compiler::bind(plan, &*file, &device, &options)?,
+    };
     drop(file);
     let precision = match job.bytes {
         true => rusty_adapters::Precision::Int8,

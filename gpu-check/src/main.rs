@@ -55,23 +55,25 @@ impl Check {
     /// Runs a stage on a device.
     fn run(&self, stage: Stage, device: &devices::Present) -> Vec<Outcome> {
         match stage {
-            Stage::Bandwidth => vec![self.copies(device)],
+            Stage::Bandwidth => vec![
+                self.bandwidth(device, "copies", Job::Copies),
+                self.bandwidth(device, "uploads", Job::Uploads),
+            ],
             Stage::Conformance => tests::run(self, device),
             Stage::Speeds | Stage::More => speeds::run(self, stage, device),
             Stage::Eager | Stage::Compiled => pytorch::run(self, stage),
         }
     }
 
-    fn copies(&self, device: &devices::Present) -> Outcome {
-        let job = Job::Copies(device.choice.clone());
-        let found = match job::start(self, "copies", &job, 30) {
+    fn bandwidth(&self, device: &devices::Present, what: &str, job: fn(String) -> Job) -> Outcome {
+        let found = match job::start(self, what, &job(device.choice.clone()), 30) {
             Ok(said) => match said.out.trim().parse() {
                 Ok(rate) => Found::Bandwidth(rate),
                 Err(_) => Found::Error(said.reason()),
             },
             Err(error) => Found::Error(format!("{error:#}")),
         };
-        Outcome::new(Stage::Bandwidth, &device.choice, "copies", found)
+        Outcome::new(Stage::Bandwidth, &device.choice, what, found)
     }
 }
 

@@ -48,7 +48,7 @@ fn comparison(outcome: &Outcome, all: &[Outcome]) -> String {
     };
     let mut text = String::new();
     let copies = all.iter().find_map(|o| match o.found {
-        Found::Bandwidth(rate) if o.device == outcome.device => Some(rate),
+        Found::Bandwidth(rate) if o.device == outcome.device && o.what == "copies" => Some(rate),
         _ => None,
     });
     if let (Some((bytes, dispatches)), Some(copies)) = (per_token, copies) {

@@ -22,6 +22,7 @@ fn models(device: &str, small: bool) -> Vec<Model> {
         adapters: 0,
         bytes: false,
         repetitions: 3,
+        tuned: true,
     };
     if small {
         let tiny = both("qwen3-tiny", "q4_0");
@@ -56,6 +57,14 @@ fn models(device: &str, small: bool) -> Vec<Model> {
             depth: 4096,
             ..decode("q4_0", 1, 0, false)
         },
+        Model {
+            tuned: false,
+            ..both("qwen3-0.6b", "q4_0")
+        },
+        Model {
+            tuned: false,
+            ..both("llama-3-8b", "bf16")
+        },
         decode("bf16", 4, 0, false),
         decode("bf16", 64, 0, false),
         Model {
@@ -84,6 +93,7 @@ pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
             (n, false) => format!(" {n} adapters"),
             (n, true) => format!(" {n} int8 adapters"),
         };
+        let guessed = if model.tuned { "" } else { " as guessed" };
         let outcome = |what, found| Outcome::new(stage, &device.choice, what, found);
         match one(check, &model) {
             Ok(rows) => outcomes.extend(rows.into_iter().map(|row| {
@@ -91,9 +101,9 @@ pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
                     rate: row.rate,
                     per_token: row.per_token,
                 };
-                outcome(format!("{name} {}{adapters}", row.test), found)
+                outcome(format!("{name} {}{adapters}{guessed}", row.test), found)
             })),
-            Err(reason) => outcomes.push(outcome(format!("{name}{adapters}"), reason)),
+            Err(reason) => outcomes.push(outcome(format!("{name}{adapters}{guessed}"), reason)),
         }
     }
     outcomes

@@ -1,7 +1,7 @@
 //! From command-line options to a loaded engine with its adapter attached, and to a request.
 
 use crate::args::{Load, Sampling};
-use crate::{adapter, gpu, model};
+use crate::{adapter, gpu, model, progress};
 use anyhow::{Context, Result};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
@@ -12,19 +12,23 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
     gpu::use_package(&options.gpu)?;
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;
-    let engine = Engine::load(
+    let tuning = progress::Tuning::default();
+    let engine = Engine::load_observed(
         &*file,
         &EngineOptions {
             device: options.device.parse().context("--device")?,
             threads: options.threads,
             gpu_memory: options.gpu.gpu_memory.map(|b| b.as_u64()),
             matrix_units: !options.gpu.no_matrix_units,
+            autotune: !options.gpu.no_autotune,
             kv: options.kv.into(),
             context: options.ctx,
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),
             ..EngineOptions::default()
         },
+        &|done, total| tuning.show(done, total),
     )?;
+    tuning.end();
     tracing::info!(
         "{} on {} in {:.2} s",
         engine.label(),

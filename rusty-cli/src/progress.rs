@@ -1,6 +1,7 @@
 //! Progress bars on a terminal, nothing elsewhere.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::OnceCell;
 use std::io::IsTerminal;
 
 /// A bar counting `unit` (bytes print as MiB); hidden where stderr is no terminal.
@@ -21,4 +22,24 @@ pub fn bar(what: &str, bytes: bool) -> ProgressBar {
     bar.set_style(style.progress_chars("=> "));
     bar.set_message(what.to_string());
     bar
+}
+
+/// A bar that comes with the first measurement of a GPU's kernels.
+#[derive(Default)]
+pub struct Tuning(OnceCell<ProgressBar>);
+
+impl Tuning {
+    /// Shows that `done` of `total` measurements are made.
+    pub fn show(&self, done: u64, total: u64) {
+        let bar = self.0.get_or_init(|| bar("tuning", false));
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    /// Takes the bar away.
+    pub fn end(&self) {
+        if let Some(bar) = self.0.get() {
+            bar.finish_and_clear();
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use crate::cpu::CpuExecutable;
 use crate::gpu::GpuExecutable;
+use crate::gpu::tuner::{self, Effort};
+use crate::passes::select;
 use crate::{BindOptions, Executable, Plan, Result};
 use rusty_backend::Device;
 use rusty_loader::ModelFile;
@@ -22,4 +24,33 @@ pub fn bind(
         Device::Cpu(cpu) => Box::new(CpuExecutable::bind(plan, file, cpu, options)?),
         Device::Gpu(gpu) => Box::new(GpuExecutable::bind(plan, file, gpu.clone(), *options)?),
     })
+}
+
+/// As [`bind`]; where the device is a GPU on which this model's shapes have not run, choices among kernels are measured
+/// first ([`tuner`]). `progress` is told what was measured and how much that is in all.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_tuned(
+    mut plan: Plan,
+    file: &dyn ModelFile,
+    device: &Device,
+    options: &BindOptions,
+    progress: &dyn Fn(u64, u64),
+) -> Result<Box<dyn Executable>> {
+    let Device::Gpu(gpu) = device else {
+        return bind(plan, file, device, options);
+    };
+    let effort = Effort::default();
+    let kept = tuner::kept(&plan, &effort);
+    let known = kept.is_some();
+    if let Some(tuning) = kept {
+        plan.tuning = tuning;
+        select::again(&mut plan)?;
+    }
+    let mut executable = GpuExecutable::bind(plan, file, gpu.clone(), *options)?;
+    if !known {
+        tuner::tune(&mut executable, &effort, progress)?;
+    }
+    Ok(Box::new(executable))
 }

@@ -13,6 +13,7 @@ mod bind;
 pub mod cpu;
 mod declared;
 pub mod delta_table;
+mod device_cache;
 pub mod error;
 pub mod explain;
 pub mod gpu;
@@ -25,7 +26,7 @@ pub mod self_test;
 pub mod slots;
 pub mod step;
 
-pub use bind::bind;
+pub use bind::{bind, bind_tuned};
 pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
 pub use explain::{Explain, Prediction, explain};

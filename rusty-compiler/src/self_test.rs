@@ -8,15 +8,13 @@
 
 use crate::{
     BindOptions, Error, Executable, KvFormat, Result, RowResult, Sequence, SlotId, Step, Want,
-    bind, compile,
+    bind, compile, device_cache,
 };
-use rusty_backend::cuda::nvrtc;
-use rusty_backend::{Device, Family, Target, cache};
+use rusty_backend::{Device, Target, cache};
 use rusty_graph::interpret::Interpreter;
 use rusty_graph::{Graph, WeightDecl};
 use rusty_loader::ModelFile;
 use std::collections::BTreeSet;
-use std::time::UNIX_EPOCH;
 
 /// The small model.
 pub(crate) const SHAPE: &str = "qwen3-tiny";
@@ -83,7 +81,8 @@ pub(crate) fn formats(weights: &[WeightDecl]) -> BTreeSet<&'static str> {
 
 /// The first reduction with which a format is right.
 fn reduction(device: &Device, format: &str, kv: KvFormat) -> Result<usize> {
-    let name = cache_name(device.target(), format, kv);
+    let what = format!("{format}-{}", kv.name());
+    let name = device_cache::name("self-test", device.target(), &what);
     let kept = name.as_deref().and_then(cache::load);
     if let Some(&[kept]) = kept.as_deref()
         && usize::from(kept) < REDUCTIONS.len()
@@ -243,37 +242,10 @@ fn some_logits(
 }
 
 /// Half the squared distance of `a` from `b`, relative to `b`.
-fn distance(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
     let apart = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
     let whole = b.iter().map(|b| f64::from(*b).powi(2));
     apart.sum::<f64>() / (2.0 * whole.sum::<f64>())
-}
-
-/// Where it is kept what was found; none where this program cannot tell its build.
-fn cache_name(target: &Target, format: &str, kv: KvFormat) -> Option<String> {
-    let program = std::env::current_exe().ok()?.metadata().ok()?;
-    let built = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let compiler = match target.family {
-        Family::Cuda => nvrtc::version().unwrap_or_default(),
-        _ => String::new(),
-    };
-    let build = format!(
-        "{}-{}-{}",
-        env!("CARGO_PKG_VERSION"),
-        program.len(),
-        built.as_nanos()
-    );
-    let device = format!(
-        "{} {:?} {} {compiler}",
-        target.name, target.family, target.driver
-    );
-    let words = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
-    let (device, build) = (words(&device), words(&build));
-    Some(format!(
-        "self-test/{device}/{build}/{}-{}",
-        words(format),
-        kv.name()
-    ))
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Checks a sample of the weights and that the device computes right, compiles the graph for the device that is asked for and binds it.
+    /// Checks a sample of the weights and that the device computes right, compiles the graph for the device that is asked for and binds it; `tuning`
+    /// is told how far measuring kernels has come.
     ///
     /// # Errors
     /// Names the file, tensor, option or device that is wrong.
@@ -28,6 +29,7 @@ impl Bound {
         file: &dyn ModelFile,
         graph: &Graph,
         options: &EngineOptions,
+        tuning: &dyn Fn(u64, u64),
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
@@ -45,7 +47,10 @@ impl Bound {
             slots: options.adapter_slots,
         };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
-        let executable = rusty_compiler::bind(plan, file, &device, &bind)?;
+        let executable = match options.autotune {
+            true => rusty_compiler::bind_tuned(plan, file, &device, &bind, tuning)?,
+            false => rusty_compiler::bind(plan, file, &device, &bind)?,
+        };
         let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
         Ok(Self {
             core: Core::new(executable, pages, rows, outputs, adapters),

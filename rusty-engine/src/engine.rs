@@ -30,6 +30,8 @@ pub struct EngineOptions {
     /// Whether GPUs multiply on matrix units where they have them: steps of more than four rows round inputs and weights to
     /// bf16. Without, every product is single precision, slower, and rows hardly depend on how many there are.
     pub matrix_units: bool,
+    /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once.
+    pub autotune: bool,
     /// Storage of keys and values.
     pub kv: KvFormat,
     /// Tokens of context per session; none: the model's, at most 4096.
@@ -51,6 +53,7 @@ impl Default for EngineOptions {
             threads: None,
             gpu_memory: None,
             matrix_units: true,
+            autotune: true,
             kv: KvFormat::F16,
             context: None,
             sessions: 1,
@@ -92,12 +95,24 @@ impl Engine {
     /// # Errors
     /// Names the file, tensor, option or device that is wrong.
     pub fn load(file: &dyn ModelFile, options: &EngineOptions) -> Result<Engine> {
+        Self::load_observed(file, options, &|_, _| {})
+    }
+
+    /// As [`Engine::load`]; `tuning` is told how many of how many measurements are made while kernels are chosen.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load_observed(
+        file: &dyn ModelFile,
+        options: &EngineOptions,
+        tuning: &dyn Fn(u64, u64),
+    ) -> Result<Engine> {
         let start = Instant::now();
         let graph = rusty_graph::arch::build(file)?;
         // A vocabulary takes about as long as all the rest.
         let (bound, tokenizer) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| tokenizer_of(file));
-            (Bound::new(file, &graph, options), tokenizer.join())
+            (Bound::new(file, &graph, options, tuning), tokenizer.join())
         });
         let Bound {
             core,

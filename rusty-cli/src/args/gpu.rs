@@ -17,4 +17,7 @@ pub struct Gpu {
     /// Multiply in single precision where a GPU's matrix units would round to bf16.
     #[arg(long)]
     pub no_matrix_units: bool,
+    /// Take kernels as guessed, instead of measuring choices where a model first runs on a GPU.
+    #[arg(long)]
+    pub no_autotune: bool,
 }

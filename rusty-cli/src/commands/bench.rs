@@ -1,7 +1,7 @@
 //! `rusty bench`: prefill and decode speed of a model on a device.
 
 use crate::args::{Bench, Output};
-use crate::{gpu, model};
+use crate::{gpu, model, progress};
 use anyhow::{Result, ensure};
 use rusty_compiler::{BindOptions, KvFormat, MemoryUse, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
@@ -51,7 +51,16 @@ pub fn run(options: &Bench) -> Result<()> {
         kv: options.kv.into(),
         slots: options.adapters as u32,
     };
-    let mut executable = rusty_compiler::bind(plan, &*file, &device, &bind)?;
+    let mut executable = match options.gpu.no_autotune {
+        true => rusty_compiler::bind(plan, &*file, &device, &bind)?,
+        false => {
+            let tuning = progress::Tuning::default();
+            let show = |done, total| tuning.show(done, total);
+            let bound = rusty_compiler::bind_tuned(plan, &*file, &device, &bind, &show);
+            tuning.end();
+            bound?
+        }
+    };
     let load_s = start.elapsed().as_secs_f64();
     // Random weights lie in memory of their own until here.
     drop(file);

@@ -12,12 +12,15 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, Inst, Kernel, Part, Tail};
+use crate::plan::{Anchor, Family, Inst, Kernel, Part, Tail, Teams};
 use rusty_backend::Language;
 use rusty_graph::WeightId;
 
-/// Units of a cube of the matrix-vector kernel.
-const GEMV_UNITS: u32 = 128;
+/// Tiles are cut otherwise.
+const TILE_TEAMS: Teams = Teams {
+    units: tile::UNITS,
+    lanes: 1,
+};
 
 /// How a contraction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,14 +121,15 @@ impl Lowering<'_> {
         };
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
+        let (teams, plane) = match way {
+            Way::Vector { plane } => (self.teams(kernel), plane),
+            Way::Tile => (TILE_TEAMS, 0),
+            Way::Matrix(_) => (TILE_TEAMS, self.target.plane_size),
+        };
         let mut config = ContractConfig {
             team: Team {
-                units: GEMV_UNITS.min(self.target.max_units),
-                plane: match way {
-                    Way::Vector { plane } => plane,
-                    Way::Tile => 0,
-                    Way::Matrix(_) => self.target.plane_size,
-                },
+                units: teams.units.min(self.target.max_units),
+                plane,
             },
             rows: self.rows_word(kernel),
             k: *k,
@@ -133,7 +137,7 @@ impl Lowering<'_> {
             parts: parts.iter().map(|p| self.part(p, &mut scalars)).collect(),
             units: Vec::new(),
             adapters: None,
-            lanes: lanes(parts),
+            lanes: teams.lanes,
             wide: self.target.language == Language::CudaC,
         };
         let (rows, tile) = match way {
@@ -204,6 +208,11 @@ impl Lowering<'_> {
         Ok(made)
     }
 
+    fn teams(&self, kernel: &Kernel) -> Teams {
+        let family = Family::of(self.plan, kernel);
+        family.map_or(TILE_TEAMS, |family| self.plan.tuning.teams(family))
+    }
+
     fn part(&self, part: &Part, scalars: &mut Scalars) -> PartConfig {
         let decl = &self.plan.weights[part.weight.index()];
         PartConfig {
@@ -219,12 +228,6 @@ struct Range {
     first: u32,
     end: u32,
     offsets: Vec<u32>,
-}
-
-/// Lanes of a team: more where there are cubes enough for any device.
-fn lanes(parts: &[Part]) -> u32 {
-    let total: u32 = parts.iter().map(|p| p.n).sum();
-    if total >= 8192 { 4 } else { 2 }
 }
 
 /// Parts connected by tails that read them together.

@@ -1,20 +1,20 @@
 //! A plan bound to a GPU.
 
 mod recording;
+mod retuning;
 
 use super::adapters::Pool;
 use super::attention::SPLIT_CUBES;
 use super::kernels::page_words::PageWords;
-use super::lower::{Lowering, has_sites};
+use super::lower::has_sites;
 use super::operands::{Shape, encode};
 use super::prepare::{
-    arena_bytes, caches, compile, of_this_language, page_bytes, page_format, page_words,
+    Pipelines, arena_bytes, caches, compile, of_this_language, page_bytes, page_format, page_words,
     split_room, tile_rows, vector_weights,
 };
 use super::residence::Residence;
 use super::stage::Stage;
-use super::text::KernelSpec;
-use super::weights::WeightStore;
+use super::weights::{Chunks, WeightStore};
 use crate::plan::{Plan, PlanValueId};
 use crate::slots::{KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
@@ -23,7 +23,9 @@ use crate::{
     StepOutput, Want,
 };
 use recording::Segment;
-use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Recording};
+use retuning::stages;
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Recording};
+use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,8 +41,11 @@ pub struct GpuExecutable {
     options: BindOptions,
     device: Arc<dyn GpuDevice>,
     stages: Vec<Stage>,
-    pipelines: HashMap<KernelSpec, Pipeline>,
+    pipelines: Pipelines,
     vectors: DeviceBuffer,
+    /// Words of the vectors, and chunks of the matrices: where a plan that is tuned anew finds them.
+    places: HashMap<WeightId, u32>,
+    chunks: Chunks,
     arena: DeviceBuffer,
     step: DeviceBuffer,
     picks: DeviceBuffer,
@@ -80,20 +85,10 @@ impl GpuExecutable {
         let pages = page_format(&plan, &options)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
-        let lowering = Lowering {
-            plan: &plan,
-            target: &plan.target,
-            kv: pages,
-            adapters: options.slots > 0,
-            vectors: &places,
-        };
-        let stages = plan
-            .kernels
-            .iter()
-            .map(|k| lowering.stage(k, &mut store))
-            .collect::<Result<Vec<_>>>()?;
-        let contents = store.into_contents();
-        let pipelines = compile(&stages, &plan.target, &*device)?;
+        let stages = stages(&plan, pages, options.slots > 0, &places, &mut store)?;
+        let (chunks, contents) = store.into_chunks();
+        let pipelines = compile(&stages, &plan.target, &*device, &Pipelines::new())?;
+        device.keep_pipelines();
         let pools = plan
             .kernels
             .iter()
@@ -111,6 +106,8 @@ impl GpuExecutable {
         let arena = arena_bytes(&plan, split_words, ranks);
         let mut bound = Self {
             vectors,
+            places,
+            chunks,
             arena: device.alloc(arena, Owner::Arena, "arena")?,
             counters: other(u64::from(SPLIT_CUBES) * 4, "splits done")?,
             split_rows,

@@ -21,6 +21,7 @@ mod prepare;
 mod residence;
 mod stage;
 pub mod text;
+pub mod tuner;
 mod weights;
 
 pub use executable::GpuExecutable;

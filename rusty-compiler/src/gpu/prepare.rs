@@ -11,7 +11,10 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Pipeline, Target};
 use rusty_graph::{KvLayer, WeightId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Kernels that are compiled.
+pub(super) type Pipelines = HashMap<KernelSpec, Pipeline>;
 
 /// Refuses a plan whose kernels another kind of device runs.
 pub(super) fn of_this_language(plan: &Plan, here: &Target) -> Result<()> {
@@ -35,28 +38,29 @@ pub(super) fn vector_weights(plan: &Plan) -> Vec<WeightId> {
     vectors.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Compiles every kernel, in parallel.
-pub(super) fn compile(
-    stages: &[Stage],
+/// Compiles every kernel that is not `known`, in parallel, and gives those that are needed.
+pub(super) fn compile<'a>(
+    stages: impl IntoIterator<Item = &'a Stage>,
     target: &Target,
     device: &dyn GpuDevice,
-) -> Result<HashMap<KernelSpec, Pipeline>> {
-    let mut specs: Vec<&KernelSpec> = Vec::new();
+    known: &Pipelines,
+) -> Result<Pipelines> {
+    let mut needed: HashSet<&KernelSpec> = HashSet::new();
     for stage in stages {
         for (_, _, templates) in stage.plain.iter().chain(&stage.adapted) {
-            specs.extend(templates.iter().map(|t| &t.spec));
+            needed.extend(templates.iter().map(|t| &t.spec));
         }
     }
-    let mut seen = std::collections::HashSet::new();
-    specs.retain(|s| seen.insert(*s));
-    let made = specs
-        .par_iter()
+    let made = needed
+        .into_par_iter()
         .map(|spec| {
-            let text = spec.text(target)?;
-            Ok(((*spec).clone(), device.pipeline(&text)?))
+            let pipeline = match known.get(spec) {
+                Some(pipeline) => pipeline.clone(),
+                None => device.pipeline(&spec.text(target)?)?,
+            };
+            Ok((spec.clone(), pipeline))
         })
-        .collect::<Result<HashMap<_, _>>>()?;
-    device.keep_pipelines();
+        .collect::<Result<Pipelines>>()?;
     tracing::debug!(kernels = made.len(), "compiled");
     Ok(made)
 }

@@ -8,9 +8,9 @@
 use super::kernels::codes::{grid_points, uses_grid};
 use super::kernels::decode::PADDING;
 use super::residence::{ChunkId, Contents};
-use crate::Result;
-use crate::declared::{declared, failure};
+use crate::declared::declared;
 use crate::plan::Plan;
+use crate::{Error, Result};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::{WeightDecl, WeightId};
 use rusty_loader::{Format, ModelFile, WeightView};
@@ -42,26 +42,38 @@ const ALIGN: u64 = 16;
 /// Finds weights and cuts them into chunks, each set once.
 pub(super) struct WeightStore<'a> {
     plan: &'a Plan,
-    file: &'a dyn ModelFile,
+    /// None where all chunks are known.
+    file: Option<&'a dyn ModelFile>,
     device: &'a dyn GpuDevice,
-    chunks: HashMap<Vec<Span>, Chunk>,
+    chunks: Chunks,
     contents: Vec<Contents>,
 }
+
+/// Chunks by what they hold.
+pub(super) type Chunks = HashMap<Vec<Span>, Chunk>;
 
 impl<'a> WeightStore<'a> {
     pub fn new(plan: &'a Plan, file: &'a dyn ModelFile, device: &'a dyn GpuDevice) -> Self {
         Self {
+            file: Some(file),
+            ..Self::known(plan, device, Chunks::new())
+        }
+    }
+
+    /// A store of chunks that were cut before for a plan of the same weights.
+    pub fn known(plan: &'a Plan, device: &'a dyn GpuDevice, chunks: Chunks) -> Self {
+        Self {
             plan,
-            file,
+            file: None,
             device,
-            chunks: HashMap::new(),
+            chunks,
             contents: Vec::new(),
         }
     }
 
-    /// What the chunks hold, by their numbers.
-    pub fn into_contents(self) -> Vec<Contents> {
-        self.contents
+    /// The chunks, and what those that were not known hold, by their numbers.
+    pub fn into_chunks(self) -> (Chunks, Vec<Contents>) {
+        (self.chunks, self.contents)
     }
 
     /// Cuts groups of weights (each of equal row counts) into spans that fit a binding: everything in one
@@ -99,7 +111,9 @@ impl<'a> WeightStore<'a> {
     /// The chunk of these spans; `stays` where it is not to be streamed.
     pub fn chunk(&mut self, spans: &[Span], stays: bool) -> Result<Chunk> {
         if let Some(chunk) = self.chunks.get(spans) {
-            self.contents[chunk.id.0 as usize].stays |= stays;
+            if let Some(contents) = self.contents.get_mut(chunk.id.0 as usize) {
+                contents.stays |= stays;
+            }
             return Ok(chunk.clone());
         }
         let mut at = 0;
@@ -111,13 +125,8 @@ impl<'a> WeightStore<'a> {
                 let view = self.view(*weight)?;
                 let row = view.row_bytes();
                 let rows = span.first as usize * row..span.end as usize * row;
-                let bytes = view.bytes.slice(rows).ok_or_else(|| {
-                    failure(
-                        self.file,
-                        self.decl(*weight),
-                        "has fewer rows than stated".into(),
-                    )
-                })?;
+                let bytes = view.bytes.slice(rows);
+                let bytes = bytes.ok_or_else(|| self.missing(*weight, "has not all rows"))?;
                 starts.push(at as u32);
                 let end = at + bytes.len() as u64;
                 pieces.push((at, bytes));
@@ -186,7 +195,18 @@ impl<'a> WeightStore<'a> {
 
     /// The stored tensor, checked against its declaration.
     fn view(&self, id: WeightId) -> Result<WeightView> {
-        declared(self.file, self.decl(id))
+        match self.file {
+            Some(file) => declared(file, self.decl(id)),
+            None => Err(self.missing(id, "was not cut so before")),
+        }
+    }
+
+    fn missing(&self, id: WeightId, reason: &str) -> Error {
+        Error::Weight {
+            model: self.file.map_or(String::new(), |f| f.label().into()),
+            tensor: self.decl(id).name.clone(),
+            reason: reason.into(),
+        }
     }
 }
 

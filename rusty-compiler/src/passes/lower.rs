@@ -3,7 +3,7 @@
 
 use crate::plan::{
     Anchor, Body, Element, F32, Inst, Kernel, Operand, Part, Plan, PlanValue, PlanValueId, Sink,
-    Tail,
+    Tail, Tuning,
 };
 use crate::{Error, Result};
 use rusty_backend::Target;
@@ -29,6 +29,7 @@ pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
     Ok(Plan {
         arch: graph.arch.clone(),
         target: target.clone(),
+        tuning: Tuning::default(),
         symbols: graph.symbols.clone(),
         unfused_kernels: lowering.kernels.len() as u32,
         kernels: lowering.kernels,

@@ -12,7 +12,7 @@ mod memory;
 mod merge_maps;
 mod merge_siblings;
 mod rewrite;
-mod select;
+pub(crate) mod select;
 
 use crate::plan::{Plan, verify};
 use crate::{Error, Result};

@@ -10,19 +10,18 @@ use rusty_loader::Format;
 struct Rule {
     anchor: fn(&Plan, &Anchor) -> bool,
     /// Largest number of rows it is good for.
-    up_to: fn(&Anchor) -> u32,
+    up_to: fn(&Plan, &Anchor) -> u32,
     needs: fn(&Target) -> bool,
     name: &'static str,
     dispatches: u32,
 }
 
-/// Rows for which the matrix-vector kernels are chosen: beyond, tiles that reuse each dequantized weight for several
-/// rows read less.
-const GEMV_ROWS: u32 = 4;
+/// Rows for each expert up to which products with experts are matrix-vector products.
+const ROWS_PER_EXPERT: u32 = 4;
 
 const fn rule(
     anchor: fn(&Plan, &Anchor) -> bool,
-    up_to: fn(&Anchor) -> u32,
+    up_to: fn(&Plan, &Anchor) -> u32,
     needs: fn(&Target) -> bool,
     name: &'static str,
     dispatches: u32,
@@ -45,7 +44,7 @@ const RULES: &[Rule] = &[
     rule(rows, any, cpu, "cpu_rows", 1),
     rule(contract, few, planes, "gemv_plane", 1),
     rule(contract, few, gpu, "gemv_shared", 1),
-    rule(short_floats, to_32, matrices, "gemm_matrix_32", 1),
+    rule(short_floats, small_tile, matrices, "gemm_matrix_32", 1),
     rule(short_floats, any, matrices, "gemm_matrix_64", 1),
     rule(contract, any, gpu, "gemm_tiled", 1),
     rule(attention, any, gpu, "attention_flash", 1),
@@ -58,20 +57,22 @@ const RULES: &[Rule] = &[
     rule(rows, any, gpu, "rows_shared", 1),
 ];
 
-fn any(_: &Anchor) -> u32 {
+fn any(_: &Plan, _: &Anchor) -> u32 {
     u32::MAX
 }
 
 /// Rows of the smaller tile of matrix units.
-fn to_32(_: &Anchor) -> u32 {
-    32
+fn small_tile(plan: &Plan, _: &Anchor) -> u32 {
+    plan.tuning.small_tile_rows
 }
 
-/// Of experts, that many rows each: a row takes some of them.
-fn few(anchor: &Anchor) -> u32 {
+/// Of experts, some rows each: a row takes some of them.
+fn few(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
-        Anchor::Experts { used, weights, .. } => GEMV_ROWS * weights.len() as u32 / (*used).max(1),
-        _ => GEMV_ROWS,
+        Anchor::Experts { used, weights, .. } => {
+            ROWS_PER_EXPERT * weights.len() as u32 / (*used).max(1)
+        }
+        _ => plan.tuning.gemv_rows,
     }
 }
 
@@ -133,6 +134,18 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Result<Plan> {
     Ok(plan)
 }
 
+/// Chooses variants of contractions once more, after the plan's tuning changed.
+pub(crate) fn again(plan: &mut Plan) -> Result<()> {
+    for at in 0..plan.kernels.len() {
+        let kernel = &plan.kernels[at];
+        if let Anchor::Contract { .. } = kernel.anchor {
+            let max = plan.max_rows(kernel.rows);
+            plan.kernels[at].variants = variants(plan, kernel, &plan.target, max)?;
+        }
+    }
+    Ok(())
+}
+
 /// Products that one launch makes and another sums lie somewhere between them.
 fn scratch(plan: &mut Plan, at: usize) {
     let kernel = &mut plan.kernels[at];
@@ -156,7 +169,7 @@ fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<V
         .iter()
         .filter(|r| (r.anchor)(plan, &kernel.anchor) && (r.needs)(target))
     {
-        let to = (rule.up_to)(&kernel.anchor).min(max);
+        let to = (rule.up_to)(plan, &kernel.anchor).min(max);
         if to < from {
             continue;
         }

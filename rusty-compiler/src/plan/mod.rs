@@ -9,9 +9,11 @@
 
 pub mod body;
 mod text;
+mod tuning;
 mod verify;
 
 pub use body::{Body, F32, Inst, Reg};
+pub use tuning::{Family, Teams, Tuning};
 pub use verify::{Violation, verify};
 
 use crate::slots::SlotShape;
@@ -242,6 +244,8 @@ pub struct Plan {
     pub context: u32,
     /// Entries of the vocabulary.
     pub vocab: u32,
+    /// What was chosen among kernels.
+    pub tuning: Tuning,
 }
 
 impl Plan {

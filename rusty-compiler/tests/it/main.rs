@@ -19,3 +19,4 @@ mod shape_only;
 mod streaming;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
+mod tuning;

@@ -1,0 +1,89 @@
+//! Choices among kernels that the facts of a device do not settle: guesses here, until `gpu/tuner.rs` has measured them.
+
+use super::{Anchor, Kernel, Plan};
+use serde::{Deserialize, Serialize};
+
+/// What was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Rows up to which contractions are matrix-vector products; beyond, tiles that reuse each dequantized weight for
+    /// several rows read less.
+    pub gemv_rows: u32,
+    /// Rows up to which matrix units take the smaller of their tiles.
+    pub small_tile_rows: u32,
+    /// How matrix-vector products are cut, where it is not as [`Teams::guess`] says.
+    pub teams: Vec<(Family, Teams)>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            gemv_rows: 4,
+            small_tile_rows: 32,
+            teams: Vec::new(),
+        }
+    }
+}
+
+impl Tuning {
+    /// How matrix-vector products of a family are cut.
+    pub fn teams(&self, family: Family) -> Teams {
+        let known = self.teams.iter().find(|(f, _)| *f == family);
+        known.map_or(Teams::guess(family), |(_, teams)| *teams)
+    }
+
+    /// The same with another cut for one family.
+    pub fn with(&self, family: Family, teams: Teams) -> Self {
+        let mut all = self.clone();
+        all.teams.retain(|(f, _)| *f != family);
+        if teams != Teams::guess(family) {
+            all.teams.push((family, teams));
+        }
+        all
+    }
+}
+
+/// Contractions of one shape and format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Family {
+    /// Input width.
+    pub k: u32,
+    /// Outputs of all parts.
+    pub n: u32,
+    /// Bytes of the weights.
+    pub bytes: u64,
+}
+
+impl Family {
+    /// The family of a contraction; none for other kernels.
+    pub fn of(plan: &Plan, kernel: &Kernel) -> Option<Self> {
+        let Anchor::Contract { k, parts } = &kernel.anchor else {
+            return None;
+        };
+        let bytes = |weight: rusty_graph::WeightId| plan.weights[weight.index()].bytes();
+        Some(Self {
+            k: *k,
+            n: parts.iter().map(|p| p.n).sum(),
+            bytes: parts.iter().map(|p| bytes(p.weight)).sum(),
+        })
+    }
+}
+
+/// How the matrix-vector kernel cuts outputs among units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Teams {
+    /// Units of a cube.
+    pub units: u32,
+    /// Outputs of a team, which is a plane or as large as one: more share an input, fewer make more cubes.
+    pub lanes: u32,
+}
+
+impl Teams {
+    /// More outputs where there are cubes enough for any device.
+    pub fn guess(family: Family) -> Self {
+        Self {
+            units: 128,
+            lanes: if family.n >= 8192 { 4 } else { 2 },
+        }
+    }
+}

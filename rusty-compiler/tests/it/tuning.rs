@@ -1,0 +1,90 @@
+//! Choices among kernels: all of them compute the same, and what is measured is kept.
+
+use crate::golden_paths::golden;
+use crate::reference::{On, SELECTED, all_logits, assert_close, gpu};
+use rusty_backend::Device;
+use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::gpu::tuner::{Effort, kept, tune};
+use rusty_compiler::plan::{Family, Teams, Tuning};
+use rusty_compiler::{BindOptions, KvFormat, Plan, compile};
+use rusty_loader::ModelFile;
+use std::cell::Cell;
+
+const OPTIONS: BindOptions = BindOptions {
+    pages: 16,
+    kv: KvFormat::F32,
+    slots: 0,
+};
+
+fn device() -> Device {
+    match gpu() {
+        On::Gpu(device) => device,
+        On::Cpu(_) => unreachable!("gpu() gives a GPU"),
+    }
+}
+
+fn plan(file: &dyn ModelFile, device: &Device) -> Plan {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    compile(&graph, device.target()).expect("plan")
+}
+
+fn bound(plan: Plan, file: &dyn ModelFile, device: &Device) -> GpuExecutable {
+    let gpu = device.gpu().expect("a GPU").clone();
+    GpuExecutable::bind(plan, file, gpu, OPTIONS).expect("bind")
+}
+
+fn logits(exe: &mut GpuExecutable) -> Vec<Vec<f32>> {
+    let ids: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 250).collect();
+    let pages: Vec<u32> = (0..16).collect();
+    let each = [1, 3, 13, SELECTED].map(|chunk| all_logits(exe, &ids, chunk, &pages));
+    each.concat()
+}
+
+#[test]
+fn every_cut_computes_the_same() {
+    let device = device();
+    let folder = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let plan = plan(&*file, &device);
+    let mut exe = bound(plan.clone(), &*file, &device);
+    let want = logits(&mut exe).concat();
+    let families = plan.kernels.iter().filter_map(|k| Family::of(&plan, k));
+    for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
+        let all = families.clone().fold(Tuning::default(), |all, family| {
+            all.with(family, Teams { units, lanes })
+        });
+        exe.retune(Tuning { gemv_rows, ..all }).expect("tuned");
+        let name = format!("{units} units, {lanes} lanes");
+        assert_close(&name, &logits(&mut exe), &want, 1e-3);
+    }
+}
+
+#[test]
+fn what_is_measured_is_kept_and_computes_the_same() {
+    let device = device();
+    let file = rusty_loader::random::model("qwen3-tiny", "q8_0").expect("random");
+    let plan = plan(&*file, &device);
+    let effort = Effort {
+        least_bytes: 0,
+        fewest_cubes: 1,
+        repetitions: 1,
+    };
+    let mut exe = bound(plan.clone(), &*file, &device);
+    let want = logits(&mut exe).concat();
+    let told = Cell::new((0, 0));
+    let progress = |done, total| {
+        assert!(done <= total && done >= told.get().0);
+        told.set((done, total));
+    };
+    tune(&mut exe, &effort, &progress).expect("tuned");
+    let (done, total) = told.get();
+    assert!(done == total && total > 20, "{done} of {total}");
+    assert_close("tuned", &logits(&mut exe), &want, 1e-3);
+    assert_eq!(kept(&plan, &effort).as_ref(), Some(&exe.plan().tuning));
+    // So few bytes are not worth it.
+    let mut exe = bound(plan.clone(), &*file, &device);
+    let never = |_, _| panic!("measures");
+    tune(&mut exe, &Effort::default(), &never).expect("as guessed");
+    assert_eq!(exe.plan().tuning, Tuning::default());
+    assert_eq!(kept(&plan, &Effort::default()), None);
+}
