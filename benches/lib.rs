@@ -7,12 +7,14 @@
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.
 //! * `scaling`: speed over depth, batch and prompt, as curves.
+//! * `fusion`: chains of operations as one kernel, beside Burn and PyTorch op by op, and the traffic that fusion saves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.
 
 pub mod bandwidth;
 pub mod machine;
+pub mod python;
 
 /// The middle of some numbers; of an even count the mean of the two in the middle.
 pub fn middle(mut all: Vec<f64>) -> f64 {

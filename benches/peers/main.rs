@@ -14,12 +14,11 @@
 mod check;
 mod formats;
 mod own;
-mod python;
 mod report;
 mod works;
 
-use python::Python;
 use report::{Report, Row};
+use rusty_benches::python::Python;
 use rusty_benches::{bandwidth, middle};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -87,16 +86,23 @@ impl Files {
     }
 }
 
+/// A peer's reply to a job.
+fn ask(python: &Python, script: &str, job: &Job) -> Reply {
+    let text = serde_json::to_string(job).expect("JSON");
+    let said = python.run(&format!("peers/{script}"), &text);
+    serde_json::from_str(&said).expect("a reply")
+}
+
 fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: usize) -> Row {
     let peer = |job: &Job| match work.peer {
-        Peer::LlamaCpp => python.run("run_llama_cpp.py", job),
+        Peer::LlamaCpp => ask(python, "run_llama_cpp.py", job),
         Peer::PyTorch(precision) => {
             let format = precision.into();
             let job = Job {
                 format,
                 ..job.clone()
             };
-            python.run("run_pytorch.py", &job)
+            ask(python, "run_pytorch.py", &job)
         }
     };
     let job = Job {
@@ -145,7 +151,7 @@ fn main() {
         made: BTreeMap::new(),
     };
     if only.as_ref().is_none_or(|only| only == "formats") {
-        formats::are_read(threads, |job| python.run("run_llama_cpp.py", job));
+        formats::are_read(threads, |job| ask(&python, "run_llama_cpp.py", job));
     }
     let mut report = Report::new(threads, rounds);
     for work in WORKS {

@@ -75,6 +75,24 @@ pub fn open_or_make(
     random: &RandomModel,
     rope: &Rope,
 ) -> Result<Box<dyn ModelFile>> {
+    made(model, random, rope, rusty_loader::random::model)
+}
+
+/// As [`open_or_make`]; of a random model only the shapes are there, which is all that a plan takes.
+pub fn open_or_outline(
+    model: Option<&str>,
+    random: &RandomModel,
+    rope: &Rope,
+) -> Result<Box<dyn ModelFile>> {
+    made(model, random, rope, rusty_loader::random::outline)
+}
+
+fn made(
+    model: Option<&str>,
+    random: &RandomModel,
+    rope: &Rope,
+    make: fn(&str, &str) -> rusty_loader::Result<Box<dyn ModelFile>>,
+) -> Result<Box<dyn ModelFile>> {
     let Some(shape) = &random.random else {
         return open_scaled(model, rope);
     };
@@ -82,7 +100,7 @@ pub fn open_or_make(
         rope.rope_scaling.is_none(),
         "--rope-scaling is for files, not for --random"
     );
-    Ok(rusty_loader::random::model(shape, &random.format)?)
+    Ok(make(shape, &random.format)?)
 }
 
 /// A described target by its name.

@@ -34,6 +34,10 @@ pub struct Explain {
     pub unfused_dispatches_per_token: u32,
     /// Bytes of weights read and activations moved for one decoded token (cache reads not counted).
     pub bytes_per_token: u64,
+    /// Bytes of activations read and written for one decoded token, its own keys and values included.
+    pub activation_bytes: u64,
+    /// The same were nothing fused.
+    pub unfused_activation_bytes: u64,
     /// What that comes to, where the target's bandwidth and its cost of a launch are known.
     pub prediction: Option<Prediction>,
 }
@@ -59,7 +63,9 @@ impl Prediction {
 pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
     let mut passes: Vec<PassReport> = Vec::new();
     let mut last = String::new();
+    let mut unfused = None;
     let plan = compile_observed(graph, target, &mut |name, plan| {
+        unfused.get_or_insert_with(|| plan.activation_bytes());
         let text = plan.to_string();
         let changed = text != last;
         passes.push(PassReport {
@@ -79,6 +85,8 @@ pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
         dispatches_per_token: plan.dispatches(1),
         unfused_dispatches_per_token: plan.unfused_kernels,
         bytes_per_token: plan.bytes_per_token(),
+        activation_bytes: plan.activation_bytes(),
+        unfused_activation_bytes: unfused.unwrap_or(0),
         prediction: plan.predicted(target),
         passes,
         plan,
@@ -120,6 +128,12 @@ impl Explain {
             self.bytes_per_token,
             self.plan.arena_bytes
         );
+        let (fused, unfused) = (self.activation_bytes, self.unfused_activation_bytes);
+        let _ = writeln!(
+            out,
+            "of these {fused} bytes of activations ({unfused} unfused, {:.0}% saved)",
+            100.0 * (1.0 - fused as f64 / unfused.max(1) as f64)
+        );
         if let Some(prediction) = self.prediction {
             let _ = writeln!(
                 out,
@@ -149,10 +163,16 @@ impl Plan {
 
     /// Bytes that a one-row step reads and writes in kernel `at`, cache reads not counted.
     pub fn kernel_bytes(&self, at: usize) -> (u64, u64) {
+        let (read, written) = self.kernel_activations(at);
+        (self.kernel_weights(at) + read, written)
+    }
+
+    /// Bytes of weights that a one-row step reads in kernel `at`.
+    fn kernel_weights(&self, at: usize) -> u64 {
         let kernel = &self.kernels[at];
         let one_row =
             |w: &WeightDecl| w.bytes() / u64::from(w.shape.first().copied().unwrap_or(1).max(1));
-        let mut read = match &kernel.anchor {
+        let matrices = match &kernel.anchor {
             Anchor::Contract { parts, .. } => parts
                 .iter()
                 .map(|p| self.weights[p.weight.index()].bytes())
@@ -165,32 +185,48 @@ impl Plan {
             Anchor::Gather { table, .. } => one_row(&self.weights[table.index()]),
             _ => 0,
         };
+        let vectors = kernel.operands.iter().map(|operand| match operand {
+            Operand::Vector(w) => self.weights[w.index()].bytes(),
+            _ => 0,
+        });
+        matrices + vectors.sum::<u64>()
+    }
+
+    /// Bytes of activations that a one-row step reads and writes in kernel `at`.
+    fn kernel_activations(&self, at: usize) -> (u64, u64) {
+        let kernel = &self.kernels[at];
         // Queries that attention makes itself stay in its cubes.
         let own = |v| kernel.heads.iter().any(|t| t.sink == Sink::Value(v));
-        for operand in &kernel.operands {
-            read += match operand {
-                Operand::Value(v) if own(*v) => 0,
-                Operand::Value(v) => u64::from(self.value(*v).width) * 4,
-                Operand::Vector(w) => self.weights[w.index()].bytes(),
-                Operand::Rope(r) => u64::from(self.ropes[r.index()].dims) * 4,
-            };
-        }
+        let read = kernel.operands.iter().map(|operand| match operand {
+            Operand::Value(v) if own(*v) => 0,
+            Operand::Value(v) => u64::from(self.value(*v).width) * 4,
+            Operand::Rope(r) => u64::from(self.ropes[r.index()].dims) * 4,
+            Operand::Vector(_) => 0,
+        });
         let heads = kernel.heads.iter();
         let heads = heads.filter(|t| !matches!(t.sink, Sink::Value(_)));
         let written = heads.chain(&kernel.tails).map(|t| match t.sink {
             Sink::Value(_) => u64::from(t.width) * 4,
             Sink::Key { .. } | Sink::Val { .. } => u64::from(t.width) * 2,
         });
-        (read, written.sum())
+        (read.sum(), written.sum())
+    }
+
+    /// Kernels of a decoded token.
+    fn decoding(&self) -> impl Iterator<Item = usize> {
+        (0..self.kernels.len()).filter(|at| !self.is_for_hidden(&self.kernels[*at]))
     }
 
     /// Bytes of one decoded token, cache reads not counted.
     pub fn bytes_per_token(&self) -> u64 {
-        (0..self.kernels.len())
-            .filter(|at| !self.is_for_hidden(&self.kernels[*at]))
-            .map(|at| self.kernel_bytes(at))
-            .map(|(r, w)| r + w)
-            .sum()
+        let each = self.decoding().map(|at| self.kernel_bytes(at));
+        each.map(|(r, w)| r + w).sum()
+    }
+
+    /// Bytes of activations of one decoded token, its own keys and values included.
+    pub fn activation_bytes(&self) -> u64 {
+        let each = self.decoding().map(|at| self.kernel_activations(at));
+        each.map(|(r, w)| r + w).sum()
     }
 
     /// What decoding would take on a target, where it tells.

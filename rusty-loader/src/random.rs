@@ -134,6 +134,22 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`Error::Unsupported`] for an unknown shape or format; [`Error::Malformed`] where memory is not granted.
 pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
+    made(shape, format, fill)
+}
+
+/// As [`model`], but all bytes are zero and take no memory: for planning.
+///
+/// # Errors
+/// As [`model`].
+pub fn outline(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
+    made(shape, format, |_, _, _, _| {})
+}
+
+fn made(
+    shape: &str,
+    format: &str,
+    fill: fn(&str, Format, bool, &mut [u8]),
+) -> Result<Box<dyn ModelFile>> {
     let described = Described::new(shape, format)?;
     let mut tensors = Vec::new();
     for (name, dims, format) in described.tensors {

@@ -8,13 +8,13 @@ use rusty_backend::{KernelText, Language};
 use rusty_compiler::{BindOptions, kernel_texts};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// Writes the package and says what it holds.
 pub fn run(options: &Compile) -> Result<()> {
     let target = model::target(&options.target)?;
-    let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
+    let file = model::open_or_outline(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let bind = BindOptions {
         pages: 1,
@@ -43,20 +43,21 @@ pub fn run(options: &Compile) -> Result<()> {
     });
     let manifest = serde_json::to_string_pretty(&manifest)?;
     fs::write(options.out.join("manifest.json"), manifest + "\n")?;
-    println!(
-        "{} kernels for {} in {}",
-        texts.len(),
-        options.target,
-        options.out.display()
-    );
-    match (coded, missing) {
-        (true, None) => println!(
+    let how = match (coded, missing) {
+        (true, None) => format!(
             "machine code for sm_{}: --kernels uses it",
             target.cuda_arch
         ),
-        (true, Some(why)) => println!("as text alone: {why}"),
-        (false, _) => println!("as text: the driver there compiles it once and keeps the result"),
-    }
+        (true, Some(why)) => format!("as text alone: {why}"),
+        (false, _) => "as text: the driver there compiles it once and keeps the result".into(),
+    };
+    let (count, folder) = (texts.len(), options.out.display());
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{count} kernels for {} in {folder}\n{how}",
+        options.target
+    )?;
     Ok(())
 }
 

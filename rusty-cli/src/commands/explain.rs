@@ -10,7 +10,7 @@ use std::io::Write;
 /// Prints graph, passes, plan and totals, or totals and kernels as JSON.
 pub fn run(options: &Explain) -> Result<()> {
     let described = options.target.as_deref().map(model::target).transpose()?;
-    let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
+    let file = model::open_or_outline(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let target = match described {
         Some(target) => target,
@@ -44,6 +44,8 @@ pub fn run(options: &Explain) -> Result<()> {
         "dispatches_per_token": report.dispatches_per_token,
         "unfused_dispatches_per_token": report.unfused_dispatches_per_token,
         "bytes_per_token": report.bytes_per_token,
+        "activation_bytes_per_token": report.activation_bytes,
+        "unfused_activation_bytes_per_token": report.unfused_activation_bytes,
         "predicted_tokens_per_second": report.prediction.map(|p| p.tokens_per_second()),
         "arena_bytes": report.plan.arena_bytes,
         "layers": report.plan.kv.len(),

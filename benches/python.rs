@@ -1,6 +1,5 @@
-//! The peers' side: Python scripts in an environment of their own.
+//! Peers in Python, in an environment of their own.
 
-use super::{Job, Reply};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,10 +9,11 @@ const FLAGS: &str = match cfg!(target_arch = "x86_64") {
     false => "",
 };
 
+/// An interpreter that has the packages of `peers/requirements.txt`.
 pub struct Python(PathBuf);
 
 impl Python {
-    /// The one that is named, or an environment below `target/`, made where it is missing.
+    /// The one that `RUSTY_PEERS_PYTHON` names, or an environment below `target/`, made where it is missing.
     pub fn ready() -> Self {
         if let Some(named) = std::env::var_os("RUSTY_PEERS_PYTHON") {
             return Self(named.into());
@@ -49,21 +49,22 @@ impl Python {
         Self(python)
     }
 
-    /// Runs a job.
-    pub fn run(&self, script: &str, job: &Job) -> Reply {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("peers")
-            .join(script);
-        let text = serde_json::to_string(job).expect("JSON");
-        let output = Command::new(&self.0)
-            .arg(path)
-            .arg(text)
-            .output()
-            .expect("Python runs");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{script}: {errors}");
-        serde_json::from_slice(&output.stdout).expect("a reply")
+    /// What a script of this folder prints about a job.
+    pub fn run(&self, script: &str, job: &str) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
+        said(Command::new(&self.0).arg(path).arg(job))
     }
+}
+
+/// What a program prints.
+///
+/// # Panics
+/// With its last words, where it fails: nothing can be compared then.
+pub fn said(command: &mut Command) -> String {
+    let output = command.output().expect("a program that starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn run(command: &mut Command) {

@@ -1,0 +1,185 @@
+//! Burn's side of the comparison of chains: op by op, on the CPU (its Flex back end) or on a GPU through wgpu, without its
+//! fusion. One job, given as JSON in the first argument; prints one JSON object.
+
+use burn::tensor::{Bool, Device, DeviceKind, Tensor, TensorData, activation};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+#[derive(Deserialize)]
+struct Job {
+    chain: String,
+    device: String,
+    rows: usize,
+    width: usize,
+    inner: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    repetitions: usize,
+}
+
+#[derive(Serialize)]
+struct Reply {
+    /// Of each repetition.
+    seconds: Vec<f64>,
+    /// The last row.
+    answer: Vec<f32>,
+}
+
+/// The number at `i` of input `seed`, between `-spread` and `spread`; every side makes the same.
+fn value(seed: usize, i: usize, spread: f32) -> f32 {
+    let hash = ((i + seed * 1_000_003) as u32).wrapping_mul(2_654_435_761);
+    ((hash >> 8) as f32 / (1u32 << 23) as f32 - 1.0) * spread
+}
+
+struct Maker<'a> {
+    job: &'a Job,
+    device: &'a Device,
+}
+
+impl Maker<'_> {
+    fn input(&self, seed: usize, rows: usize, width: usize, spread: f32) -> Tensor<2> {
+        let values: Vec<f32> = (0..rows * width).map(|i| value(seed, i, spread)).collect();
+        Tensor::from_data(TensorData::new(values, [rows, width]), self.device)
+    }
+
+    /// Rows of activations.
+    fn rows(&self, seed: usize, width: usize) -> Tensor<2> {
+        self.input(seed, self.job.rows, width, 1.7)
+    }
+
+    /// A matrix that keeps the length of a row of `k`, turned for `matmul`.
+    fn matrix(&self, seed: usize, n: usize, k: usize) -> Tensor<2> {
+        self.input(seed, n, k, (3.0 / k as f32).sqrt()).transpose()
+    }
+
+    /// Cosines and sines of each row's position, twice side by side.
+    fn angles(&self) -> [Tensor<2>; 2] {
+        let half = self.job.head_dim / 2;
+        [f64::cos, f64::sin].map(|f| {
+            let of = |row: usize, i: usize| {
+                let frequency = 1e4f64.powf(-2.0 * i as f64 / self.job.head_dim as f64);
+                f(row as f64 * frequency) as f32
+            };
+            let values: Vec<f32> = (0..self.job.rows)
+                .flat_map(|row| (0..2 * half).map(move |i| of(row, i % half)))
+                .collect();
+            let shape = [self.job.rows, 2 * half];
+            Tensor::from_data(TensorData::new(values, shape), self.device)
+        })
+    }
+
+    /// The chain, with its inputs on the device.
+    fn chain(&self) -> Box<dyn Fn() -> Tensor<2>> {
+        let Job {
+            rows,
+            width,
+            inner,
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self.job;
+        match self.job.chain.as_str() {
+            "add-multiply" => {
+                let [a, b, c] = [1, 2, 3].map(|seed| self.rows(seed, width));
+                Box::new(move || (a.clone() + b.clone()) * c.clone())
+            }
+            "norm" => {
+                let (x, gain) = (self.rows(1, width), self.input(2, 1, width, 1.0));
+                Box::new(move || norm(x.clone()) * gain.clone())
+            }
+            "rotary" => {
+                let x = self.rows(1, heads * head_dim);
+                let [cos, sin] = self.angles();
+                let spread = move |t: Tensor<2>| t.reshape([rows, 1, head_dim]);
+                let (cos, sin) = (spread(cos), spread(sin));
+                Box::new(move || {
+                    let x = x.clone().reshape([rows, heads, head_dim]);
+                    let low = x.clone().slice([0..rows, 0..heads, 0..head_dim / 2]);
+                    let high = x.clone().slice([0..rows, 0..heads, head_dim / 2..head_dim]);
+                    let turned = Tensor::cat(vec![-high, low], 2);
+                    let rotated = x * cos.clone() + turned * sin.clone();
+                    rotated.reshape([rows, heads * head_dim])
+                })
+            }
+            "matmul" => {
+                let (x, w) = (self.rows(1, width), self.matrix(2, inner, width));
+                Box::new(move || x.clone().matmul(w.clone()))
+            }
+            "matmul-add-gelu" => {
+                let (x, w) = (self.rows(1, width), self.matrix(2, inner, width));
+                let bias = self.input(3, 1, inner, 1.0);
+                Box::new(move || activation::gelu(x.clone().matmul(w.clone()) + bias.clone()))
+            }
+            "norm-gate-up-silu" => {
+                let (x, gain) = (self.rows(1, width), self.input(2, 1, width, 1.0));
+                let [gate, up] = [3, 4].map(|seed| self.matrix(seed, inner, width));
+                Box::new(move || {
+                    let x = norm(x.clone()) * gain.clone();
+                    let gated = activation::silu(x.clone().matmul(gate.clone()));
+                    gated * x.matmul(up.clone())
+                })
+            }
+            "attention" => {
+                let q = self.rows(1, heads * head_dim);
+                let [k, v] = [2, 3].map(|seed| self.rows(seed, kv_heads * head_dim));
+                let hidden = Tensor::<2, Bool>::tril_mask([rows, rows], 0, self.device);
+                let split =
+                    move |t: Tensor<2>, heads| t.reshape([rows, heads, head_dim]).swap_dims(0, 1);
+                Box::new(move || {
+                    let group = heads / kv_heads;
+                    let shared = |t: Tensor<2>| {
+                        let t = split(t, kv_heads).reshape([kv_heads, 1, rows, head_dim]);
+                        t.repeat_dim(1, group).reshape([heads, rows, head_dim])
+                    };
+                    let (k, v) = (shared(k.clone()), shared(v.clone()));
+                    let scores = split(q.clone(), heads).matmul(k.swap_dims(1, 2));
+                    let scores = scores * (1.0 / (head_dim as f32).sqrt());
+                    let mask = hidden.clone().reshape([1, rows, rows]);
+                    let mask = mask.repeat_dim(0, heads);
+                    let shares = activation::softmax(scores.mask_fill(mask, f32::NEG_INFINITY), 2);
+                    let out = shares.matmul(v).swap_dims(0, 1);
+                    out.reshape([rows, heads * head_dim])
+                })
+            }
+            other => panic!("no chain {other}"),
+        }
+    }
+}
+
+/// Rows over their root mean square.
+fn norm(x: Tensor<2>) -> Tensor<2> {
+    let squares = x.clone() * x.clone();
+    x / (squares.mean_dim(1) + 1e-6).sqrt()
+}
+
+fn main() {
+    let argument = std::env::args().nth(1).expect("a job");
+    let job: Job = serde_json::from_str(&argument).expect("a job");
+    let device = match job.device.as_str() {
+        "cpu" => Device::flex(),
+        _ => Device::wgpu(DeviceKind::DefaultDevice),
+    };
+    let maker = Maker {
+        job: &job,
+        device: &device,
+    };
+    let chain = maker.chain();
+    let last = |out: Tensor<2>| {
+        let [rows, width] = out.dims();
+        let row = out.slice([rows - 1..rows, 0..width]).into_data();
+        row.to_vec::<f32>().expect("floats")
+    };
+    // The first run compiles and chooses.
+    let answer = last(chain());
+    let once = || {
+        let start = Instant::now();
+        last(chain());
+        start.elapsed().as_secs_f64()
+    };
+    once();
+    let seconds = (0..job.repetitions).map(|_| once()).collect();
+    let reply = Reply { seconds, answer };
+    println!("{}", serde_json::to_string(&reply).expect("JSON"));
+}

@@ -1,0 +1,122 @@
+"""PyTorch's side of the comparison of chains: eager, on the CPU or on CUDA; one job, given as JSON in the first argument;
+prints one JSON object."""
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+job = json.loads(sys.argv[1])
+rows, width, inner = job["rows"], job["width"], job["inner"]
+heads, kv_heads, head_dim = job["heads"], job["kv_heads"], job["head_dim"]
+device = "cuda" if job["device"].startswith("cuda") else "cpu"
+
+
+def tensor(seed, count, columns, spread):
+    """Every side makes the same numbers."""
+    at = (np.arange(count * columns, dtype=np.uint64) + seed * 1_000_003) & 0xFFFFFFFF
+    hashes = (at * 2_654_435_761) & 0xFFFFFFFF
+    values = ((hashes >> 8).astype(np.float32) / np.float32(1 << 23) - np.float32(1)) * np.float32(spread)
+    return torch.from_numpy(values.reshape(count, columns)).to(device)
+
+
+def activations(seed, columns):
+    return tensor(seed, rows, columns, 1.7)
+
+
+def matrix(seed, n, k):
+    return tensor(seed, n, k, np.sqrt(np.float32(3) / np.float32(k)))
+
+
+def norm(x, gain):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * gain
+
+
+def add_multiply():
+    a, b, c = (activations(seed, width) for seed in (1, 2, 3))
+    return lambda: (a + b) * c
+
+
+def normed():
+    x, gain = activations(1, width), tensor(2, 1, width, 1.0)
+    return lambda: norm(x, gain)
+
+
+def rotary():
+    x = activations(1, heads * head_dim).view(rows, heads, head_dim)
+    half = head_dim // 2
+    frequencies = 1e4 ** (-2 * torch.arange(half, dtype=torch.float64) / head_dim)
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] * frequencies
+    cos, sin = (f(angles).float().repeat(1, 2)[:, None].to(device) for f in (torch.cos, torch.sin))
+
+    def run():
+        turned = torch.cat((-x[..., half:], x[..., :half]), -1)
+        return (x * cos + turned * sin).view(rows, heads * head_dim)
+
+    return run
+
+
+def matmul():
+    x, w = activations(1, width), matrix(2, inner, width)
+    return lambda: F.linear(x, w)
+
+
+def matmul_add_gelu():
+    x, w, bias = activations(1, width), matrix(2, inner, width), tensor(3, 1, inner, 1.0)[0]
+    return lambda: F.gelu(F.linear(x, w, bias))
+
+
+def norm_gate_up_silu():
+    x, gain = activations(1, width), tensor(2, 1, width, 1.0)
+    gate, up = matrix(3, inner, width), matrix(4, inner, width)
+
+    def run():
+        normed = norm(x, gain)
+        return F.silu(F.linear(normed, gate)) * F.linear(normed, up)
+
+    return run
+
+
+def attention():
+    q = activations(1, heads * head_dim).view(1, rows, heads, head_dim).transpose(1, 2)
+    k, v = (activations(s, kv_heads * head_dim).view(1, rows, kv_heads, head_dim).transpose(1, 2) for s in (2, 3))
+
+    def run():
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).reshape(rows, heads * head_dim)
+
+    return run
+
+
+CHAINS = {
+    "add-multiply": add_multiply,
+    "norm": normed,
+    "rotary": rotary,
+    "matmul": matmul,
+    "matmul-add-gelu": matmul_add_gelu,
+    "norm-gate-up-silu": norm_gate_up_silu,
+    "attention": attention,
+}
+
+
+@torch.inference_mode()
+def main():
+    torch.set_num_threads(job["threads"])
+    torch.backends.cuda.matmul.allow_tf32 = False
+    chain = CHAINS[job["chain"]]()
+
+    def once():
+        start = time.perf_counter()
+        row = chain()[-1].cpu()
+        return time.perf_counter() - start, row
+
+    _, row = once()
+    once()
+    seconds = [once()[0] for _ in range(job["repetitions"])]
+    print(json.dumps({"seconds": seconds, "answer": row.tolist()}))
+
+
+main()
