@@ -128,12 +128,21 @@ impl Device {
     /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None` means all).
     ///
     /// # Errors
-    /// As [`Device::open`].
+    /// As [`Device::open`]; [`Error::OutOfMemory`] for 0 bytes.
     pub fn open_within(
         choice: &DeviceChoice,
         threads: Option<usize>,
         memory_limit: Option<u64>,
     ) -> Result<Device> {
+        if memory_limit == Some(0) {
+            return Err(Error::OutOfMemory {
+                device: choice.to_string(),
+                owner: "anything".into(),
+                asked: 1,
+                used: 0,
+                limit: 0,
+            });
+        }
         let opened = match *choice {
             DeviceChoice::Auto => return Ok(Self::open_best(threads, memory_limit)),
             DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),

@@ -146,6 +146,11 @@ impl Target {
         crate::CpuDevice::new(None).target().clone()
     }
 
+    /// Whether kernels multiply halves on matrix units of 32-wide planes (`m16n8k16`).
+    pub fn multiplies_bf16(&self) -> bool {
+        !self.is_cpu() && self.plane_ops && self.matrix_tiles.contains(&(16, 8, 16))
+    }
+
     /// Whether kernels are native code.
     pub fn is_cpu(&self) -> bool {
         self.family == Family::Cpu

@@ -109,11 +109,12 @@ fn llvmpipe() -> Target {
     }
 }
 
-/// What a desktop's GPU has under Vulkan at least, whatever its planes.
+/// What desktops' GPUs have under Vulkan, whatever their planes.
 fn vulkan() -> Target {
     Target {
         plane_size_max: 64,
         plane_ops: false,
+        f16: false,
         max_binding_bytes: 128 * MIB,
         launch_nanos: WGPU_LAUNCH,
         ..gpu("vulkan", Family::Wgpu(WgpuApi::Vulkan), Language::Wgsl)
@@ -130,15 +131,12 @@ fn metal() -> Target {
     }
 }
 
-/// What a GPU of Direct3D 12 has at least, whatever its planes.
+/// What desktops' GPUs have under Direct3D 12, whatever their planes.
 fn dx12() -> Target {
     Target {
-        f16: false,
-        ..Target {
-            family: Family::Wgpu(WgpuApi::Dx12),
-            name: "dx12".into(),
-            ..vulkan()
-        }
+        family: Family::Wgpu(WgpuApi::Dx12),
+        name: "dx12".into(),
+        ..vulkan()
     }
 }
 
@@ -147,7 +145,6 @@ fn webgpu() -> Target {
     Target {
         name: "webgpu".into(),
         orders_groups: false,
-        f16: false,
         packed_dot: false,
         max_buffer_bytes: 256 * MIB,
         max_bindings: 8,
@@ -159,6 +156,7 @@ fn webgpu() -> Target {
 /// A Radeon RX 7900 under Vulkan, where the driver chooses wave32 or wave64 per pipeline.
 fn rdna3() -> Target {
     Target {
+        f16: true,
         matrix_tiles: vec![(16, 16, 16)],
         memory_bytes: 24 * GIB,
         max_binding_bytes: 2 * GIB - 4,

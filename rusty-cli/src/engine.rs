@@ -28,7 +28,7 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
         },
         &|done, total| tuning.show(done, total),
     )?;
-    tuning.end();
+    drop(tuning);
     tracing::info!(
         "{} on {} in {:.2} s",
         engine.label(),

@@ -24,7 +24,7 @@ pub fn bar(what: &str, bytes: bool) -> ProgressBar {
     bar
 }
 
-/// A bar that comes with the first measurement of a GPU's kernels.
+/// A bar that comes with the first measurement of a GPU's kernels and goes with this value.
 #[derive(Default)]
 pub struct Tuning(OnceCell<ProgressBar>);
 
@@ -35,9 +35,10 @@ impl Tuning {
         bar.set_length(total);
         bar.set_position(done);
     }
+}
 
-    /// Takes the bar away.
-    pub fn end(&self) {
+impl Drop for Tuning {
+    fn drop(&mut self) {
         if let Some(bar) = self.0.get() {
             bar.finish_and_clear();
         }

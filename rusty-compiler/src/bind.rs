@@ -4,6 +4,7 @@ use crate::cpu::CpuExecutable;
 use crate::gpu::GpuExecutable;
 use crate::gpu::tuner::{self, Effort};
 use crate::passes::select;
+use crate::self_test::is_refusal;
 use crate::{BindOptions, Executable, Plan, Result};
 use rusty_backend::Device;
 use rusty_loader::ModelFile;
@@ -42,15 +43,18 @@ pub fn bind_tuned(
         return bind(plan, file, device, options);
     };
     let effort = Effort::default();
-    let kept = tuner::kept(&plan, &effort);
-    let known = kept.is_some();
-    if let Some(tuning) = kept {
+    let guessed = plan.clone();
+    if let Some(tuning) = tuner::kept(&plan, &effort) {
         plan.tuning = tuning;
         select::again(&mut plan)?;
+        match GpuExecutable::bind(plan, file, gpu.clone(), *options) {
+            Err(error) if is_refusal(&error) => {
+                tracing::warn!("{}: not tuned as before: {error}", guessed.target.name);
+            }
+            bound => return Ok(Box::new(bound?)),
+        }
     }
-    let mut executable = GpuExecutable::bind(plan, file, gpu.clone(), *options)?;
-    if !known {
-        tuner::tune(&mut executable, &effort, progress)?;
-    }
+    let mut executable = GpuExecutable::bind(guessed, file, gpu.clone(), *options)?;
+    tuner::tune(&mut executable, &effort, progress)?;
     Ok(Box::new(executable))
 }

@@ -40,7 +40,7 @@ const REDUCTIONS: [Reduction; 3] = [
 
 /// Half the squared distance of logits from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
 /// lengths agree): products in bf16 make some hundredths of the last.
-fn allowed(kv: KvFormat) -> f64 {
+pub(crate) fn allowed(kv: KvFormat) -> f64 {
     match kv {
         KvFormat::Q4_0 => 0.1,
         KvFormat::Q8_0 => 5e-3,
@@ -149,7 +149,7 @@ fn first_right(
 }
 
 /// Whether a kernel was refused, as opposed to a device that is lost or full.
-fn is_refusal(error: &Error) -> bool {
+pub(crate) fn is_refusal(error: &Error) -> bool {
     use rusty_backend::Error as Backend;
     matches!(
         error,

@@ -27,8 +27,8 @@ pub struct EngineOptions {
     /// Bytes of a GPU's memory to use at most; none: all there is. Weights that do not fit beside the context stream from
     /// the file in each step, the last layers first; so a model may be larger than the memory.
     pub gpu_memory: Option<u64>,
-    /// Whether GPUs multiply on matrix units where they have them: steps of more than four rows round inputs and weights to
-    /// bf16. Without, every product is single precision, slower, and rows hardly depend on how many there are.
+    /// Whether GPUs multiply on matrix units where they have them: steps of more than a few rows round inputs and weights to
+    /// bf16, queries to what keys are stored in. Without, every product is single precision, slower, and rows hardly depend on how many there are.
     pub matrix_units: bool,
     /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once.
     pub autotune: bool,

@@ -137,12 +137,16 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
     made(shape, format, fill)
 }
 
-/// As [`model`], but all bytes are zero and take no memory: for planning.
+/// As [`model`], but bytes of matrices are zero and take no memory: for planning.
 ///
 /// # Errors
 /// As [`model`].
 pub fn outline(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
-    made(shape, format, |_, _, _, _| {})
+    made(shape, format, |name, format, vector, bytes| {
+        if vector {
+            fill(name, format, vector, bytes);
+        }
+    })
 }
 
 fn made(

@@ -3,7 +3,8 @@
 use crate::args::{Bench, Output};
 use crate::{gpu, model, progress};
 use anyhow::{Result, ensure};
-use rusty_compiler::{BindOptions, KvFormat, MemoryUse, SlotId};
+use rusty_backend::Device;
+use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
 use rusty_loader::ModelFile;
 use serde_json::json;
@@ -25,12 +26,7 @@ pub fn run(options: &Bench) -> Result<()> {
     let start = Instant::now();
     let file = model::quantized(file, options.quantize)?;
     let device = gpu::open(&options.device, options.threads, &options.gpu)?;
-    let graph = rusty_graph::arch::build(&*file)?;
-    let mut target = rusty_compiler::trusted(&device, &graph.weights, options.kv.into())?;
-    if options.gpu.no_matrix_units {
-        target.matrix_tiles.clear();
-    }
-    let plan = rusty_compiler::compile(&graph, &target)?;
+    let plan = plan(options, &*file, &device)?;
     let format = dominant_format(&plan);
     let together = plan.row_budget().min(plan.output_budget());
     ensure!(
@@ -51,16 +47,7 @@ pub fn run(options: &Bench) -> Result<()> {
         kv: options.kv.into(),
         slots: options.adapters as u32,
     };
-    let mut executable = match options.gpu.no_autotune {
-        true => rusty_compiler::bind(plan, &*file, &device, &bind)?,
-        false => {
-            let tuning = progress::Tuning::default();
-            let show = |done, total| tuning.show(done, total);
-            let bound = rusty_compiler::bind_tuned(plan, &*file, &device, &bind, &show);
-            tuning.end();
-            bound?
-        }
-    };
+    let mut executable = bound(options, plan, &*file, &device, &bind)?;
     let load_s = start.elapsed().as_secs_f64();
     // Random weights lie in memory of their own until here.
     drop(file);
@@ -96,6 +83,31 @@ pub fn run(options: &Bench) -> Result<()> {
     }
 }
 
+fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
+    let graph = rusty_graph::arch::build(file)?;
+    let mut target = rusty_compiler::trusted(device, &graph.weights, options.kv.into())?;
+    if options.gpu.no_matrix_units {
+        target.matrix_tiles.clear();
+    }
+    Ok(rusty_compiler::compile(&graph, &target)?)
+}
+
+fn bound(
+    options: &Bench,
+    plan: Plan,
+    file: &dyn ModelFile,
+    device: &Device,
+    bind: &BindOptions,
+) -> Result<Box<dyn Executable>> {
+    if options.gpu.no_autotune {
+        return Ok(rusty_compiler::bind(plan, file, device, bind)?);
+    }
+    let tuning = progress::Tuning::default();
+    let show = |done, total| tuning.show(done, total);
+    let bound = rusty_compiler::bind_tuned(plan, file, device, bind, &show);
+    Ok(bound?)
+}
+
 fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
     let file = model::open_or_make(options.model.as_deref(), &options.random, &options.rope)?;
     let name = options.random.random.clone();
@@ -104,7 +116,7 @@ fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {
 }
 
 /// The format that holds most of the weights' bytes.
-fn dominant_format(plan: &rusty_compiler::Plan) -> String {
+fn dominant_format(plan: &Plan) -> String {
     let mut bytes: Vec<(&str, u64)> = Vec::new();
     for weight in &plan.weights {
         let name = weight.format.name();
@@ -125,7 +137,8 @@ struct Report {
     model: String,
     format: String,
     device: String,
-    /// Seconds from the opened file to an executable: quantizing, compiling or uploading.
+    /// Seconds from the opened file to an executable: quantizing, compiling, choosing kernels where they are not known. A mapped
+    /// file's weights reach a GPU beside the first steps.
     load_s: f64,
     kv: KvFormat,
     memory: MemoryUse,

@@ -4,6 +4,7 @@ use super::kernels::attention::AttentionConfig;
 use super::kernels::attention_shape::AttentionShape;
 use super::kernels::body::{Program, Source};
 use super::kernels::contract::UnitConfig;
+use super::kernels::matrix_attention::MatrixAttentionConfig;
 use super::kernels::reduce::Team;
 use super::kernels::row_attention::RowAttentionConfig;
 use super::kernels::sink::Store;
@@ -12,6 +13,7 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
 use crate::plan::{Body, F32, Inst, Kernel, Sink};
+use rusty_backend::Language;
 use rusty_graph::{AttentionSpec, AttentionValues};
 
 /// Query rows of an attention tile, where shared memory allows.
@@ -94,36 +96,68 @@ impl Lowering<'_> {
         Ok(made)
     }
 
-    /// Attention of tiles of rows.
+    /// Attention of tiles of rows: on matrix units where there are some and the heads fit.
     pub(super) fn tile_attention(
         &self,
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
     ) -> Result<Template> {
+        if self.target.multiplies_bf16() {
+            for queries in [64, 32] {
+                let (config, scalars) = self.matrix_attention(kernel, q, spec, queries)?;
+                if config.is_whole() && config.shared_bytes() <= self.target.shared_bytes {
+                    let y = config.shape.cubes();
+                    let grid = Grid::Attention { y };
+                    let kind = Kind::MatrixAttention(config);
+                    return Ok(template(kernel, kind, grid, scalars, None));
+                }
+            }
+        }
         self.tiles(kernel, q, spec, ATTENTION_ROWS)
+    }
+
+    fn matrix_attention(
+        &self,
+        kernel: &Kernel,
+        q: u16,
+        spec: &AttentionSpec,
+        queries: u32,
+    ) -> Result<(MatrixAttentionConfig, Scalars)> {
+        let mut scalars = Scalars::default();
+        let arg = scalars.push(self.activation(kernel, q)?.0);
+        let config = MatrixAttentionConfig {
+            queries,
+            shape: self.shape(kernel, spec)?,
+            arg,
+            unit: self.unit(kernel, &mut scalars),
+            native: self.target.language == Language::CudaC,
+        };
+        Ok((config, scalars))
+    }
+
+    /// The tails, over attention's one result.
+    fn unit(&self, kernel: &Kernel, scalars: &mut Scalars) -> UnitConfig {
+        let places = self.places(kernel, scalars);
+        let tails = kernel.tails.iter();
+        UnitConfig {
+            parts: vec![0],
+            tails: tails
+                .map(|t| self.store(t, &places, Source::Given, scalars))
+                .collect(),
+            arg: 0,
+        }
     }
 
     fn tiles(&self, kernel: &Kernel, q: u16, spec: &AttentionSpec, rows: u32) -> Result<Template> {
         let mut scalars = Scalars::default();
-        let (word, _) = self.activation(kernel, q)?;
-        let arg = scalars.push(word);
-        let places = self.places(kernel, &mut scalars);
-        let tails: Vec<Store> = kernel
-            .tails
-            .iter()
-            .map(|t| self.store(t, &places, Source::Given, &mut scalars))
-            .collect();
+        let arg = scalars.push(self.activation(kernel, q)?.0);
         let mut config = AttentionConfig {
             units: 128.min(self.target.max_units),
             rows,
             shape: self.shape(kernel, spec)?,
             arg,
-            unit: UnitConfig {
-                parts: vec![0],
-                tails,
-                arg: 0,
-            },
+            unit: self.unit(kernel, &mut scalars),
         };
         let large = |c: &AttentionConfig| {
             c.shared_bytes() > self.target.shared_bytes || c.queries() > MOST_QUERIES

@@ -210,7 +210,7 @@ impl Lowering<'_> {
 
     fn teams(&self, kernel: &Kernel) -> Teams {
         let family = Family::of(self.plan, kernel);
-        family.map_or(TILE_TEAMS, |family| self.plan.tuning.teams(family))
+        family.map_or(TILE_TEAMS, |family| self.plan.tuning.teams(&family))
     }
 
     fn part(&self, part: &Part, scalars: &mut Scalars) -> PartConfig {

@@ -22,7 +22,6 @@ use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
     StepOutput, Want,
 };
-use recording::Segment;
 use retuning::stages;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Recording};
 use rusty_graph::WeightId;
@@ -57,7 +56,7 @@ pub struct GpuExecutable {
     attached: Vec<(SlotId, Arc<SlotData>)>,
     /// Ranks for which the arena has room.
     ranks: u32,
-    recordings: HashMap<Shape, Vec<Segment<Recording>>>,
+    recordings: HashMap<Shape, Recording>,
     weights: Residence,
     /// Query rows of an attention tile.
     tile_rows: u32,

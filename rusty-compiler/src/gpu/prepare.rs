@@ -217,6 +217,7 @@ pub(super) fn tile_rows(stages: &[Stage]) -> u32 {
         .flat_map(|(_, _, templates)| templates)
         .filter_map(|t| match &t.spec.kind {
             Kind::Attention(config) => Some(config.rows),
+            Kind::MatrixAttention(config) => Some(config.rows()),
             _ => None,
         });
     rows.min().unwrap_or(ATTENTION_ROWS)

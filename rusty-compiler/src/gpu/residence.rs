@@ -2,19 +2,19 @@
 //!
 //! Nothing is uploaded before it is needed: a mapped file's bytes follow the first step, chunk by chunk, so that its
 //! first layers run while later ones are still on their way. Where the device has not room for all, the last chunks
-//! of the plan stay in the mapping. Two windows of each size take them up in turn: while kernels read one, what
-//! they read a layer later is on its way to the other.
+//! of the plan stay in the mapping and take turns in a window for each size. As soon as a window's kernels are submitted
+//! the host copies its next chunk into the upload ring, a layer ahead of use, and has the system read the one after that.
+//! Of experts all stream, those that a step does not take too.
 
-use crate::Result;
+use crate::{Error, Result};
+use rusty_backend::memory::Usage;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_loader::SharedBytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Where weights stream anyway, this part of the memory stays free for adapters that come later.
 const LEFT_FREE: u64 = 16;
-/// Windows of one size.
-const WINDOWS: usize = 2;
 
 /// The number of a set of rows that kernels bind as one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,10 +51,10 @@ impl Contents {
 }
 
 enum Home {
-    /// A buffer of its own; the contents are there until they are uploaded.
-    Own(DeviceBuffer, Option<Contents>),
+    /// A buffer of its own.
+    Own(DeviceBuffer),
     /// A window by its number.
-    Window(usize, Contents),
+    Window(usize),
 }
 
 /// A buffer that chunks of one size take turns in.
@@ -66,7 +66,8 @@ struct Window {
 /// All chunks of a plan.
 #[derive(Default)]
 pub(super) struct Residence {
-    homes: Vec<Home>,
+    /// Where each lies, and what is to come there: all the time, or until it is uploaded for good.
+    homes: Vec<(Home, Option<Contents>)>,
     windows: Vec<Window>,
     /// Bytes uploaded for good, and the time that took the caller.
     uploaded: (u64, Duration),
@@ -79,34 +80,33 @@ impl Residence {
     /// file's is uploaded at once, so that it need not be held.
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) where not even the windows fit.
+    /// [`Error::Device`] where not even the windows fit.
     pub fn place(contents: Vec<Contents>, device: &dyn GpuDevice) -> Result<Self> {
-        let usage = device.usage();
-        let streams = streamed(&contents, usage.limit, usage.total);
-        let mut placed = Self::default();
-        let mut by_size: HashMap<u64, (Vec<usize>, usize)> = HashMap::new();
-        for (contents, streams) in contents.into_iter().zip(streams) {
-            let home = if streams {
-                let (windows, used) = by_size.entry(contents.room()).or_default();
-                if windows.len() < WINDOWS {
-                    windows.push(placed.windows.len());
-                    placed.windows.push(Window {
-                        buffer: device.alloc(contents.bytes, Owner::Weights, "streamed weights")?,
-                        holds: None,
-                    });
+        let Usage { limit, total, .. } = device.usage();
+        let count = |streams: &[bool]| streams.iter().filter(|s| **s).count();
+        let mut streams = streamed(&contents, limit, total);
+        let mut placed = loop {
+            match Self::reserve(&contents, &streams, device) {
+                Ok(placed) => break placed,
+                // The driver gives less than it tells: what it gave is what there is.
+                Err((error, had)) => {
+                    let more = streamed(&contents, total + had, total);
+                    if !is_full(&error) || count(&more) <= count(&streams) {
+                        return Err(error);
+                    }
+                    streams = more;
                 }
-                *used += 1;
-                Home::Window(windows[(*used - 1) % WINDOWS], contents)
-            } else {
-                let buffer = device.alloc(contents.bytes, Owner::Weights, &contents.label)?;
-                placed.pending += 1;
-                Home::Own(buffer, Some(contents))
-            };
-            let at_once = matches!(&home, Home::Own(_, Some(c)) if !c.mapped());
-            placed.homes.push(home);
-            if at_once {
-                placed.arrive(ChunkId(placed.homes.len() as u32 - 1), device)?;
             }
+        };
+        for (at, contents) in contents.into_iter().enumerate() {
+            let mapped = contents.mapped();
+            placed.homes[at].1 = Some(contents);
+            if !mapped && !streams[at] {
+                placed.upload(at, device)?;
+            }
+        }
+        if placed.pending == 0 {
+            placed.tell(device);
         }
         let streamed = placed.streamed_bytes();
         if streamed > 0 {
@@ -118,52 +118,75 @@ impl Residence {
         Ok(placed)
     }
 
+    /// Buffers of their own, and windows for what streams; with an error the bytes that could be had.
+    fn reserve(
+        contents: &[Contents],
+        streams: &[bool],
+        device: &dyn GpuDevice,
+    ) -> std::result::Result<Self, (Error, u64)> {
+        let mut placed = Self::default();
+        let mut by_size: HashMap<u64, usize> = HashMap::new();
+        for (chunk, streams) in contents.iter().zip(streams) {
+            let known = by_size.get(&chunk.room()).filter(|_| *streams);
+            let home = match known {
+                Some(window) => Home::Window(*window),
+                None => {
+                    let buffer = device.alloc(chunk.bytes, Owner::Weights, &chunk.label);
+                    let buffer = buffer.map_err(|e| (e.into(), placed.resident_bytes()))?;
+                    match streams {
+                        true => {
+                            let window = placed.windows.len();
+                            by_size.insert(chunk.room(), window);
+                            let holds = None;
+                            placed.windows.push(Window { buffer, holds });
+                            Home::Window(window)
+                        }
+                        false => {
+                            placed.pending += 1;
+                            Home::Own(buffer)
+                        }
+                    }
+                }
+            };
+            placed.homes.push((home, None));
+        }
+        Ok(placed)
+    }
+
     /// The buffer that a chunk is bound as.
     pub fn buffer(&self, id: ChunkId) -> &DeviceBuffer {
-        match &self.homes[id.0 as usize] {
-            Home::Own(buffer, _) => buffer,
-            Home::Window(window, _) => &self.windows[*window].buffer,
+        match &self.homes[id.0 as usize].0 {
+            Home::Own(buffer) => buffer,
+            Home::Window(window) => &self.windows[*window].buffer,
         }
     }
 
     /// Whether [`Residence::arrive`] has to go before each launch that reads the chunk.
     pub fn waits(&self, id: ChunkId) -> bool {
-        !matches!(&self.homes[id.0 as usize], Home::Own(_, None))
-    }
-
-    /// Whether the chunk is still to be uploaded for good.
-    pub fn pending(&self, id: ChunkId) -> bool {
-        matches!(&self.homes[id.0 as usize], Home::Own(_, Some(_)))
+        self.homes[id.0 as usize].1.is_some()
     }
 
     /// The window that a chunk streams through.
     pub fn window(&self, id: ChunkId) -> Option<usize> {
-        match &self.homes[id.0 as usize] {
-            Home::Own(..) => None,
-            Home::Window(window, _) => Some(*window),
+        match self.homes[id.0 as usize].0 {
+            Home::Own(_) => None,
+            Home::Window(window) => Some(window),
         }
     }
 
     /// Brings a chunk to its buffer where it is not there, ordered behind all that was submitted before.
     pub fn arrive(&mut self, id: ChunkId, device: &dyn GpuDevice) -> Result<()> {
-        match &mut self.homes[id.0 as usize] {
-            Home::Own(buffer, pending) => {
-                let Some(contents) = pending else {
-                    return Ok(());
-                };
-                let start = Instant::now();
-                contents.write(buffer, device)?;
-                // The device has them: none need stay resident here too.
-                contents.pieces.iter().for_each(|(_, p)| p.release_pages());
-                self.uploaded.0 += buffer.bytes();
-                self.uploaded.1 += start.elapsed();
-                *pending = None;
-                self.pending -= 1;
+        let at = id.0 as usize;
+        match &self.homes[at] {
+            (_, None) => Ok(()),
+            (Home::Own(_), Some(_)) => {
+                self.upload(at, device)?;
                 if self.pending == 0 {
                     self.tell(device);
                 }
+                Ok(())
             }
-            Home::Window(window, contents) => {
+            (Home::Window(window), Some(contents)) => {
                 let window = &mut self.windows[*window];
                 if window.holds != Some(id) {
                     // A write that fails half way leaves neither.
@@ -171,20 +194,38 @@ impl Residence {
                     contents.write(&window.buffer, device)?;
                     window.holds = Some(id);
                 }
+                Ok(())
             }
+        }
+    }
+
+    /// Uploads for good.
+    fn upload(&mut self, at: usize, device: &dyn GpuDevice) -> Result<()> {
+        if let (Home::Own(buffer), Some(contents)) = &self.homes[at] {
+            let start = Instant::now();
+            contents.write(buffer, device)?;
+            // The device has them: none need stay resident here too.
+            contents.pieces.iter().for_each(|(_, p)| p.release_pages());
+            self.uploaded.0 += buffer.bytes();
+            self.uploaded.1 += start.elapsed();
+            self.homes[at].1 = None;
+            self.pending -= 1;
         }
         Ok(())
     }
 
     /// Asks the system for a chunk's pages, so that they are there when the chunk is to arrive.
     pub fn expect(&self, id: ChunkId) {
-        if let Home::Window(_, contents) = &self.homes[id.0 as usize] {
+        if let Some(contents) = &self.homes[id.0 as usize].1 {
             contents.pieces.iter().for_each(|(_, p)| p.expect_pages());
         }
     }
 
     fn tell(&self, device: &dyn GpuDevice) {
         let (bytes, time) = self.uploaded;
+        if bytes == 0 {
+            return;
+        }
         let rate = bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9;
         let device = &device.target().name;
         tracing::info!("{device}: uploaded {bytes} bytes of weights at {rate:.1} GB/s");
@@ -192,22 +233,30 @@ impl Residence {
 
     /// Bytes of device memory.
     pub fn resident_bytes(&self) -> u64 {
-        let own = |home: &Home| match home {
-            Home::Own(buffer, _) => buffer.bytes(),
-            Home::Window(..) => 0,
-        };
+        let own = self.homes.iter().map(|(home, _)| match home {
+            Home::Own(buffer) => buffer.bytes(),
+            Home::Window(_) => 0,
+        });
         let windows = self.windows.iter().map(|w| w.buffer.bytes());
-        self.homes.iter().map(own).sum::<u64>() + windows.sum::<u64>()
+        own.chain(windows).sum()
     }
 
     /// Bytes that stream in each step.
     pub fn streamed_bytes(&self) -> u64 {
-        let streamed = |home: &Home| match home {
-            Home::Own(..) => 0,
-            Home::Window(_, contents) => contents.bytes,
-        };
-        self.homes.iter().map(streamed).sum()
+        let streamed = self.homes.iter().map(|home| match home {
+            (Home::Window(_), Some(contents)) => contents.bytes,
+            _ => 0,
+        });
+        streamed.sum()
     }
+}
+
+/// Whether an error says that a device has no more memory.
+fn is_full(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Device(rusty_backend::Error::OutOfMemory { .. })
+    )
 }
 
 /// Which chunks stream on a device with `limit` bytes of which `used` are taken: none where all fit, else the last of
@@ -221,7 +270,7 @@ fn streamed(contents: &[Contents], limit: u64, used: u64) -> Vec<bool> {
     }
     let free = free.saturating_sub(limit / LEFT_FREE);
     let mut windows = 0;
-    let mut by_size: HashMap<u64, usize> = HashMap::new();
+    let mut sizes = HashSet::new();
     for (at, chunk) in contents.iter().enumerate().rev() {
         if resident + windows <= free {
             break;
@@ -231,9 +280,7 @@ fn streamed(contents: &[Contents], limit: u64, used: u64) -> Vec<bool> {
         }
         streams[at] = true;
         resident -= chunk.room();
-        let of_size = by_size.entry(chunk.room()).or_default();
-        *of_size += 1;
-        if *of_size <= WINDOWS {
+        if sizes.insert(chunk.room()) {
             windows += chunk.room();
         }
     }
@@ -277,13 +324,13 @@ mod tests {
         let total = 744;
         let count = |limit| streamed(&all, limit, 0).iter().filter(|s| **s).count();
         assert_eq!(count(total), 0);
-        // Five chunks are the fewest that free more than their four windows take.
-        let five = [
-            false, false, false, false, true, true, true, true, true, false,
+        // Three chunks are the fewest that free more than their two windows take.
+        let three = [
+            false, false, false, false, false, false, true, true, true, false,
         ];
-        assert_eq!(streamed(&all, total - 1, 0), five);
-        let all_but_ends = streamed(&all, 460, 0);
-        assert!(!all_but_ends[0] && !all_but_ends[9] && all_but_ends[8]);
+        assert_eq!(streamed(&all, total - 1, 0), three);
+        let all_but_ends = streamed(&all, 290, 0);
+        assert!(!all_but_ends[0] && !all_but_ends[9] && all_but_ends[1]);
         assert_eq!(count(10), 8);
     }
 }

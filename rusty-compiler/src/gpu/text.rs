@@ -12,6 +12,7 @@ use super::kernels::env::{ARENA, BINDINGS};
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
+use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
@@ -48,6 +49,8 @@ pub enum Kind {
     Shrink(ShrinkConfig),
     /// Attention of tiles of rows.
     Attention(AttentionConfig),
+    /// Attention of tiles of rows on matrix units.
+    MatrixAttention(MatrixAttentionConfig),
     /// Attention of single rows.
     RowAttention(RowAttentionConfig),
     /// Argmax.
@@ -78,7 +81,7 @@ impl KernelSpec {
             Kind::Rows(c) => c.team.units,
             Kind::Gemv(c) => c.team.units,
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
-            Kind::Matrix(_) => matrix::UNITS,
+            Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::RowAttention(c) => c.team.units,
@@ -97,6 +100,7 @@ impl KernelSpec {
             Kind::Matrix(_) => "matrix",
             Kind::Shrink(_) => "shrink",
             Kind::Attention(_) => "attention",
+            Kind::MatrixAttention(_) => "matrix_attention",
             Kind::RowAttention(_) => "row_attention",
             Kind::Choose(_) => "choose",
             Kind::Route(_) => "route",
@@ -191,6 +195,9 @@ impl KernelSpec {
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
             Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
+            Kind::MatrixAttention(c) => {
+                define!(matrix_attention::matrix_attention::MatrixAttention, c)
+            }
             Kind::RowAttention(c) => define!(row_attention::row_attention::RowAttention, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
             Kind::Route(c) => define!(route::route::Route, c),

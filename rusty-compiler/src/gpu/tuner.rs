@@ -4,13 +4,14 @@
 //! counts. First how matrix-vector products of each family are cut, then up to how many rows they beat tiles, then
 //! where matrix units take the larger tile. The cost model bounds what is tried: families whose weights are few bytes
 //! of a step cannot gain much, and a model of few bytes is not measured at all. A candidate must give the guesses'
-//! logits before it is timed.
+//! logits before it is timed; one that the device refuses is left out.
 
 use super::GpuExecutable;
+use super::kernels::gemv_sizes::SHARED_TEAM;
 use super::prepare::{Pipelines, compile};
 use super::stage::Stage;
-use crate::plan::{Family, Plan, Teams, Tuning};
-use crate::self_test::distance;
+use crate::plan::{Anchor, Family, Plan, Teams, Tuning};
+use crate::self_test::{allowed, distance, is_refusal};
 use crate::{
     Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want, device_cache,
 };
@@ -18,8 +19,8 @@ use rusty_backend::cuda::nvrtc;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Rows for which matrix-vector products and tiles are compared.
-const FEW_ROWS: [u32; 4] = [2, 4, 8, 16];
+/// Rows for which matrix-vector products and tiles are compared: up to four the former are taken as it is.
+const FEW_ROWS: [u32; 2] = [8, 16];
 /// Rows for which the tiles of matrix units are compared.
 const TILE_ROWS: [u32; 3] = [32, 64, 128];
 /// Outputs of a team, and units of a cube.
@@ -27,8 +28,6 @@ const LANES: [u32; 4] = [1, 2, 4, 8];
 const UNITS: [u32; 3] = [64, 128, 256];
 /// A candidate replaces what was better so far where it takes less than this part of its time.
 const BETTER: f64 = 0.99;
-/// Largest distance of logits: matrix units round to bf16.
-const ROUNDING: f64 = 1e-3;
 /// Time after which a step is not repeated.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
 
@@ -41,6 +40,8 @@ pub struct Effort {
     pub fewest_cubes: u32,
     /// Steps of which the fastest counts.
     pub repetitions: usize,
+    /// Time after which nothing more is tried.
+    pub limit: Duration,
 }
 
 impl Default for Effort {
@@ -49,18 +50,23 @@ impl Default for Effort {
             least_bytes: 16 << 20,
             fewest_cubes: 64,
             repetitions: 12,
+            limit: Duration::from_secs(30),
         }
     }
 }
 
-/// Families of a plan with the bytes that a step reads of each, those that are worth it, most bytes first.
+/// Families of a plan of which a step reads enough, those of most bytes first.
 fn families(plan: &Plan, effort: &Effort) -> Vec<Family> {
-    let mut bytes: BTreeMap<(u32, u32, u64), (Family, u64)> = BTreeMap::new();
-    for family in plan.kernels.iter().filter_map(|k| Family::of(plan, k)) {
-        let key = (family.k, family.n, family.bytes);
-        bytes.entry(key).or_insert((family, 0)).1 += family.bytes;
+    let mut bytes: BTreeMap<Family, u64> = BTreeMap::new();
+    for kernel in &plan.kernels {
+        if let (Some(family), Anchor::Contract { parts, .. }) =
+            (Family::of(plan, kernel), &kernel.anchor)
+        {
+            let of = parts.iter().map(|p| plan.weights[p.weight.index()].bytes());
+            *bytes.entry(family).or_default() += of.sum::<u64>();
+        }
     }
-    let mut all: Vec<_> = bytes.into_values().collect();
+    let mut all: Vec<_> = bytes.into_iter().collect();
     all.retain(|(_, bytes)| *bytes >= effort.least_bytes);
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     all.into_iter().map(|(family, _)| family).collect()
@@ -69,8 +75,8 @@ fn families(plan: &Plan, effort: &Effort) -> Vec<Family> {
 /// Where it is kept what was found for a plan.
 fn kept_name(plan: &Plan, effort: &Effort) -> Option<String> {
     let families = families(plan, effort);
-    let what = format!("{families:?} {}", plan.target.matrix_tiles.len());
-    let digest = nvrtc::digest(&what);
+    let facts = (plan.target.plane_ops, &plan.target.matrix_tiles);
+    let digest = nvrtc::digest(&format!("{families:?} {facts:?}"));
     (!families.is_empty()).then(|| device_cache::name("tuned", &plan.target, &digest))?
 }
 
@@ -81,26 +87,32 @@ pub fn kept(plan: &Plan, effort: &Effort) -> Option<Tuning> {
 }
 
 /// Tunes an executable that holds nothing yet, and keeps what was found. `progress` is told what was measured and how
-/// much that is in all.
+/// much that is in all. Where something goes wrong, the executable is left as it was.
 ///
 /// # Errors
 /// [`Error::Device`] where the device fails.
 pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64)) -> Result<()> {
     let families = families(exe.plan(), effort);
     // Where weights stream, their way is what takes the time.
-    if families.is_empty() || exe.memory().mapped_weights > 0 {
+    let streams = exe.memory().mapped_weights > 0;
+    if families.is_empty() || streams || !takes(exe, TILE_ROWS[2]) {
         return Ok(());
     }
     let before = exe.plan().tuning.clone();
     let name = kept_name(exe.plan(), effort);
     let found = Tuner::new(exe, effort, progress).and_then(|mut t| t.best(&families));
-    match found {
+    let tuned = found.and_then(|tuning| {
+        tracing::debug!(?tuning, "tuned");
+        exe.retune(tuning.clone())?;
+        Ok(tuning)
+    });
+    match tuned {
         Ok(tuning) => {
-            tracing::debug!(?tuning, "tuned");
+            exe.device().keep_pipelines();
             if let (Some(name), Ok(data)) = (name, serde_json::to_vec(&tuning)) {
                 rusty_backend::cache::store(&name, &data);
             }
-            exe.retune(tuning)
+            Ok(())
         }
         Err(error) => {
             tracing::warn!("{}: not tuned: {error}", exe.plan().target.name);
@@ -109,14 +121,21 @@ pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64
     }
 }
 
+/// Whether a step may have so many rows.
+fn takes(exe: &GpuExecutable, rows: u32) -> bool {
+    let most = exe.plan().row_budget() as u32;
+    rows <= most && rows.div_ceil(PAGE_TOKENS as u32) <= exe.pages()
+}
+
 struct Tuner<'a> {
     exe: &'a mut GpuExecutable,
     effort: &'a Effort,
     progress: &'a dyn Fn(u64, u64),
     /// All that was compiled so far.
     known: Pipelines,
-    /// Logits of the last of some rows, as guesses have them.
+    /// Logits of some rows, as guesses have them.
     right: BTreeMap<u32, Vec<f32>>,
+    start: Instant,
     measured: u64,
     total: u64,
 }
@@ -133,14 +152,13 @@ impl<'a> Tuner<'a> {
             effort,
             progress,
             right: BTreeMap::new(),
+            start: Instant::now(),
             measured: 0,
             total: 0,
         };
         for rows in [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS) {
-            if tuner.takes(rows) {
-                let logits = tuner.logits(rows)?;
-                tuner.right.insert(rows, logits);
-            }
+            let logits = tuner.logits(rows)?;
+            tuner.right.insert(rows, logits);
         }
         Ok(tuner)
     }
@@ -151,21 +169,23 @@ impl<'a> Tuner<'a> {
         self.total = 1 + (families.len() * per_family + 2 + 2 * usize::from(tiles)) as u64;
         let mut best = self.exe.plan().tuning.clone();
         let mut seconds = self.seconds(&best, &[1])?[0];
+        if seconds.is_infinite() {
+            return Err(Error::Step("the model's logits are no numbers".into()));
+        }
         for family in families {
             // Lanes first, for the guess's units; then units for the best lanes.
-            let now = best.teams(*family);
+            let now = best.teams(family);
             let cuts = LANES.map(|lanes| Teams { lanes, ..now });
-            (best, seconds) = self.better(best, seconds, *family, &cuts)?;
-            let now = best.teams(*family);
+            (best, seconds) = self.better(best, seconds, family, &cuts)?;
+            let now = best.teams(family);
             let cuts = UNITS.map(|units| Teams { units, ..now });
-            (best, seconds) = self.better(best, seconds, *family, &cuts)?;
+            (best, seconds) = self.better(best, seconds, family, &cuts)?;
         }
-        best.gemv_rows = self
-            .crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?
-            .max(1);
+        let few = self.crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?;
+        best.gemv_rows = few.unwrap_or(best.gemv_rows);
         if tiles {
-            best.small_tile_rows =
-                self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
+            let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
+            best.small_tile_rows = small.unwrap_or(best.gemv_rows);
         }
         (self.progress)(self.total, self.total);
         Ok(best)
@@ -176,7 +196,7 @@ impl<'a> Tuner<'a> {
         &mut self,
         now: Tuning,
         seconds: f64,
-        family: Family,
+        family: &Family,
         cuts: &[Teams],
     ) -> Result<(Tuning, f64)> {
         let others = cuts.iter().filter(|t| **t != now.teams(family));
@@ -194,22 +214,22 @@ impl<'a> Tuner<'a> {
     }
 
     /// The most of some numbers of rows up to which the former of two kernels is faster, where `set` sets up to which it
-    /// is chosen.
+    /// is chosen; none where it never is.
     fn crossing(
         &mut self,
         best: &Tuning,
         rows: &[u32],
         set: impl Fn(&mut Tuning, u32),
-    ) -> Result<u32> {
-        let rows: Vec<u32> = rows.iter().copied().filter(|r| self.takes(*r)).collect();
+    ) -> Result<Option<u32>> {
         let (mut former, mut latter) = (best.clone(), best.clone());
         set(&mut former, u32::MAX);
         set(&mut latter, 0);
         self.compile(&[former.clone(), latter.clone()])?;
-        let former = self.seconds(&former, &rows)?;
-        let latter = self.seconds(&latter, &rows)?;
-        let faster = former.iter().zip(&latter).take_while(|(f, l)| f <= l);
-        Ok(faster.count().checked_sub(1).map_or(0, |last| rows[last]))
+        let former = self.seconds(&former, rows)?;
+        let latter = self.seconds(&latter, rows)?;
+        let both = former.iter().zip(&latter);
+        let faster = both.take_while(|(f, l)| f.is_finite() && f <= l);
+        Ok(faster.count().checked_sub(1).map(|last| rows[last]))
     }
 
     /// Whether the plan has a choice of tiles.
@@ -218,57 +238,60 @@ impl<'a> Tuner<'a> {
         variants.any(|v| v.name == "gemm_matrix_32")
     }
 
-    /// Whether a step may have so many rows.
-    fn takes(&self, rows: u32) -> bool {
-        let plan = self.exe.plan();
-        let most = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
-        rows <= most && rows.div_ceil(PAGE_TOKENS as u32) <= self.exe.pages()
-    }
-
-    fn fills(&self, family: Family, teams: Teams) -> bool {
+    /// Whether a cut makes cubes enough, of whole teams, whose lanes come in pairs.
+    fn fills(&self, family: &Family, teams: Teams) -> bool {
         let target = &self.exe.plan().target;
-        let cubes = family.n / (teams.units / target.plane_size.max(1)).max(1) / teams.lanes;
-        teams.units <= target.max_units && cubes >= self.effort.fewest_cubes
+        let team = match target.plane_ops {
+            true => target.plane_size,
+            false => SHARED_TEAM,
+        };
+        let lanes = teams.units / team * teams.lanes;
+        let whole = teams.units <= target.max_units && lanes >= 2 && lanes.is_multiple_of(2);
+        whole && family.n / lanes >= self.effort.fewest_cubes
     }
 
-    /// Compiles what some tunings need, all at once.
+    /// Compiles what some tunings need, all at once; what is refused is so again when it is to be measured.
     fn compile(&mut self, tunings: &[Tuning]) -> Result<()> {
-        let lowered: Vec<(Plan, Vec<Stage>)> = tunings
-            .iter()
-            .filter_map(|t| self.lowered(t).transpose())
-            .collect::<Result<_>>()?;
-        let stages = lowered.iter().flat_map(|(_, stages)| stages);
-        let target = &self.exe.plan().target;
-        let made = compile(stages, target, self.exe.device(), &self.known)?;
-        self.known.extend(made);
+        let lowered = tunings.iter().map(|t| self.exe.tuned(t.clone(), false));
+        let stages: Vec<Vec<Stage>> = lowered.flatten().map(|(_, stages)| stages).collect();
+        let (target, device) = (&self.exe.plan().target, self.exe.device());
+        match compile(stages.iter().flatten(), target, device, &self.known) {
+            Ok(made) => self.known.extend(made),
+            Err(error) if is_refusal(&error) => tracing::debug!("left out: {error}"),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
-    /// A tuning's plan and launches; none where the device cannot run them.
-    fn lowered(&self, tuning: &Tuning) -> Result<Option<(Plan, Vec<Stage>)>> {
-        match self.exe.tuned(tuning.clone(), false) {
-            Err(Error::Target { .. }) => Ok(None),
-            other => other.map(Some),
-        }
+    /// Makes the executable run a tuning's kernels.
+    fn take(&mut self, tuning: &Tuning) -> Result<()> {
+        let (plan, stages) = self.exe.tuned(tuning.clone(), false)?;
+        let pipelines = compile(&stages, &plan.target, self.exe.device(), &self.known)?;
+        self.exe.adopt(plan, stages, pipelines);
+        Ok(())
     }
 
-    /// Seconds of the fastest step of some numbers of rows; infinite where kernels do not run or go wrong.
+    /// Seconds of the fastest step of some numbers of rows; infinite where kernels are refused or go wrong, or no time is left.
     fn seconds(&mut self, tuning: &Tuning, rows: &[u32]) -> Result<Vec<f64>> {
         self.measured += 1;
         (self.progress)(self.measured.min(self.total), self.total);
-        let Some((plan, stages)) = self.lowered(tuning)? else {
-            return Ok(vec![f64::INFINITY; rows.len()]);
-        };
-        let pipelines = compile(&stages, &plan.target, self.exe.device(), &self.known)?;
-        self.exe.adopt(plan, stages, pipelines);
-        rows.iter().map(|r| self.fastest(*r)).collect()
+        let never = vec![f64::INFINITY; rows.len()];
+        if self.start.elapsed() > self.effort.limit {
+            return Ok(never);
+        }
+        match self.take(tuning) {
+            Err(error) if is_refusal(&error) => Ok(never),
+            Err(error) => Err(error),
+            Ok(()) => rows.iter().map(|r| self.fastest(*r)).collect(),
+        }
     }
 
     fn fastest(&mut self, rows: u32) -> Result<f64> {
         let logits = self.logits(rows)?;
-        let apart = self.right.get(&rows).map_or(0.0, |r| distance(&logits, r));
-        if apart.is_nan() || apart > ROUNDING {
-            tracing::warn!(rows, apart, "kernels that were tried go wrong");
+        let right = self.right.get(&rows);
+        let apart = right.map_or(f64::NAN, |right| distance(&logits, right));
+        if apart.is_nan() || apart > allowed(self.exe.kv()) {
+            tracing::debug!(rows, apart, "kernels that were tried go wrong");
             return Ok(f64::INFINITY);
         }
         let mut fastest = f64::INFINITY;
@@ -284,20 +307,24 @@ impl<'a> Tuner<'a> {
         Ok(fastest)
     }
 
+    /// Logits of as many rows of a prompt as may have some, one behind the other.
     fn logits(&mut self, rows: u32) -> Result<Vec<f32>> {
-        match self.step(rows, Want::Logits)? {
-            RowResult::Logits(logits) => Ok(logits),
-            _ => Err(Error::Step("a row that wants logits got none".into())),
-        }
+        let results = self.step(rows, Want::Logits)?.into_iter();
+        let all = results.flat_map(|(_, result)| match result {
+            RowResult::Logits(logits) => logits,
+            _ => Vec::new(),
+        });
+        Ok(all.collect())
     }
 
-    /// Runs a prompt of some rows; the last wants something.
-    fn step(&mut self, rows: u32, want: Want) -> Result<RowResult> {
-        let vocab = self.exe.plan().vocab;
+    /// Runs a prompt of some rows; as many of the last as may want something do.
+    fn step(&mut self, rows: u32, want: Want) -> Result<Vec<(u32, RowResult)>> {
+        let (vocab, most) = (self.exe.plan().vocab, self.exe.plan().output_budget());
         let each: Vec<u32> = (0..rows).collect();
         let pages: Vec<u32> = (0..rows.div_ceil(PAGE_TOKENS as u32)).collect();
-        let mut wants = vec![Want::Nothing; rows as usize];
-        wants[rows as usize - 1] = want;
+        let mut wants = vec![want; rows as usize];
+        let silent = wants.len().saturating_sub(most);
+        wants[..silent].fill(Want::Nothing);
         let step = Step {
             tokens: &each
                 .iter()
@@ -312,8 +339,6 @@ impl<'a> Tuner<'a> {
             slots: &vec![SlotId::BASE; rows as usize],
             wants: &wants,
         };
-        let result = self.exe.run(&step)?.results.pop();
-        let missing = || Error::Step("a row that wants something got nothing".into());
-        result.map(|(_, result)| result).ok_or_else(missing)
+        Ok(self.exe.run(&step)?.results)
     }
 }

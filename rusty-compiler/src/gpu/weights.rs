@@ -34,7 +34,7 @@ pub(super) struct Chunk {
 
 /// Kernels address bytes in 32 bits.
 const ADDRESSABLE: u64 = 1 << 31;
-/// Chunks end at multiples of this: whole tiles of every contraction kernel.
+/// Chunks end at multiples of this: whole tiles of most contraction kernels.
 const CHUNK_ROWS: u64 = 64;
 /// Alignment of a weight in its buffer.
 const ALIGN: u64 = 16;

@@ -44,8 +44,20 @@ const RULES: &[Rule] = &[
     rule(rows, any, cpu, "cpu_rows", 1),
     rule(contract, few, planes, "gemv_plane", 1),
     rule(contract, few, gpu, "gemv_shared", 1),
-    rule(short_floats, small_tile, matrices, "gemm_matrix_32", 1),
-    rule(short_floats, any, matrices, "gemm_matrix_64", 1),
+    rule(
+        short_floats,
+        small_tile,
+        Target::multiplies_bf16,
+        "gemm_matrix_32",
+        1,
+    ),
+    rule(
+        short_floats,
+        any,
+        Target::multiplies_bf16,
+        "gemm_matrix_64",
+        1,
+    ),
     rule(contract, any, gpu, "gemm_tiled", 1),
     rule(attention, any, gpu, "attention_flash", 1),
     rule(route, any, gpu, "route", 1),
@@ -117,11 +129,6 @@ fn gpu(target: &Target) -> bool {
 
 fn planes(target: &Target) -> bool {
     gpu(target) && target.plane_ops
-}
-
-/// Products of bf16 by planes of 32 units.
-fn matrices(target: &Target) -> bool {
-    planes(target) && target.matrix_tiles.contains(&(16, 8, 16))
 }
 
 /// Chooses variants for every kernel.

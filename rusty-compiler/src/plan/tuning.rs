@@ -1,13 +1,13 @@
 //! Choices among kernels that the facts of a device do not settle: guesses here, until `gpu/tuner.rs` has measured them.
 
-use super::{Anchor, Kernel, Plan};
+use super::{Anchor, Kernel, Part, Plan};
 use serde::{Deserialize, Serialize};
 
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
-    /// Rows up to which contractions are matrix-vector products; beyond, tiles that reuse each dequantized weight for
-    /// several rows read less.
+    /// Rows up to which contractions are matrix-vector products, in single precision on all devices; beyond, tiles that
+    /// reuse each dequantized weight for several rows read less.
     pub gemv_rows: u32,
     /// Rows up to which matrix units take the smaller of their tiles.
     pub small_tile_rows: u32,
@@ -27,31 +27,31 @@ impl Default for Tuning {
 
 impl Tuning {
     /// How matrix-vector products of a family are cut.
-    pub fn teams(&self, family: Family) -> Teams {
-        let known = self.teams.iter().find(|(f, _)| *f == family);
+    pub fn teams(&self, family: &Family) -> Teams {
+        let known = self.teams.iter().find(|(f, _)| f == family);
         known.map_or(Teams::guess(family), |(_, teams)| *teams)
     }
 
     /// The same with another cut for one family.
-    pub fn with(&self, family: Family, teams: Teams) -> Self {
+    pub fn with(&self, family: &Family, teams: Teams) -> Self {
         let mut all = self.clone();
-        all.teams.retain(|(f, _)| *f != family);
+        all.teams.retain(|(f, _)| f != family);
         if teams != Teams::guess(family) {
-            all.teams.push((family, teams));
+            all.teams.push((family.clone(), teams));
         }
         all
     }
 }
 
 /// Contractions of one shape and format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Family {
     /// Input width.
     pub k: u32,
     /// Outputs of all parts.
     pub n: u32,
-    /// Bytes of the weights.
-    pub bytes: u64,
+    /// Names of the parts' formats.
+    pub formats: String,
 }
 
 impl Family {
@@ -60,11 +60,12 @@ impl Family {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
             return None;
         };
-        let bytes = |weight: rusty_graph::WeightId| plan.weights[weight.index()].bytes();
+        let format = |p: &Part| plan.weights[p.weight.index()].format.name();
+        let formats: Vec<&str> = parts.iter().map(format).collect();
         Some(Self {
             k: *k,
             n: parts.iter().map(|p| p.n).sum(),
-            bytes: parts.iter().map(|p| bytes(p.weight)).sum(),
+            formats: formats.join(" "),
         })
     }
 }
@@ -80,7 +81,7 @@ pub struct Teams {
 
 impl Teams {
     /// More outputs where there are cubes enough for any device.
-    pub fn guess(family: Family) -> Self {
+    pub fn guess(family: &Family) -> Self {
         Self {
             units: 128,
             lanes: if family.n >= 8192 { 4 } else { 2 },

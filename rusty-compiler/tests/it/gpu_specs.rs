@@ -10,6 +10,7 @@ use rusty_compiler::gpu::kernels::delta::{Adapters, ShrinkConfig};
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
+use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
@@ -221,6 +222,22 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
                 }),
                 scalars: 3,
             });
+        }
+        let native = wide;
+        for (queries, kv) in [(32, PageWords::Bf16), (64, PageWords::F16)] {
+            let config = MatrixAttentionConfig {
+                queries,
+                shape: AttentionShape { kv, ..config.shape },
+                arg: config.arg,
+                unit: config.unit.clone(),
+                native,
+            };
+            if plane > 0 && config.is_whole() && !config.shape.of_keys {
+                out.push(KernelSpec {
+                    kind: Kind::MatrixAttention(config),
+                    scalars: 2,
+                });
+            }
         }
         out.push(KernelSpec {
             kind: Kind::Attention(config),

@@ -53,6 +53,7 @@ fn label(spec: &KernelSpec) -> String {
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
         Kind::Attention(c) => format!(" {:?}", c.shape.kv),
+        Kind::MatrixAttention(c) => format!(" {:?} {}", c.shape.kv, c.queries),
         Kind::RowAttention(c) => format!(" {:?}", c.shape.kv),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) | Kind::Grouped(c) => format!(

@@ -58,8 +58,8 @@ fn adapter(graph: &Graph) -> SlotData {
     }
 }
 
-/// A model with the adapter, its contractions as `tiles` allow.
-fn bound(file: &dyn ModelFile, tiles: Vec<(u32, u32, u32)>, variant: &str) -> Box<dyn Executable> {
+/// A model with the adapter, its kernels as `tiles` allow.
+fn bound(file: &dyn ModelFile, tiles: Vec<(u32, u32, u32)>, kv: KvFormat) -> Box<dyn Executable> {
     let On::Gpu(device) = gpu() else {
         panic!("no GPU")
     };
@@ -67,9 +67,8 @@ fn bound(file: &dyn ModelFile, tiles: Vec<(u32, u32, u32)>, variant: &str) -> Bo
     let mut target = device.target().clone();
     target.matrix_tiles = tiles;
     let plan = compile(&graph, &target).expect("plan");
-    let mut variants = plan.kernels.iter().flat_map(|k| &k.variants);
-    assert!(variants.any(|v| v.name == variant), "no {variant}");
-    let mut exe = bind(plan, file, &device, &OPTIONS).expect("bind");
+    let options = BindOptions { kv, ..OPTIONS };
+    let mut exe = bind(plan, file, &device, &options).expect("bind");
     let adapter = Arc::new(adapter(&graph));
     exe.attach(SlotId(1), adapter).expect("attach");
     exe
@@ -110,30 +109,53 @@ fn chunk_logits(exe: &mut dyn Executable, tokens: &[u32], first: usize, pages: &
     logits.collect()
 }
 
+/// Root mean square of the differences, and one less the cosine.
+fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
+    assert_eq!(have.len(), want.len());
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+        products.sum()
+    };
+    let apart = 1.0 - dot(have, want) / (dot(have, have) * dot(want, want)).sqrt();
+    let squares = have.iter().zip(want);
+    let squares = squares.map(|(a, b)| f64::from(a - b).powi(2));
+    let rms = (squares.sum::<f64>() / have.len() as f64).sqrt();
+    (rms, apart)
+}
+
+/// Logits on matrix units against those without, for chunks of 20 rows, which take the smaller tile, and of 62, which take the
+/// larger one, cut in the middle.
+fn agrees(path: &str, kv: KvFormat, (most, least): (f64, f64)) {
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let want = logits(&mut *bound(&*file, vec![], kv), 62);
+    let mut exe = bound(&*file, vec![(16, 8, 16)], kv);
+    for chunk in [20, 62] {
+        let (rms, apart) = distance(&logits(&mut *exe, chunk), &want);
+        let said = format!("{path} {kv:?} by {chunk}: rms {rms}, 1 - cosine {apart}");
+        println!("{said}");
+        assert!(rms > 0.0, "{said}: no other kernel");
+        assert!(rms < most && apart < least, "{said}");
+    }
+}
+
 #[test]
-fn matrix_units_agree_with_tiles() {
+fn contractions_on_matrix_units_agree_with_tiles() {
     for path in ["gguf/qwen3-float/BF16.gguf", "gguf/llama/mix-Q4_K_M.gguf"] {
-        let file = rusty_loader::open(golden(path)).expect(path);
-        let want = logits(&mut *bound(&*file, vec![], "gemm_tiled"), 62);
-        let mut exe = bound(&*file, vec![(16, 8, 16)], "gemm_matrix_64");
-        // Chunks of 20 rows take the smaller tile, of 62 the larger one, cut in the middle.
-        for chunk in [20, 62] {
-            let have = logits(&mut *exe, chunk);
-            assert_eq!(have.len(), want.len());
-            let dot = |a: &[f32], b: &[f32]| -> f64 {
-                let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
-                products.sum()
-            };
-            let apart = 1.0 - dot(&have, &want) / (dot(&have, &have) * dot(&want, &want)).sqrt();
-            let squares = have
-                .iter()
-                .zip(&want)
-                .map(|(a, b)| f64::from(a - b).powi(2));
-            let rms = (squares.sum::<f64>() / have.len() as f64).sqrt();
-            let said = format!("{path} by {chunk}: rms {rms}, 1 - cosine {apart}");
-            println!("{said}");
-            assert!(rms > 0.0, "{said}: not another kernel");
-            assert!(rms < 0.05 && apart < 1e-4, "{said}");
-        }
+        agrees(path, KvFormat::F32, (0.05, 1e-4));
+    }
+}
+
+/// Weights in single precision stay apart from matrix units, so that attention alone differs; those of two of the models are
+/// halves.
+#[test]
+fn attention_on_matrix_units_agrees_with_tiles() {
+    let (halves, singles) = ((0.05, 1e-4), (0.003, 3e-7));
+    for (path, kv, most) in [
+        ("models/qwen3-tied", KvFormat::F16, singles),
+        ("models/qwen3-tied", KvFormat::Bf16, halves),
+        ("models/gemma2", KvFormat::F16, halves),
+        ("models/mistral-window", KvFormat::F16, halves),
+    ] {
+        agrees(path, kv, most);
     }
 }

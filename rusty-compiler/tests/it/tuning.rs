@@ -51,7 +51,7 @@ fn every_cut_computes_the_same() {
     let families = plan.kernels.iter().filter_map(|k| Family::of(&plan, k));
     for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
         let all = families.clone().fold(Tuning::default(), |all, family| {
-            all.with(family, Teams { units, lanes })
+            all.with(&family, Teams { units, lanes })
         });
         exe.retune(Tuning { gemv_rows, ..all }).expect("tuned");
         let name = format!("{units} units, {lanes} lanes");
@@ -68,6 +68,7 @@ fn what_is_measured_is_kept_and_computes_the_same() {
         least_bytes: 0,
         fewest_cubes: 1,
         repetitions: 1,
+        ..Effort::default()
     };
     let mut exe = bound(plan.clone(), &*file, &device);
     let want = logits(&mut exe).concat();

@@ -8,105 +8,86 @@ use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::{GpuDevice, Launch};
+use rusty_backend::Launch;
 
 /// Recordings kept; beyond, all are made anew as they are needed.
 const RECORDINGS: usize = 64;
 
 /// Launches of which the first may have to wait for its weights.
-pub(super) struct Segment<T> {
+struct Segment {
     /// The chunk that has to be there.
     arrives: Option<ChunkId>,
-    /// What its window takes up next in the step, once these run.
+    /// What its window takes up next in the step, once these run, and what after that.
     then: Option<ChunkId>,
-    run: T,
+    later: Option<ChunkId>,
+    launches: Vec<Launch>,
 }
 
 impl GpuExecutable {
-    /// Runs a step of this shape. What was recorded once is kept, unless weights came in between that are not to come
-    /// again.
+    /// Runs a step of this shape. It is recorded once, unless it has to wait for weights.
     pub(super) fn run_shape(&mut self, shape: Shape) -> Result<()> {
-        if !self.recordings.contains_key(&shape) {
-            let segments = self.segments(shape)?;
-            let pending = |s: &Segment<_>| s.arrives.is_some_and(|c| self.weights.pending(c));
-            if segments.iter().any(pending) {
-                return segments
-                    .iter()
-                    .try_for_each(|s| self.run_segment(s, |device| device.run(&s.run)));
-            }
-            self.record(shape, segments)?;
+        if let Some(recording) = self.recordings.get(&shape) {
+            return Ok(self.device.submit(recording)?);
         }
-        let Some(segments) = self.recordings.remove(&shape) else {
-            return Ok(());
-        };
-        let ran = segments
-            .iter()
-            .try_for_each(|s| self.run_segment(s, |device| device.submit(&s.run)));
-        self.recordings.insert(shape, segments);
-        ran
+        let mut segments = self.segments(shape)?;
+        if segments.iter().any(|s| s.arrives.is_some()) {
+            return segments.iter().try_for_each(|s| self.run_segment(s));
+        }
+        let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
+        let recording = self.device.record(&launches)?;
+        self.device.submit(&recording)?;
+        if self.recordings.len() >= RECORDINGS {
+            self.recordings.clear();
+        }
+        self.recordings.insert(shape, recording);
+        Ok(())
     }
 
-    fn run_segment<T>(
-        &mut self,
-        segment: &Segment<T>,
-        run: impl FnOnce(&dyn GpuDevice) -> rusty_backend::Result<()>,
-    ) -> Result<()> {
+    fn run_segment(&mut self, segment: &Segment) -> Result<()> {
         if let Some(chunk) = segment.arrives {
             self.weights.arrive(chunk, &*self.device)?;
         }
-        if let Some(next) = segment.then {
-            self.weights.expect(next);
+        self.device.run(&segment.launches)?;
+        if let Some(later) = segment.later {
+            self.weights.expect(later);
         }
-        run(&*self.device)?;
         match segment.then {
             Some(next) => self.weights.arrive(next, &*self.device),
             None => Ok(()),
         }
     }
 
-    fn record(&mut self, shape: Shape, segments: Vec<Segment<Vec<Launch>>>) -> Result<()> {
-        let record = |s: Segment<Vec<Launch>>| {
-            Ok(Segment {
-                arrives: s.arrives,
-                then: s.then,
-                run: self.device.record(&s.run)?,
-            })
-        };
-        let recorded = segments
-            .into_iter()
-            .map(record)
-            .collect::<Result<Vec<_>>>()?;
-        if self.recordings.len() >= RECORDINGS {
-            self.recordings.clear();
-        }
-        self.recordings.insert(shape, recorded);
-        Ok(())
-    }
-
     /// The launches of a step of this shape: one segment where all weights lie on the device.
-    fn segments(&self, shape: Shape) -> Result<Vec<Segment<Vec<Launch>>>> {
+    fn segments(&self, shape: Shape) -> Result<Vec<Segment>> {
         let mut launches = Vec::new();
         for at in 0..self.stages.len() {
             self.stage_launches(at, shape, &mut launches)?;
         }
-        let mut segments: Vec<Segment<Vec<Launch>>> = Vec::new();
+        let mut segments: Vec<Segment> = Vec::new();
         for (launch, chunk) in launches {
             let arrives = chunk.filter(|c| self.weights.waits(*c));
             match segments.last_mut() {
-                Some(last) if arrives.is_none() || arrives == last.arrives => last.run.push(launch),
+                Some(last) if arrives.is_none() || arrives == last.arrives => {
+                    last.launches.push(launch);
+                }
                 _ => segments.push(Segment {
                     arrives,
                     then: None,
-                    run: vec![launch],
+                    later: None,
+                    launches: vec![launch],
                 }),
             }
         }
         for at in 0..segments.len() {
-            let window = |s: &Segment<_>| s.arrives.and_then(|c| self.weights.window(c));
-            let own = window(&segments[at]);
-            let next = segments[at + 1..].iter().find(|s| window(s) == own);
-            let next = next.filter(|_| own.is_some()).and_then(|s| s.arrives);
-            segments[at].then = next.filter(|n| Some(*n) != segments[at].arrives);
+            let window = |s: &Segment| s.arrives.and_then(|c| self.weights.window(c));
+            let Some(own) = window(&segments[at]) else {
+                continue;
+            };
+            let behind = segments[at + 1..].iter().filter(|s| window(s) == Some(own));
+            let mut behind = behind.filter_map(|s| s.arrives);
+            let then = behind.next().filter(|n| Some(*n) != segments[at].arrives);
+            let later = behind.next();
+            (segments[at].then, segments[at].later) = (then, later);
         }
         Ok(segments)
     }

@@ -1,7 +1,6 @@
 //! Kernels chosen anew for weights that lie where they are.
 
 use super::GpuExecutable;
-use crate::Result;
 use crate::gpu::kernels::page_words::PageWords;
 use crate::gpu::lower::Lowering;
 use crate::gpu::prepare::{Pipelines, compile};
@@ -9,6 +8,7 @@ use crate::gpu::stage::Stage;
 use crate::gpu::weights::WeightStore;
 use crate::passes::select;
 use crate::plan::{Plan, Tuning};
+use crate::{KvFormat, Result};
 use rusty_backend::GpuDevice;
 use rusty_graph::WeightId;
 use std::collections::HashMap;
@@ -37,6 +37,11 @@ impl GpuExecutable {
 
     pub(in crate::gpu) fn device(&self) -> &dyn GpuDevice {
         &*self.device
+    }
+
+    /// Storage of keys and values.
+    pub(in crate::gpu) fn kv(&self) -> KvFormat {
+        self.options.kv
     }
 
     /// Pages of keys and values.

@@ -4,17 +4,14 @@
 //! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. Single rows have a kernel
 //! of their own where there are planes, [`row_attention`](super::row_attention); elsewhere they are tiles of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
-use super::attention_shape::{AttentionShape, LOWEST, lanes_of, position_of};
-use super::body::safe_tanh;
+use super::attention_shape::{
+    AttentionShape, KEYS, LOWEST, capped, first_key, lanes_of, locate, position_of, visible,
+};
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
-use super::sink::token_base;
 use cubecl::prelude::*;
-
-/// Keys of a step of the softmax.
-pub const KEYS: u32 = 32;
 
 /// What an attention kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,16 +94,18 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
     let mut sums = Array::<f32>::new(comptime!((config.pairs() * 2) as usize));
     let lowest = position_of(buffers, first);
     let end = position_of(buffers, first + rows - 1) + 1;
-    let mut key = match comptime!(config.shape.window) {
-        Some(window) => {
-            let start = lowest + 1 - min(window.runtime(), lowest + 1);
-            start - start % KEYS
-        }
-        None => 0u32.runtime(),
-    };
+    let mut key = first_key(lowest, comptime!(config.shape));
     let pages = buffers.step[(buffers.step[header::PAGES] + first) as usize];
     while key < end {
-        locate(buffers, &places, pages, key, end, comptime!(config.clone()));
+        locate(
+            buffers,
+            &places,
+            pages,
+            key,
+            end,
+            comptime!(config.shape),
+            comptime!(config.units),
+        );
         sync_cube();
         score(
             buffers,
@@ -177,44 +176,6 @@ fn load_queries(
     }
 }
 
-/// Where the step's keys and values start for this head.
-#[cube]
-fn locate(
-    buffers: &Buffers<'_>,
-    places: &Shared<[u32]>,
-    pages: u32,
-    key: u32,
-    end: u32,
-    #[comptime] config: AttentionConfig,
-) {
-    let words = comptime!(config.shape.words());
-    let halves = comptime!(config.shape.halves());
-    let head = CUBE_POS_Y / config.shape.shares
-        * comptime!(config.shape.kv.token_words(config.shape.head_dim));
-    let mut i = UNIT_POS;
-    while i < KEYS {
-        let position = min(key + i, end - 1);
-        put(
-            places,
-            i * 2,
-            token_base(buffers.step, pages, position, 0u32.runtime(), halves, words) + head,
-        );
-        put(
-            places,
-            i * 2 + 1,
-            token_base(
-                buffers.step,
-                pages,
-                position,
-                comptime!(config.shape.halves() - 1).runtime(),
-                halves,
-                words,
-            ) + head,
-        );
-        i += config.units;
-    }
-}
-
 /// `scores[query][key]`; what a query may not see is [`LOWEST`].
 #[cube]
 fn score(
@@ -232,13 +193,8 @@ fn score(
     while task < comptime!(config.queries() * KEYS) {
         let query = task / KEYS;
         let own = lowest + min(query / comptime!(config.group()), rows - 1);
-        let at = key + task % KEYS;
-        let visible = match comptime!(config.shape.window) {
-            Some(window) => at <= own && own - at < window,
-            None => at <= own,
-        };
         let mut value = LOWEST.runtime();
-        if visible {
+        if visible(key + task % KEYS, own, comptime!(config.shape)) {
             let place = places[((task % KEYS) * 2) as usize];
             let mut sum = 0.0f32;
             for pair in 0..comptime!(dim / 2) {
@@ -246,10 +202,7 @@ fn score(
                 let lane = query * dim + pair * 2;
                 sum += low * q[lane as usize] + high * q[(lane + 1) as usize];
             }
-            value = match comptime!(config.shape.softcap) {
-                Some(cap) => comptime!(cap.get()) * safe_tanh(sum / comptime!(cap.get())),
-                None => sum,
-            };
+            value = capped(sum, comptime!(config.shape));
         }
         put(scores, task, value);
         task += config.units;

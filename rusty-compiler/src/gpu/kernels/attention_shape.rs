@@ -1,11 +1,16 @@
-//! What the two kernels of attention share: its shape, and how keys and values are read.
+//! What the kernels of attention share: its shape, what is seen, and how keys and values are read.
 
 use super::bits::f16_value;
-use super::env::{Buffers, header};
+use super::body::safe_tanh;
+use super::env::{Buffers, header, put};
 use super::page_blocks::pair_of;
 use super::page_words::PageWords;
+use super::sink::token_base;
 use crate::plan::F32;
 use cubecl::prelude::*;
+
+/// Keys of a tile's step of the softmax.
+pub const KEYS: u32 = 32;
 
 /// Below every score, and finite: WGSL has no infinities to rely on.
 pub const LOWEST: f32 = -1.0e30;
@@ -54,6 +59,75 @@ impl AttentionShape {
     /// Cubes of a tile.
     pub fn cubes(&self) -> u32 {
         self.kv_heads * self.shares
+    }
+}
+
+/// The key from which a tile starts whose first row is at position `lowest`: a multiple of [`KEYS`].
+#[cube]
+pub fn first_key(lowest: u32, #[comptime] shape: AttentionShape) -> u32 {
+    match comptime!(shape.window) {
+        Some(window) => {
+            let start = lowest + 1 - min(window.runtime(), lowest + 1);
+            start - start % KEYS
+        }
+        None => 0u32.runtime(),
+    }
+}
+
+/// Whether a query at position `own` sees the key at position `at`.
+#[cube]
+pub fn visible(at: u32, own: u32, #[comptime] shape: AttentionShape) -> bool {
+    match comptime!(shape.window) {
+        Some(window) => at <= own && own - at < window,
+        None => at <= own,
+    }
+}
+
+/// A score below its cap.
+#[cube]
+pub fn capped(score: f32, #[comptime] shape: AttentionShape) -> f32 {
+    match comptime!(shape.softcap) {
+        Some(cap) => comptime!(cap.get()) * safe_tanh(score / comptime!(cap.get())),
+        None => score,
+    }
+}
+
+/// Where the keys and values of a tile's next step start for the cube's head: of key `key + i` at `2 i` and `2 i + 1`. Behind
+/// the end lies the last key again.
+#[cube]
+pub fn locate(
+    buffers: &Buffers<'_>,
+    places: &Shared<[u32]>,
+    pages: u32,
+    key: u32,
+    end: u32,
+    #[comptime] shape: AttentionShape,
+    #[comptime] units: u32,
+) {
+    let words = comptime!(shape.words());
+    let halves = comptime!(shape.halves());
+    let head = CUBE_POS_Y / shape.shares * comptime!(shape.kv.token_words(shape.head_dim));
+    let mut i = UNIT_POS;
+    while i < KEYS {
+        let position = min(key + i, end - 1);
+        put(
+            places,
+            i * 2,
+            token_base(buffers.step, pages, position, 0u32.runtime(), halves, words) + head,
+        );
+        put(
+            places,
+            i * 2 + 1,
+            token_base(
+                buffers.step,
+                pages,
+                position,
+                comptime!(shape.halves() - 1).runtime(),
+                halves,
+                words,
+            ) + head,
+        );
+        i += units;
     }
 }
 

@@ -1,5 +1,5 @@
-//! Products of matrices by the units of 32-wide planes together: `mma.sync.aligned.m16n8k16` of bf16 with sums in single
-//! precision (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").
+//! Products of matrices by the units of 32-wide planes together: `mma.sync.aligned.m16n8k16` of bf16 or f16 with sums in
+//! single precision (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type").
 //!
 //! A unit holds fragments: four words of the 16 x 16 left matrix, two of the 16 x 8 right one, four sums. Of
 //! unit `4 g + t`, left words are the elements `2 t` and `2 t + 1` of row `g`, of row `g + 8`, then both 8 elements further;
@@ -8,7 +8,7 @@
 //! Where the language has no such instruction the same fragments are multiplied through shared memory, so that what lies
 //! around them is tested on any device. No rule chooses it there.
 
-use super::bits::bf16_pair;
+use super::bits::{bf16_pair, f16_pair, f16_value};
 use super::env::put;
 use cubecl::prelude::*;
 
@@ -19,22 +19,52 @@ pub const fn exchange_words(units: u32, right: usize) -> usize {
     units as usize * (8 + 2 * right)
 }
 
-/// Two values as bf16 in a word, the first in the low bits.
+/// What fragments hold, and what multiplies them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Halves {
+    /// Half precision; else bf16.
+    pub f16: bool,
+    /// Whether the language has the instruction.
+    pub native: bool,
+}
+
+/// Two values in a word, the first in the low bits.
 #[cube]
-pub fn packed(low: f32, high: f32, #[comptime] native: bool) -> u32 {
-    if comptime!(native) {
+pub fn packed(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
+    if comptime!(!halves.native && halves.f16) {
+        f16_pair(low, high)
+    } else if comptime!(!halves.native) {
+        bf16_pair(low, high)
+    } else {
         // Assembly takes values; a variable would be handed over by its address.
         let low = f32::reinterpret(u32::reinterpret(low));
         let high = f32::reinterpret(u32::reinterpret(high));
         let out: u32;
-        gpu_asm!(
-            "cvt.rn.bf16x2.f32 {d}, {h}, {l};",
-            h = in(_) high, l = in(_) low, d = out(_) out,
-            options(nomem),
-        );
+        if comptime!(halves.f16) {
+            gpu_asm!(
+                "cvt.rn.f16x2.f32 {d}, {h}, {l};",
+                h = in(_) high, l = in(_) low, d = out(_) out,
+                options(nomem),
+            );
+        } else {
+            gpu_asm!(
+                "cvt.rn.bf16x2.f32 {d}, {h}, {l};",
+                h = in(_) high, l = in(_) low, d = out(_) out,
+                options(nomem),
+            );
+        }
         out
+    }
+}
+
+/// The two values of a word.
+#[cube]
+fn unpacked(word: u32, #[comptime] halves: Halves) -> (f32, f32) {
+    if comptime!(halves.f16) {
+        (f16_value(word & 0xffff), f16_value(word >> 16))
     } else {
-        bf16_pair(low, high)
+        let low = f32::reinterpret(word << 16);
+        (low, f32::reinterpret(word & 0xffff_0000))
     }
 }
 
@@ -48,19 +78,27 @@ pub fn multiply_add(
     exchange: &Shared<[u32]>,
     #[comptime] count: usize,
     #[comptime] at: usize,
-    #[comptime] native: bool,
+    #[comptime] halves: Halves,
 ) {
-    if comptime!(native) {
+    if comptime!(halves.native) {
         #[unroll]
         for n in 0..count {
             #[unroll]
             for m in 0..2usize {
                 let place = comptime!(at + (m * count + n) * 4);
-                instruction(left, right, sums, comptime!(m * 4), comptime!(n * 2), place);
+                instruction(
+                    left,
+                    right,
+                    sums,
+                    comptime!(m * 4),
+                    comptime!(n * 2),
+                    place,
+                    halves,
+                );
             }
         }
     } else {
-        substitute(left, right, sums, exchange, count, at);
+        substitute(left, right, sums, exchange, count, at, halves);
     }
 }
 
@@ -72,6 +110,7 @@ fn instruction(
     #[comptime] from_left: usize,
     #[comptime] from_right: usize,
     #[comptime] at: usize,
+    #[comptime] halves: Halves,
 ) {
     let a0 = left[from_left];
     let a1 = left[comptime!(from_left + 1)];
@@ -84,13 +123,23 @@ fn instruction(
     let c2 = sums[comptime!(at + 2)];
     let c3 = sums[comptime!(at + 3)];
     let d: Vector<f32, Const<4>>;
-    gpu_asm!(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {d}, ",
-        "{{{a0}, {a1}, {a2}, {a3}}}, {{{b0}, {b1}}}, {{{c0}, {c1}, {c2}, {c3}}};",
-        a0 = in(_) a0, a1 = in(_) a1, a2 = in(_) a2, a3 = in(_) a3, b0 = in(_) b0, b1 = in(_) b1,
-        c0 = in(_) c0, c1 = in(_) c1, c2 = in(_) c2, c3 = in(_) c3, d = out(_) d,
-        options(nomem),
-    );
+    if comptime!(halves.f16) {
+        gpu_asm!(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {d}, ",
+            "{{{a0}, {a1}, {a2}, {a3}}}, {{{b0}, {b1}}}, {{{c0}, {c1}, {c2}, {c3}}};",
+            a0 = in(_) a0, a1 = in(_) a1, a2 = in(_) a2, a3 = in(_) a3, b0 = in(_) b0, b1 = in(_) b1,
+            c0 = in(_) c0, c1 = in(_) c1, c2 = in(_) c2, c3 = in(_) c3, d = out(_) d,
+            options(nomem),
+        );
+    } else {
+        gpu_asm!(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {d}, ",
+            "{{{a0}, {a1}, {a2}, {a3}}}, {{{b0}, {b1}}}, {{{c0}, {c1}, {c2}, {c3}}};",
+            a0 = in(_) a0, a1 = in(_) a1, a2 = in(_) a2, a3 = in(_) a3, b0 = in(_) b0, b1 = in(_) b1,
+            c0 = in(_) c0, c1 = in(_) c1, c2 = in(_) c2, c3 = in(_) c3, d = out(_) d,
+            options(nomem),
+        );
+    }
     #[unroll]
     for i in 0..4usize {
         sums[comptime!(at + i)] = d.extract(i);
@@ -105,6 +154,7 @@ fn substitute(
     exchange: &Shared<[u32]>,
     #[comptime] count: usize,
     #[comptime] at: usize,
+    #[comptime] halves: Halves,
 ) {
     let words = comptime!(8 + 2 * count as u32);
     #[unroll]
@@ -131,8 +181,9 @@ fn substitute(
             let a = exchange[(row * words + m * 4 + pair / 4 * 2 + i / 2) as usize];
             let unit = plane + column * 4 + pair % 4;
             let b = exchange[(unit * words + 8 + n * 2 + pair / 4) as usize];
-            sum += f32::reinterpret(a << 16) * f32::reinterpret(b << 16);
-            sum += f32::reinterpret(a & 0xffff_0000) * f32::reinterpret(b & 0xffff_0000);
+            let (a_low, a_high) = unpacked(a, halves);
+            let (b_low, b_high) = unpacked(b, halves);
+            sum += a_low * b_low + a_high * b_high;
         }
         sums[comptime!(at) + product as usize] += sum;
     }

@@ -5,7 +5,7 @@
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::env::{Buffers, bound, put};
-use super::fragments::{PLANE, exchange_words, multiply_add};
+use super::fragments::{Halves, PLANE, exchange_words, multiply_add};
 use super::matrix_tiles::{load_inputs, load_weights, tile_norms};
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -13,7 +13,7 @@ use rusty_loader::Format;
 /// Units of a cube.
 pub const UNITS: u32 = 128;
 /// Rows of a plane of units: two fragments.
-const PLANE_ROWS: u32 = 32;
+pub const PLANE_ROWS: u32 = 32;
 /// Elements of a weight's row in shared memory at once.
 pub const DEPTH: u32 = 32;
 /// Words of a row of a tile: its elements in pairs, and as many more as leave its fragments in different banks.
@@ -41,22 +41,30 @@ pub struct MatrixTile {
 
 impl MatrixTile {
     /// Planes of units side by side.
-    fn across(&self) -> u32 {
+    pub fn across(&self) -> u32 {
         UNITS / PLANE / (self.rows / PLANE_ROWS)
     }
 
     /// Lanes of a plane.
-    fn plane_lanes(&self) -> u32 {
+    pub fn plane_lanes(&self) -> u32 {
         self.lanes / self.across()
     }
 
     /// Fragments side by side of a plane.
-    fn fragments(&self) -> usize {
+    pub fn fragments(&self) -> usize {
         (self.plane_lanes() / 8) as usize
     }
 }
 
 impl MatrixConfig {
+    /// Fragments are bf16.
+    pub fn halves(&self) -> Halves {
+        Halves {
+            f16: false,
+            native: self.native,
+        }
+    }
+
     /// Whether words of weights are fetched as they lie.
     pub fn by_words(&self, part: usize) -> bool {
         let bf16 = self.contract.parts[part].format == Format::Bf16;
@@ -218,15 +226,20 @@ fn unit_tile(
         sync_cube();
         #[unroll]
         for p in 0..parts {
+            let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
             multiply(
                 &memory.x_tile,
                 &memory.w_tile,
                 &memory.exchange,
                 &mut sums,
-                p,
-                comptime!(if inputs > 1 { p } else { 0 }),
-                tile,
-                comptime!(config.native),
+                comptime!(Product {
+                    tile,
+                    left: (from * tile.rows, STRIDE),
+                    right: (p as u32 * tile.lanes, STRIDE),
+                    depth: DEPTH,
+                    at: p * tile.fragments() * 8,
+                    halves: config.halves(),
+                }),
             );
         }
         sync_cube();
@@ -245,40 +258,57 @@ fn unit_tile(
     );
 }
 
-/// Adds the products of the tiles of inputs `from` and part `p`.
+/// A product of two tiles in shared memory, rows of words that hold two elements each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// The result: rows of the left tile by rows of the right one.
+    pub tile: MatrixTile,
+    /// First row of the left tile, and words from row to row.
+    pub left: (u32, u32),
+    /// The same of the right tile.
+    pub right: (u32, u32),
+    /// Elements of a row, a multiple of 16.
+    pub depth: u32,
+    /// First of the sums that the products are added to.
+    pub at: usize,
+    /// What the elements are.
+    pub halves: Halves,
+}
+
+/// Adds a product to the units' sums, `[fragment below][fragment beside][4]`. All units of the cube call it together.
 #[cube]
-fn multiply(
-    x_tile: &Shared<[u32]>,
-    w_tile: &Shared<[u32]>,
+pub fn multiply(
+    left_tile: &Shared<[u32]>,
+    right_tile: &Shared<[u32]>,
     exchange: &Shared<[u32]>,
     sums: &mut Array<f32>,
-    #[comptime] p: usize,
-    #[comptime] from: usize,
-    #[comptime] tile: MatrixTile,
-    #[comptime] native: bool,
+    #[comptime] product: Product,
 ) {
+    let tile = comptime!(product.tile);
+    let (left_first, left_stride) = comptime!(product.left);
+    let (right_first, right_stride) = comptime!(product.right);
     let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
     let plane = UNIT_POS / PLANE;
-    let row = comptime!(from as u32 * tile.rows) + plane / tile.across() * PLANE_ROWS + group;
-    let lane =
-        comptime!(p as u32 * tile.lanes) + plane % tile.across() * tile.plane_lanes() + group;
+    let row = left_first + plane / tile.across() * PLANE_ROWS + group;
+    let lane = right_first + plane % tile.across() * tile.plane_lanes() + group;
     let fragments = comptime!(tile.fragments());
     #[unroll]
-    for step in 0..comptime!(DEPTH / 16) {
+    for step in 0..comptime!(product.depth / 16) {
         let word = comptime!(step * 8) + inner;
         let mut left = Array::<u32>::new(8usize);
         #[unroll]
         for i in 0..8usize {
             // Two fragments, of each: row, row + 8, both 8 elements further.
             let at = row + comptime!(i as u32 / 4 * 16 + i as u32 % 2 * 8);
-            left[i] = x_tile[(at * STRIDE + word + comptime!(i as u32 % 4 / 2 * 4)) as usize];
+            left[i] =
+                left_tile[(at * left_stride + word + comptime!(i as u32 % 4 / 2 * 4)) as usize];
         }
         let mut right = Array::<u32>::new(comptime!(fragments * 2));
         #[unroll]
         for n in 0..fragments {
-            let at = (lane + comptime!(n as u32 * 8)) * STRIDE + word;
-            right[comptime!(n * 2)] = w_tile[at as usize];
-            right[comptime!(n * 2 + 1)] = w_tile[(at + 4) as usize];
+            let at = (lane + comptime!(n as u32 * 8)) * right_stride + word;
+            right[comptime!(n * 2)] = right_tile[at as usize];
+            right[comptime!(n * 2 + 1)] = right_tile[(at + 4) as usize];
         }
         multiply_add(
             &left,
@@ -286,8 +316,8 @@ fn multiply(
             sums,
             exchange,
             fragments,
-            comptime!(p * fragments * 8),
-            native,
+            comptime!(product.at),
+            comptime!(product.halves),
         );
     }
 }
@@ -345,9 +375,9 @@ fn finish(
     }
 }
 
-/// The sums of quarter `q`, `[part][row][lane]`.
+/// The sums of quarter `q`, `[part][row][lane]`: of each plane's rows eight.
 #[cube]
-fn keep_quarter(
+pub fn keep_quarter(
     products: &Shared<[u32]>,
     sums: &Array<f32>,
     q: u32,

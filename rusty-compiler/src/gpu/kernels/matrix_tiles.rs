@@ -102,7 +102,7 @@ pub fn load_weights(
             put(
                 w_tile,
                 to + i as u32,
-                packed(low, high, comptime!(config.native)),
+                packed(low, high, comptime!(config.halves())),
             );
         }
     }
@@ -145,7 +145,7 @@ pub fn load_inputs(
             part,
             comptime!(config.contract.clone()),
         );
-        let value = packed(low, high, comptime!(config.native));
+        let value = packed(low, high, comptime!(config.halves()));
         put(x_tile, (before + m) * STRIDE + word, value);
         at += UNITS;
     }

@@ -21,6 +21,7 @@ pub mod gemv_inputs;
 pub mod gemv_sizes;
 pub mod grouped;
 pub mod matrix;
+pub mod matrix_attention;
 pub mod matrix_tiles;
 pub mod page_blocks;
 pub mod page_words;
