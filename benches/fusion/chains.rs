@@ -1,4 +1,4 @@
-//! The chains as graphs. Their inputs are rows of tables, one for each token; `benches/burn` and `run_pytorch.py` make the
+//! The chains as graphs. Their inputs are rows of tables, by token; `benches/burn` and `run_pytorch.py` make the
 //! same numbers.
 
 use rusty_graph::rope::RopeScaling;
@@ -8,6 +8,9 @@ use rusty_graph::{
 use rusty_loader::{Format, LoadedModel, SharedBytes, WeightView};
 use serde::Serialize;
 use std::collections::HashMap;
+
+/// Rows of tables: row `i` of a step has row `i % VOCAB`. Few, because behind a chain comes a product with as many outputs.
+pub const VOCAB: usize = 64;
 
 /// Sizes: those of Qwen3-0.6B.
 #[derive(Clone, Copy, Serialize)]
@@ -111,12 +114,10 @@ const fn chain(name: &'static str, build: fn(&mut Maker) -> ValueId) -> Chain {
 impl Chain {
     /// The chain's graph, its weights, and the operations in it with its gathers.
     pub fn graph(&self, dims: Dims) -> (Graph, LoadedModel) {
-        let vocab = dims.rows.max(16);
-        let mut builder = GraphBuilder::new("chain", vocab as u32, vocab as u32);
+        let mut builder = GraphBuilder::new("chain", dims.rows as u32, VOCAB as u32);
         let ids = builder.tokens().expect("tokens");
         let mut maker = Maker {
             dims,
-            vocab,
             builder,
             ids,
             tensors: vec![],
@@ -124,7 +125,7 @@ impl Chain {
         let x = (self.build)(&mut maker);
         let width = maker.builder.width(x) as usize;
         let hidden = maker.builder.select_rows("selected", x).expect("rows");
-        let output = maker.weight("output", 9, [16, width], 1.0);
+        let output = maker.weight("output", 9, [VOCAB, width], 1.0);
         let logits = maker.builder.matmul("logits", hidden, output, None);
         let graph = maker.builder.finish(logits.expect("logits"), hidden);
         let file = LoadedModel::new("chain", "chain", HashMap::new(), maker.tensors);
@@ -140,7 +141,6 @@ fn value(seed: usize, i: usize, spread: f32) -> f32 {
 
 struct Maker {
     dims: Dims,
-    vocab: usize,
     builder: GraphBuilder,
     ids: ValueId,
     tensors: Vec<(String, WeightView)>,
@@ -172,7 +172,7 @@ impl Maker {
 
     /// Rows of activations.
     fn rows(&mut self, seed: usize, width: usize) -> ValueId {
-        let table = self.weight(&format!("table.{seed}"), seed, [self.vocab, width], 1.7);
+        let table = self.weight(&format!("table.{seed}"), seed, [VOCAB, width], 1.7);
         let gathered = self.builder.gather(&format!("x.{seed}"), table, self.ids);
         gathered.expect("rows")
     }

@@ -24,9 +24,11 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Rounds in turn, and timed runs in each.
+/// Rounds in turn.
 const ROUNDS: usize = 3;
-const REPETITIONS: usize = 10;
+/// Seconds for which a side runs to get going, and then those for which it is timed, in each round.
+const WARM_UP: f64 = 0.2;
+const TIMED: f64 = 0.3;
 /// Rows of a prompt and of a decoded token; attention and products are compared for both.
 const ROWS: [usize; 2] = [512, 1];
 
@@ -35,14 +37,15 @@ struct Job {
     chain: &'static str,
     device: String,
     threads: usize,
-    repetitions: usize,
+    warm_up: f64,
+    timed: f64,
     #[serde(flatten)]
     dims: Dims,
 }
 
 #[derive(Deserialize)]
 struct Reply {
-    /// Of each repetition.
+    /// Of each run.
     seconds: Vec<f64>,
     /// The last row.
     answer: Vec<f32>,
@@ -91,17 +94,13 @@ fn reply(said: &str) -> Reply {
 fn compare(job: &Job, own: &mut Own, peers: &Peers) -> [f64; 3] {
     let mut all: [Vec<f64>; 3] = Default::default();
     for _ in 0..ROUNDS {
-        let replies = [
-            own.run(job.repetitions),
-            peers.burn(job),
-            peers.pytorch(job),
-        ];
+        let replies = [own.run(job), peers.burn(job), peers.pytorch(job)];
         for (name, other) in [("Burn", &replies[1]), ("PyTorch", &replies[2])] {
             let apart = distance(&replies[0].answer, &other.answer);
             assert!(apart < 1e-4, "{}: {apart} from {name}", job.chain);
         }
         for (all, reply) in all.iter_mut().zip(replies) {
-            all.extend(reply.seconds);
+            all.push(middle(reply.seconds));
         }
     }
     all.map(middle)
@@ -138,14 +137,15 @@ fn main() {
             chain: chain.name,
             device: choice.clone(),
             threads,
-            repetitions: REPETITIONS,
+            warm_up: WARM_UP,
+            timed: TIMED,
             dims: Dims::of(rows),
         };
         let mut own = Own::new(chain, job.dims, &device);
         let [own_s, burn, torch] = compare(&job, &mut own, &peers);
         let _ = writeln!(
             table,
-            "| {} | {rows} | {} of {} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} |",
+            "| {} | {rows} | {} of {} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} |",
             chain.name,
             own.kernels,
             own.unfused,
@@ -158,7 +158,7 @@ fn main() {
     }
     let report = format!(
         "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
-         {ROUNDS} rounds in turn of {REPETITIONS} runs, the middle; answers agreed. Kernels: those that the chain and its gathers become, of as many operations. \
+         {ROUNDS} rounds in turn of {TIMED} s, the middle of each and of all; answers agreed. Kernels: those that the chain and its gathers become, of as many operations. \
          Rusty gathers inputs from tables, which takes a kernel that the others do not have.\n\n{table}\n{}",
         machine::now(),
         machine::cpu(),

@@ -1,7 +1,7 @@
 //! Rusty's side.
 
-use crate::Reply;
-use crate::chains::{Chain, Dims};
+use crate::chains::{Chain, Dims, VOCAB};
+use crate::{Job, Reply};
 use rusty_backend::Device;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
@@ -42,29 +42,36 @@ impl Own {
         }
     }
 
-    /// Runs the chain some times after a first one.
-    pub fn run(&mut self, repetitions: usize) -> Reply {
+    /// Runs the chain for the job's time, after its warm-up.
+    pub fn run(&mut self, job: &Job) -> Reply {
         let answer = self.last();
-        self.last();
-        let once = |_| {
-            let start = Instant::now();
-            self.last();
-            start.elapsed().as_secs_f64()
-        };
+        self.times(job.warm_up);
         Reply {
-            seconds: (0..repetitions).map(once).collect(),
+            seconds: self.times(job.timed),
             answer,
         }
+    }
+
+    fn times(&mut self, seconds: f64) -> Vec<f64> {
+        let start = Instant::now();
+        let mut all = vec![];
+        while start.elapsed().as_secs_f64() < seconds {
+            let one = Instant::now();
+            self.last();
+            all.push(one.elapsed().as_secs_f64());
+        }
+        all
     }
 
     /// The last row.
     fn last(&mut self) -> Vec<f32> {
         let each: Vec<u32> = (0..self.rows as u32).collect();
+        let tokens: Vec<u32> = each.iter().map(|i| i % VOCAB as u32).collect();
         let pages: Vec<u32> = (0..BindOptions::pages_for(self.rows)).collect();
         let mut wants = vec![Want::Nothing; self.rows];
         wants[self.rows - 1] = Want::Hidden;
         let step = Step {
-            tokens: &each,
+            tokens: &tokens,
             positions: &each,
             sequence_of: &vec![0; self.rows],
             sequences: &[Sequence {

@@ -5,6 +5,9 @@ use burn::tensor::{Bool, Device, DeviceKind, Tensor, TensorData, activation};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
+/// Different rows of activations.
+const PERIOD: usize = 64;
+
 #[derive(Deserialize)]
 struct Job {
     chain: String,
@@ -15,12 +18,13 @@ struct Job {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    repetitions: usize,
+    warm_up: f64,
+    timed: f64,
 }
 
 #[derive(Serialize)]
 struct Reply {
-    /// Of each repetition.
+    /// Of each run.
     seconds: Vec<f64>,
     /// The last row.
     answer: Vec<f32>,
@@ -43,9 +47,12 @@ impl Maker<'_> {
         Tensor::from_data(TensorData::new(values, [rows, width]), self.device)
     }
 
-    /// Rows of activations.
+    /// Rows of activations, which come again after [`PERIOD`].
     fn rows(&self, seed: usize, width: usize) -> Tensor<2> {
-        self.input(seed, self.job.rows, width, 1.7)
+        let at = |i: usize| i / width % PERIOD * width + i % width;
+        let count = self.job.rows * width;
+        let values: Vec<f32> = (0..count).map(|i| value(seed, at(i), 1.7)).collect();
+        Tensor::from_data(TensorData::new(values, [self.job.rows, width]), self.device)
     }
 
     /// A matrix that keeps the length of a row of `k`, turned for `matmul`.
@@ -173,13 +180,18 @@ fn main() {
     };
     // The first run compiles and chooses.
     let answer = last(chain());
-    let once = || {
+    let times = |seconds: f64| {
         let start = Instant::now();
-        last(chain());
-        start.elapsed().as_secs_f64()
+        let mut all = vec![];
+        while start.elapsed().as_secs_f64() < seconds {
+            let one = Instant::now();
+            last(chain());
+            all.push(one.elapsed().as_secs_f64());
+        }
+        all
     };
-    once();
-    let seconds = (0..job.repetitions).map(|_| once()).collect();
+    times(job.warm_up);
+    let seconds = times(job.timed);
     let reply = Reply { seconds, answer };
     println!("{}", serde_json::to_string(&reply).expect("JSON"));
 }
