@@ -2,7 +2,7 @@
 
 use crate::reference::{On, SELECTED, all_logits, try_bound};
 use crate::test_gpu;
-use rusty_backend::{Device, Error as DeviceError, Owner};
+use rusty_backend::{Device, Error as DeviceError};
 use rusty_compiler::{BindOptions, Error, Executable, KvFormat, MemoryUse};
 use rusty_loader::{ModelFile, SharedBytes};
 use std::path::{Path, PathBuf};
@@ -48,24 +48,19 @@ fn whole(file: &dyn ModelFile) -> (u64, MemoryUse, Vec<Vec<f32>>) {
 fn weights_that_do_not_fit_stream_and_change_nothing() {
     let bytes = SharedBytes::from_vec(std::fs::read(demo()).expect("the demo"));
     let unmapped = rusty_loader::open_gguf_bytes("bytes", bytes);
-    // Rows enough for the upload ring.
+    // Its streamed matrices are large enough for the upload ring, those of the demo are not.
     let large = rusty_loader::random::model("qwen3-tiny", "f32");
     for file in [rusty_loader::open(demo()), unmapped, large] {
         let file = file.expect("a model");
         let (needed, all, want) = whole(&*file);
         assert_eq!(all.mapped_weights, 0);
         let limit = needed - all.resident_weights / 5;
-        let (device, exe) = bound(&*file, Some(limit));
+        let (_, exe) = bound(&*file, Some(limit));
         let mut exe = exe.expect("streams");
         let memory = exe.memory();
         assert!(memory.mapped_weights > all.resident_weights / 5);
         assert!(memory.resident_weights < all.resident_weights);
         assert!(logits(&mut *exe) == want, "{}", file.label());
-        let staged = device.gpu().expect("a GPU").usage().by_owner;
-        let staged = staged
-            .iter()
-            .any(|(o, b)| *o == Owner::Staging && *b > 1 << 20);
-        assert_eq!(staged, file.label().contains("random"), "the ring");
     }
 }
 
