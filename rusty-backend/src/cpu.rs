@@ -15,13 +15,14 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// The CPU with `threads` threads, at most four per core; none means all cores this process may run on.
     ///
-    /// `RUSTY_ISA` (`scalar`, `avx2`, `avx512`, `neon`) lowers the instruction set below what the machine
+    /// `RUSTY_ISA` (`scalar`, `avx2`, `avx512`, `amx`, `neon`) lowers the instruction set below what the machine
     /// has; a set the machine lacks is ignored with a warning.
     pub fn new(threads: Option<usize>) -> Self {
         let isa = chosen(detect());
         let name = match isa {
             Isa::Scalar => "cpu-scalar",
             Isa::Avx2 => "cpu-avx2",
+            Isa::Avx512 { amx: true, .. } => "cpu-amx",
             Isa::Avx512 { .. } => "cpu-avx512",
             Isa::Neon { .. } => "cpu-neon",
         };
@@ -52,7 +53,11 @@ impl CpuDevice {
     pub fn runnable() -> Vec<Isa> {
         let best = detect();
         let mut sets = vec![best];
-        if matches!(best, Isa::Avx512 { .. }) {
+        if let Isa::Avx512 { vnni, bf16, amx } = best {
+            if amx {
+                let amx = false;
+                sets.push(Isa::Avx512 { vnni, bf16, amx });
+            }
             sets.push(Isa::Avx2);
         }
         if best != Isa::Scalar {
@@ -69,6 +74,7 @@ fn chosen(best: Isa) -> Isa {
     let found = CpuDevice::runnable().into_iter().find(|isa| match isa {
         Isa::Scalar => wanted == "scalar",
         Isa::Avx2 => wanted == "avx2",
+        Isa::Avx512 { amx: true, .. } => wanted == "amx",
         Isa::Avx512 { .. } => wanted == "avx512",
         Isa::Neon { .. } => wanted == "neon",
     });
@@ -89,9 +95,11 @@ fn detect() -> Isa {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
     if avx512 {
+        let vnni = is_x86_feature_detected!("avx512vnni");
         Isa::Avx512 {
-            vnni: is_x86_feature_detected!("avx512vnni"),
+            vnni,
             bf16: is_x86_feature_detected!("avx512bf16"),
+            amx: vnni && crate::amx::granted(),
         }
     } else if avx2 {
         Isa::Avx2

@@ -35,6 +35,8 @@ pub enum Isa {
         vnni: bool,
         /// `vdpbf16ps`.
         bf16: bool,
+        /// Tile registers, products of bytes.
+        amx: bool,
     },
     /// Arm's 128-bit vectors.
     Neon {

@@ -19,6 +19,7 @@ pub(crate) fn all() -> Vec<Target> {
             Isa::Avx512 {
                 vnni: true,
                 bf16: true,
+                amx: false,
             },
         ),
         cpu("avx2", Isa::Avx2),

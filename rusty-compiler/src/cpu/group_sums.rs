@@ -125,7 +125,7 @@ unsafe fn quads<V: Vector, F: Form, const M: usize, const J: usize>(
 
 /// Scale and minimum of a block.
 #[inline(always)]
-unsafe fn supers<V: Vector, F: Form>(block: *const u8, factor: f32) -> (V::F, V::F) {
+pub(super) unsafe fn supers<V: Vector, F: Form>(block: *const u8, factor: f32) -> (V::F, V::F) {
     // SAFETY: the caller's duty.
     unsafe {
         match F::SCALING {
@@ -138,6 +138,31 @@ unsafe fn supers<V: Vector, F: Form>(block: *const u8, factor: f32) -> (V::F, V:
                 V::load_f16(block.add(2 * LANES).cast()),
             ),
             _ => (V::splat(0.0), V::splat(0.0)),
+        }
+    }
+}
+
+/// Scales of a group or half.
+#[inline(always)]
+pub(super) unsafe fn scale_of<V: Vector, F: Form>(scales: *const u8, d: V::F) -> V::F {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match F::SCALING {
+            Scaling::Half | Scaling::HalfMin | Scaling::Half16 => V::load_f16(scales.cast()),
+            Scaling::Brain => V::load_bf16(scales.cast()),
+            _ => V::mul(d, V::load_i8(scales.cast())),
+        }
+    }
+}
+
+/// Minima of a group or half.
+#[inline(always)]
+pub(super) unsafe fn min_of<V: Vector, F: Form>(scales: *const u8, dmin: V::F) -> V::F {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match F::SCALING {
+            Scaling::HalfMin => V::load_f16(scales.add(2 * LANES).cast()),
+            _ => V::mul(dmin, V::load_i8(scales.add(LANES).cast())),
         }
     }
 }
@@ -155,20 +180,13 @@ unsafe fn add<V: Vector, F: Form, const M: usize>(
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let scale = match F::SCALING {
-            Scaling::Half | Scaling::HalfMin | Scaling::Half16 => V::load_f16(scales.cast()),
-            Scaling::Brain => V::load_bf16(scales.cast()),
-            _ => V::mul(d, V::load_i8(scales.cast())),
-        };
+        let scale = scale_of::<V, F>(scales, d);
         for m in 0..M {
             let by = V::mul(scale, V::splat(*x.scales[m].add(g)));
             sums[m] = V::fma(V::to_f(dots[m]), by, sums[m]);
         }
         if F::SCALING.has_min() {
-            let min = match F::SCALING {
-                Scaling::HalfMin => V::load_f16(scales.add(2 * LANES).cast()),
-                _ => V::mul(dmin, V::load_i8(scales.add(LANES).cast())),
-            };
+            let min = min_of::<V, F>(scales, dmin);
             for (m, sum) in sums.iter_mut().enumerate() {
                 let inputs = V::splat(*x.starts[m].cast::<f32>().add(start));
                 *sum = V::fnma(min, inputs, *sum);

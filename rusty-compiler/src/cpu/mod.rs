@@ -18,6 +18,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod adapters;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attend;
 mod attention;
 mod attention_blocks;

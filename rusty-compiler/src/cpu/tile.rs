@@ -4,6 +4,8 @@
 //! accumulator. The order of additions of an output does not depend on how many rows share the tile, so a
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::forms::Form;
 use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
@@ -19,6 +21,8 @@ const SEGMENT: usize = 4;
 /// Bytes of a group's codes where each is a byte. Narrower codes are taken apart, which twelve rows share; bytes are not,
 /// and eight rows' inputs leave them more of the first-level cache.
 const BYTE_CODES: usize = 512;
+/// Rows of a tile on tile registers.
+const TILE_ROWS: usize = 16;
 /// Rows from which on they are taken twelve at a time; sixteen are two times eight, not twelve and four.
 const TWELVES: usize = 24;
 
@@ -32,6 +36,8 @@ pub(super) struct Panel {
     pub(super) supers: *const u8,
     /// Groups between two looks ahead; where blocks have scales, a block's.
     pub(super) stretch: usize,
+    /// Whether tile registers may be used.
+    pub(super) tiles: bool,
     /// Which of the inputs' starts belong to it.
     start: usize,
     /// Bytes of the whole panel per group.
@@ -58,11 +64,17 @@ impl Panel {
                 true => layout.block_groups(),
                 false => SEGMENT,
             },
+            tiles: false,
             start,
             group_bytes,
             next,
             lines: (0, group_bytes.div_ceil(LINE)),
         }
+    }
+
+    /// Which of the inputs' starts belong to it.
+    pub(super) fn start(&self) -> usize {
+        self.start
     }
 
     /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.
@@ -114,7 +126,10 @@ unsafe fn multiply_with<V: Vector, F: Form>(
     let out = (out, stride);
     // SAFETY: the caller's duty.
     unsafe {
-        if V::QUANT_ROWS >= 12 && F::Codes::BYTES < BYTE_CODES && place.1 >= TWELVES {
+        if panel.tiles && place.1 >= TILE_ROWS && x.taken.is_null() {
+            r = V::tiles::<F>(panel, x, place, out, ahead);
+        }
+        if V::QUANT_ROWS >= 12 && F::Codes::BYTES < BYTE_CODES && place.1 - r >= TWELVES {
             r = tiles::<V, F, 12>(panel, x, place, r, out, ahead);
         }
         if V::QUANT_ROWS >= 8 {
@@ -127,6 +142,32 @@ unsafe fn multiply_with<V: Vector, F: Form>(
             r = tiles::<V, F, 2>(panel, x, place, r, out, ahead);
         }
         tiles::<V, F, 1>(panel, x, place, r, out, ahead);
+    }
+}
+
+/// As many tiles on tile registers as there are rows for; the rows done.
+///
+/// # Safety
+/// As [`multiply`]; the machine has AMX.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn amx_tiles<F: Form>(
+    panel: Panel,
+    x: InputRows,
+    (first, rows): (usize, usize),
+    (out, stride): (*mut f32, usize),
+    ahead: &mut Ahead,
+) -> usize {
+    // SAFETY: the caller's duty; each tile covers rows below `rows`.
+    unsafe {
+        let _set_up = amx::Tiles::set_up();
+        let passes = rows / amx::ROWS;
+        for i in 0..passes {
+            let r = i * amx::ROWS;
+            let panel = panel.pass(i, passes);
+            amx::tile::<F>(panel, x, first + r, out.add(r * stride), stride, ahead);
+        }
+        passes * amx::ROWS
     }
 }
 

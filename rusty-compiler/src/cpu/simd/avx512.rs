@@ -1,6 +1,10 @@
 //! AVX-512 (F, BW, DQ, VL) with VNNI.
 
 use super::Vector;
+use crate::cpu::forms::Form;
+use crate::cpu::prefetch::Ahead;
+use crate::cpu::quantize::InputRows;
+use crate::cpu::tile::{self, Panel};
 use std::arch::x86_64::*;
 
 /// One 512-bit register per vector.
@@ -23,6 +27,17 @@ impl Vector for Avx512 {
     const QUANT_ROWS: usize = 12;
     const FLOAT_TILE: (usize, usize) = (6, 4);
     const ATTN_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn tiles<F: Form>(
+        panel: Panel,
+        x: InputRows,
+        place: (usize, usize),
+        out: (*mut f32, usize),
+        ahead: &mut Ahead,
+    ) -> usize {
+        unsafe { tile::amx_tiles::<F>(panel, x, place, out, ahead) }
+    }
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> __m512 {

@@ -16,6 +16,10 @@ pub(super) mod scalar;
 pub(super) mod small_floats;
 pub(super) mod word_products;
 
+use super::forms::Form;
+use super::prefetch::Ahead;
+use super::quantize::InputRows;
+use super::tile::Panel;
 use rusty_backend::{CpuDevice, Isa};
 
 /// Lanes of a [`Vector`].
@@ -24,6 +28,9 @@ pub(super) const LANES: usize = 16;
 /// An instruction set that this machine was found to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
+    /// The same with tiles of sixteen rows on AMX.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -44,6 +51,9 @@ impl Level {
         let has = |f: fn(&Isa) -> bool| f(&isa) && runnable.iter().any(f);
         #[cfg(target_arch = "x86_64")]
         {
+            if has(|i| matches!(i, Isa::Avx512 { amx: true, .. })) {
+                return Level::Amx;
+            }
             if has(|i| matches!(i, Isa::Avx512 { vnni: true, .. })) {
                 return Level::Avx512;
             }
@@ -58,6 +68,14 @@ impl Level {
         }
         let _ = has;
         Level::Scalar
+    }
+
+    /// Whether tiles of sixteen rows may be made on tile registers.
+    pub(super) fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Level::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
     }
 }
 
@@ -82,6 +100,20 @@ pub(super) trait Vector: Copy + 'static {
     const FLOAT_TILE: (usize, usize);
     /// Query rows of an attention tile over four pages.
     const ATTN_ROWS: usize;
+
+    /// Multiplies whole tiles of sixteen rows on tile registers, as [`tile`](super::tile) does; the rows done.
+    ///
+    /// # Safety
+    /// As there, and the machine has them.
+    unsafe fn tiles<F: Form>(
+        _: Panel,
+        _: InputRows,
+        _: (usize, usize),
+        _: (*mut f32, usize),
+        _: &mut Ahead,
+    ) -> usize {
+        0
+    }
 
     unsafe fn splat(v: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
@@ -183,7 +215,7 @@ macro_rules! per_isa {
             unsafe {
                 match level {
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => avx512 $(::<$kind>)? ($($arg),*),
+                    Level::Amx | Level::Avx512 => avx512 $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => avx2 $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "aarch64")]
