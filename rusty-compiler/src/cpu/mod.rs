@@ -5,7 +5,8 @@
 //! step.
 //!
 //! * Kernels are written once over a vector trait (`simd`) and compiled for AVX-512 (with VNNI), AVX2, NEON
-//!   and portable code; the device's instruction set picks one at run time.
+//!   and portable code; the device's instruction set picks one at run time. Where the system grants AMX, sixteen rows of
+//!   integers are multiplied in its tile registers (`amx`).
 //! * Float weights are read from the mapping and multiplied in single precision (`float`). Block formats are
 //!   repacked once into panels (`panel`) and multiplied as integers (`tile`) with inputs (`quantize`) rounded
 //!   to bytes per group of 32.

@@ -81,11 +81,7 @@ impl Lowering<'_> {
             .collect();
         let mut launches = Vec::new();
         if adapters.is_some() {
-            let plane = match way {
-                Way::Vector { plane } => plane,
-                _ => 0,
-            };
-            launches.push(self.shrink(kernel, *k, parts.len() as u32, plane));
+            launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
         for spans in store.cut(&groups) {
             let present: Vec<Span> = spans.iter().flatten().cloned().collect();

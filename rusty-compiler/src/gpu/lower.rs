@@ -327,7 +327,11 @@ impl Lowering<'_> {
     }
 
     /// The launch that makes adapters' first factor for a contraction.
-    pub fn shrink(&self, kernel: &Kernel, k: u32, parts: u32, plane: u32) -> Template {
+    pub fn shrink(&self, kernel: &Kernel, k: u32, parts: u32) -> Template {
+        let plane = match self.target.plane_ops {
+            true => self.target.plane_size,
+            false => 0,
+        };
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
         let arg = scalars.push(0);
