@@ -112,7 +112,7 @@ const fn chain(name: &'static str, build: fn(&mut Maker) -> ValueId) -> Chain {
 }
 
 impl Chain {
-    /// The chain's graph, its weights, and the operations in it with its gathers.
+    /// The chain's graph and its weights.
     pub fn graph(&self, dims: Dims) -> (Graph, LoadedModel) {
         let mut builder = GraphBuilder::new("chain", dims.rows as u32, VOCAB as u32);
         let ids = builder.tokens().expect("tokens");

@@ -84,6 +84,12 @@ fn chosen(best: Isa) -> Isa {
     })
 }
 
+/// Whether nothing below AMX is asked for: the system makes room for tile registers in what it saves for each signal.
+#[cfg(target_arch = "x86_64")]
+fn wants_tiles() -> bool {
+    std::env::var("RUSTY_ISA").map_or(true, |wanted| wanted == "amx")
+}
+
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Isa {
     let avx2 = is_x86_feature_detected!("avx2")
@@ -99,7 +105,7 @@ fn detect() -> Isa {
         Isa::Avx512 {
             vnni,
             bf16: is_x86_feature_detected!("avx512bf16"),
-            amx: vnni && crate::amx::granted(),
+            amx: vnni && wants_tiles() && crate::amx::granted(),
         }
     } else if avx2 {
         Isa::Avx2

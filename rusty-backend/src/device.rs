@@ -134,16 +134,16 @@ impl Device {
         threads: Option<usize>,
         memory_limit: Option<u64>,
     ) -> Result<Device> {
-        if memory_limit == Some(0) {
-            return Err(Error::OutOfMemory {
-                device: choice.to_string(),
-                owner: "anything".into(),
-                asked: 1,
-                used: 0,
-                limit: 0,
-            });
-        }
         let opened = match *choice {
+            DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) if memory_limit == Some(0) => {
+                return Err(Error::OutOfMemory {
+                    device: choice.to_string(),
+                    owner: "anything".into(),
+                    asked: 1,
+                    used: 0,
+                    limit: 0,
+                });
+            }
             DeviceChoice::Auto => return Ok(Self::open_best(threads, memory_limit)),
             DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),
             DeviceChoice::Wgpu(api) => crate::webgpu::open(api, memory_limit),

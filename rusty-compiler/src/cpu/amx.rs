@@ -14,12 +14,10 @@ use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::Vector;
 use super::simd::avx512::Avx512 as V;
-use super::tile::Panel;
+use super::tile::{Panel, TILE_ROWS as ROWS};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// Rows of a tile.
-pub(super) const ROWS: usize = 16;
 /// Bytes of a quad of sixteen outputs, a row of a tile register.
 const QUAD: usize = 64;
 

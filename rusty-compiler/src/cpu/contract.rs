@@ -17,8 +17,8 @@ use crate::{Error, Result};
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
 pub(super) const PRIVATE_ROWS: usize = 2;
-/// Rows of a block: their inputs and a strip of weights fit the second-level cache together.
-pub(super) const BLOCK_ROWS: usize = 72;
+/// Rows of a block, whole tiles of all sizes: their inputs and a strip of weights fit the second-level cache together.
+pub(super) const BLOCK_ROWS: usize = 96;
 /// The same for single-precision inputs.
 const FLOAT_BLOCK_ROWS: usize = 24;
 /// Strips of a kernel per thread, where they are not widest: each ends a stream that memory was asked for ahead of, so few are

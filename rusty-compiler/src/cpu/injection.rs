@@ -172,7 +172,7 @@ impl Contract {
         for (group, _) in tile.groups(groups, part) {
             ahead.push_due(group.delta.column_bytes(tile.columns));
         }
-        let steps = self.steps(ctx.weights, part, tile.rows.1, tile.columns.1);
+        let steps = self.steps(ctx, part, tile.rows.1, tile.columns.1);
         ahead.start_product(steps);
     }
 

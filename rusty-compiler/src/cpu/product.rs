@@ -8,7 +8,7 @@ use super::quantize::InputRows;
 use super::simd::LANES;
 use super::stream::Stream;
 use super::tile::{self, Panel};
-use super::weights::{Matrix, Weights};
+use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
 
@@ -16,17 +16,19 @@ impl Contract {
     /// Steps of a product's inner loops, about.
     pub(super) fn steps(
         &self,
-        weights: &Weights,
+        ctx: &Context<'_>,
         part: usize,
         rows: usize,
         columns: usize,
     ) -> usize {
-        match weights.matrix_of(self.parts[part].weight) {
+        match ctx.weights.matrix_of(self.parts[part].weight) {
             Some(Matrix::Float { k, .. }) => float::steps(*k, rows, columns),
             Some(Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. }) => {
-                columns.div_ceil(LANES) * tile::steps(layout, rows)
+                columns.div_ceil(LANES) * tile::steps(ctx.level, layout, rows)
             }
-            Some(Matrix::Late(late)) => columns.div_ceil(LANES) * tile::steps(&late.layout, rows),
+            Some(Matrix::Late(late)) => {
+                columns.div_ceil(LANES) * tile::steps(ctx.level, &late.layout, rows)
+            }
             None => 0,
         }
     }

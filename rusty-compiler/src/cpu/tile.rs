@@ -13,7 +13,7 @@ use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
 use super::quads::Codes;
 use super::quantize::InputRows;
-use super::simd::{Vector, per_isa};
+use super::simd::{Level, Vector, per_isa};
 
 /// Groups between two looks ahead: in the loop over groups they would take its registers.
 const SEGMENT: usize = 4;
@@ -22,7 +22,7 @@ const SEGMENT: usize = 4;
 /// and eight rows' inputs leave them more of the first-level cache.
 const BYTE_CODES: usize = 512;
 /// Rows of a tile on tile registers.
-const TILE_ROWS: usize = 16;
+pub(super) const TILE_ROWS: usize = 16;
 /// Rows from which on they are taken twelve at a time; sixteen are two times eight, not twelve and four.
 const TWELVES: usize = 24;
 
@@ -100,8 +100,9 @@ impl Panel {
 }
 
 /// Steps at which [`multiply`] asks for memory ahead, about, for one panel and `rows` rows.
-pub(super) fn steps(layout: &PanelLayout, rows: usize) -> usize {
-    rows.div_ceil(8) * layout.groups().div_ceil(SEGMENT)
+pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
+    let together = if level.has_tiles() { TILE_ROWS } else { 8 };
+    rows.div_ceil(together) * layout.groups().div_ceil(SEGMENT)
 }
 
 per_isa! {
@@ -161,13 +162,13 @@ pub(super) unsafe fn amx_tiles<F: Form>(
     // SAFETY: the caller's duty; each tile covers rows below `rows`.
     unsafe {
         let _set_up = amx::Tiles::set_up();
-        let passes = rows / amx::ROWS;
+        let passes = rows / TILE_ROWS;
         for i in 0..passes {
-            let r = i * amx::ROWS;
+            let r = i * TILE_ROWS;
             let panel = panel.pass(i, passes);
             amx::tile::<F>(panel, x, first + r, out.add(r * stride), stride, ahead);
         }
-        passes * amx::ROWS
+        passes * TILE_ROWS
     }
 }
 

@@ -20,7 +20,7 @@ use rusty_graph::{AttentionSpec, AttentionValues};
 pub(super) const ATTENTION_ROWS: u32 = 8;
 /// Queries of a cube at most: each takes room in every unit.
 const MOST_QUERIES: u32 = 32;
-/// Floats that a unit of the kernel for single rows may hold, of 255 registers that units have at most.
+/// Floats that a unit may hold, of 255 registers that units have at most.
 const MOST_REGISTERS: usize = 160;
 /// Planes of a cube of that kernel: each leaves a result in shared memory.
 const MOST_PLANES: u32 = 8;
@@ -106,7 +106,9 @@ impl Lowering<'_> {
         if self.target.multiplies_bf16() {
             for queries in [64, 32] {
                 let (config, scalars) = self.matrix_attention(kernel, q, spec, queries)?;
-                if config.is_whole() && config.shared_bytes() <= self.target.shared_bytes {
+                let fits = config.shared_bytes() <= self.target.shared_bytes
+                    && config.registers() <= MOST_REGISTERS;
+                if config.is_whole() && fits {
                     let y = config.shape.cubes();
                     let grid = Grid::Attention { y };
                     let kind = Kind::MatrixAttention(config);

@@ -3,7 +3,8 @@
 use super::kernels::body::Source;
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::delta::Adapters;
-use super::kernels::matrix::{MatrixConfig, MatrixTile};
+use super::kernels::matrix::MatrixConfig;
+use super::kernels::matrix_product::MatrixTile;
 use super::kernels::reduce::Team;
 use super::kernels::tile;
 use super::lower::Lowering;

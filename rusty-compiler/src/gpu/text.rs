@@ -13,6 +13,7 @@ use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
+use super::kernels::matrix_product;
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
@@ -81,7 +82,7 @@ impl KernelSpec {
             Kind::Rows(c) => c.team.units,
             Kind::Gemv(c) => c.team.units,
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
-            Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix::UNITS,
+            Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix_product::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::RowAttention(c) => c.team.units,

@@ -158,8 +158,13 @@ impl<'a> Tuner<'a> {
         };
         for rows in [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS) {
             let logits = tuner.logits(rows)?;
+            if !logits.iter().all(|l| l.is_finite()) {
+                return Err(Error::Step("the model's logits are no numbers".into()));
+            }
             tuner.right.insert(rows, logits);
         }
+        // Now the weights are there.
+        tuner.start = Instant::now();
         Ok(tuner)
     }
 
@@ -169,9 +174,6 @@ impl<'a> Tuner<'a> {
         self.total = 1 + (families.len() * per_family + 2 + 2 * usize::from(tiles)) as u64;
         let mut best = self.exe.plan().tuning.clone();
         let mut seconds = self.seconds(&best, &[1])?[0];
-        if seconds.is_infinite() {
-            return Err(Error::Step("the model's logits are no numbers".into()));
-        }
         for family in families {
             // Lanes first, for the guess's units; then units for the best lanes.
             let now = best.teams(family);
@@ -182,10 +184,10 @@ impl<'a> Tuner<'a> {
             (best, seconds) = self.better(best, seconds, family, &cuts)?;
         }
         let few = self.crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?;
-        best.gemv_rows = few.unwrap_or(best.gemv_rows);
+        best.gemv_rows = few.map_or(best.gemv_rows, |few| few.max(best.gemv_rows));
         if tiles {
             let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
-            best.small_tile_rows = small.unwrap_or(best.gemv_rows);
+            best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
         }
         (self.progress)(self.total, self.total);
         Ok(best)
@@ -214,7 +216,7 @@ impl<'a> Tuner<'a> {
     }
 
     /// The most of some numbers of rows up to which the former of two kernels is faster, where `set` sets up to which it
-    /// is chosen; none where it never is.
+    /// is chosen: 0 where it never is, none where there was no time to find out.
     fn crossing(
         &mut self,
         best: &Tuning,
@@ -227,9 +229,19 @@ impl<'a> Tuner<'a> {
         self.compile(&[former.clone(), latter.clone()])?;
         let former = self.seconds(&former, rows)?;
         let latter = self.seconds(&latter, rows)?;
+        if self.is_late() {
+            return Ok(None);
+        }
         let both = former.iter().zip(&latter);
         let faster = both.take_while(|(f, l)| f.is_finite() && f <= l);
-        Ok(faster.count().checked_sub(1).map(|last| rows[last]))
+        Ok(Some(
+            faster.count().checked_sub(1).map_or(0, |last| rows[last]),
+        ))
+    }
+
+    /// Whether nothing more is to be tried.
+    fn is_late(&self) -> bool {
+        self.start.elapsed() > self.effort.limit
     }
 
     /// Whether the plan has a choice of tiles.
@@ -252,6 +264,9 @@ impl<'a> Tuner<'a> {
 
     /// Compiles what some tunings need, all at once; what is refused is so again when it is to be measured.
     fn compile(&mut self, tunings: &[Tuning]) -> Result<()> {
+        if self.is_late() {
+            return Ok(());
+        }
         let lowered = tunings.iter().map(|t| self.exe.tuned(t.clone(), false));
         let stages: Vec<Vec<Stage>> = lowered.flatten().map(|(_, stages)| stages).collect();
         let (target, device) = (&self.exe.plan().target, self.exe.device());
@@ -276,7 +291,7 @@ impl<'a> Tuner<'a> {
         self.measured += 1;
         (self.progress)(self.measured.min(self.total), self.total);
         let never = vec![f64::INFINITY; rows.len()];
-        if self.start.elapsed() > self.effort.limit {
+        if self.is_late() {
             return Ok(never);
         }
         match self.take(tuning) {

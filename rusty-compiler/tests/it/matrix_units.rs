@@ -10,7 +10,7 @@ use rusty_compiler::{
     SlotId, Step, Want, bind, compile,
 };
 use rusty_graph::{Graph, SiteId};
-use rusty_loader::{Format, ModelFile};
+use rusty_loader::{Format, Meta, ModelFile, SharedBytes, WeightView};
 use std::sync::Arc;
 
 const OPTIONS: BindOptions = BindOptions {
@@ -123,15 +123,23 @@ fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
     (rms, apart)
 }
 
-/// Logits on matrix units against those without, for chunks of 20 rows, which take the smaller tile, and of 62, which take the
-/// larger one, cut in the middle.
-fn agrees(path: &str, kv: KvFormat, (most, least): (f64, f64)) {
-    let file = rusty_loader::open(golden(path)).expect(path);
-    let want = logits(&mut *bound(&*file, vec![], kv), 62);
-    let mut exe = bound(&*file, vec![(16, 8, 16)], kv);
+const TILES: (u32, u32, u32) = (16, 8, 16);
+
+/// Logits of a model in one way against those in another, for chunks of 20 rows, which take the smaller tile, and of 62, which take
+/// the larger one, cut in the middle.
+fn agrees(
+    name: &str,
+    file: &dyn ModelFile,
+    way: (Vec<(u32, u32, u32)>, KvFormat),
+    other: (Vec<(u32, u32, u32)>, KvFormat),
+    (most, least): (f64, f64),
+) {
+    let said = format!("{name}, keys and values in {:?}", way.1);
+    let want = logits(&mut *bound(file, other.0, other.1), 62);
+    let mut exe = bound(file, way.0, way.1);
     for chunk in [20, 62] {
         let (rms, apart) = distance(&logits(&mut *exe, chunk), &want);
-        let said = format!("{path} {kv:?} by {chunk}: rms {rms}, 1 - cosine {apart}");
+        let said = format!("{said}, by {chunk}: rms {rms}, 1 - cosine {apart}");
         println!("{said}");
         assert!(rms > 0.0, "{said}: no other kernel");
         assert!(rms < most && apart < least, "{said}");
@@ -141,21 +149,67 @@ fn agrees(path: &str, kv: KvFormat, (most, least): (f64, f64)) {
 #[test]
 fn contractions_on_matrix_units_agree_with_tiles() {
     for path in ["gguf/qwen3-float/BF16.gguf", "gguf/llama/mix-Q4_K_M.gguf"] {
-        agrees(path, KvFormat::F32, (0.05, 1e-4));
+        let file = rusty_loader::open(golden(path)).expect(path);
+        let (way, other) = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
+        agrees(path, &*file, way, other, (0.05, 1e-4));
     }
 }
 
-/// Weights in single precision stay apart from matrix units, so that attention alone differs; those of two of the models are
-/// halves.
+/// A model whose weights are single precision, which stays apart from matrix units.
+struct Singles(Box<dyn ModelFile>);
+
+impl ModelFile for Singles {
+    fn arch(&self) -> &str {
+        self.0.arch()
+    }
+
+    fn meta(&self, key: &str) -> Option<&Meta> {
+        self.0.meta(key)
+    }
+
+    fn tensor(&self, name: &str) -> Option<WeightView> {
+        let view = self.0.tensor(name)?;
+        let mut values = vec![0.0; view.elements()];
+        view.format.decode_row(&view.bytes, &mut values);
+        Some(WeightView {
+            bytes: SharedBytes::from_vec(values.into_iter().flat_map(f32::to_le_bytes).collect()),
+            format: Format::F32,
+            shape: view.shape,
+        })
+    }
+
+    fn tensor_names(&self) -> Vec<String> {
+        self.0.tensor_names()
+    }
+
+    fn label(&self) -> &str {
+        self.0.label()
+    }
+}
+
+/// Attention alone differs, by what halves are rounded: softcaps, windows, groups that divide no tile, values that are the first
+/// lanes of keys, and heads for which a tile is 32 queries.
 #[test]
 fn attention_on_matrix_units_agrees_with_tiles() {
-    let (halves, singles) = ((0.05, 1e-4), (0.003, 3e-7));
-    for (path, kv, most) in [
-        ("models/qwen3-tied", KvFormat::F16, singles),
-        ("models/qwen3-tied", KvFormat::Bf16, halves),
-        ("models/gemma2", KvFormat::F16, halves),
-        ("models/mistral-window", KvFormat::F16, halves),
-    ] {
-        agrees(path, kv, most);
+    let wide = rusty_loader::random::model("qwen3-tiny", "f32").expect("random");
+    let golden_file = |path: &str| rusty_loader::open(golden(path)).expect(path);
+    let goldens = [
+        ("models/qwen3-tied", KvFormat::F16),
+        ("models/qwen3-tied", KvFormat::Bf16),
+        ("models/gemma2", KvFormat::F16),
+        ("models/mistral-window", KvFormat::F16),
+        ("models/qwen3-untied-bf16", KvFormat::F16),
+        ("models/deepseek-v2", KvFormat::F16),
+    ];
+    let goldens = goldens.map(|(path, kv)| (path, kv, golden_file(path)));
+    for (name, kv, file) in goldens
+        .into_iter()
+        .chain([("heads of 64", KvFormat::F16, wide)])
+    {
+        let most = match kv {
+            KvFormat::Bf16 => (0.03, 3e-5),
+            _ => (0.004, 5e-7),
+        };
+        agrees(name, &Singles(file), (vec![TILES], kv), (vec![], kv), most);
     }
 }

@@ -28,12 +28,12 @@ pub(super) const LANES: usize = 16;
 /// An instruction set that this machine was found to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
-    /// The same with tiles of sixteen rows on AMX.
-    #[cfg(target_arch = "x86_64")]
-    Amx,
     /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with tiles of sixteen rows on AMX.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// AVX2, FMA, F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,

@@ -7,19 +7,20 @@ use super::contract::{
 };
 use super::env::{Buffers, bound, put};
 use super::tile::{
-    ACROSS, DEPTH, LANES, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
+    DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
+    multiply, own_lane, own_row,
 };
 use cubecl::prelude::*;
 
 impl ContractConfig {
-    /// Floats of the weight tile: one part's weights, or all parts' products.
-    fn tile_floats(&self) -> usize {
-        ((DEPTH * LANES) as usize).max(self.most_parts() * (ROWS * LANES) as usize)
+    /// Floats of all parts' products of half of a tile's rows.
+    fn product_floats(&self) -> usize {
+        self.most_parts() * (ROWS / 2 * LANES) as usize
     }
 
     /// Bytes of shared memory of the tiled kernel.
     pub fn tile_bytes(&self) -> u32 {
-        4 * (DEPTH * STRIDE + UNITS) + 4 * self.tile_floats() as u32
+        4 * (TILE_WORDS + UNITS) + 4 * self.product_floats() as u32
     }
 }
 
@@ -39,9 +40,9 @@ pub fn gemm(
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let tile = tile_number();
     let row = CUBE_POS_Z * ROWS;
-    let x_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * STRIDE) as usize));
-    // Holds the products before they are stored, too.
-    let w_tile = Shared::<[f32]>::new_slice(comptime!(config.tile_floats()));
+    let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
+    let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
+    let products = Shared::<[f32]>::new_slice(comptime!(config.product_floats()));
     let norms = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
     if row < count {
         if comptime!(!config.prologue.reductions().is_empty()) {
@@ -61,6 +62,7 @@ pub fn gemm(
                     &buffers,
                     &x_tile,
                     &w_tile,
+                    &products,
                     &norms,
                     count,
                     row,
@@ -125,8 +127,9 @@ fn tile_norms(
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
-    x_tile: &Shared<[f32]>,
-    w_tile: &Shared<[f32]>,
+    x_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Quad]>,
+    products: &Shared<[f32]>,
     norms: &Shared<[f32]>,
     count: u32,
     row: u32,
@@ -173,14 +176,16 @@ fn unit_tile(
         }
         depth += DEPTH;
     }
-    finish(buffers, w_tile, &sums, count, row, first, end, config, unit);
+    finish(
+        buffers, products, &sums, count, row, first, end, config, unit,
+    );
 }
 
-/// Input tile, `[depth][row]`; zero past the row's end.
+/// Input tile, `[row][quad]`; zero past the row's end.
 #[cube]
 fn load_inputs(
     buffers: &Buffers<'_>,
-    x_tile: &Shared<[f32]>,
+    x_tile: &Shared<[Quad]>,
     norms: &Shared<[f32]>,
     count: u32,
     row: u32,
@@ -188,18 +193,23 @@ fn load_inputs(
     #[comptime] config: ContractConfig,
     #[comptime] part: usize,
 ) {
-    for i in 0..comptime!(ROWS * DEPTH / UNITS) {
+    for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
         let element = UNIT_POS + i * UNITS;
-        let k = element % DEPTH;
-        let m = element / DEPTH;
-        let lane = depth + k;
+        let q = element % comptime!(DEPTH / QUAD);
+        let m = element / comptime!(DEPTH / QUAD);
         let at = min(row + m, count - 1);
-        let value = tile_input(buffers, norms, m, at, lane, part, comptime!(config.clone()));
-        put(x_tile, k * STRIDE + m, value);
+        let mut quad = Quad::empty();
+        #[unroll]
+        for i in 0..comptime!(QUAD as usize) {
+            let lane = depth + q * QUAD + i as u32;
+            let value = tile_input(buffers, norms, m, at, lane, part, comptime!(config.clone()));
+            quad.insert(i, value);
+        }
+        put(x_tile, m * STRIDE + q, quad);
     }
 }
 
-/// Products go through shared memory, so that units take pairs of lanes in turn.
+/// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
@@ -213,41 +223,56 @@ fn finish(
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
-    let own_lane = (UNIT_POS % ACROSS) * SIDE as u32;
-    let own_row = (UNIT_POS / ACROSS) * SIDE as u32;
-    #[unroll]
-    for i in 0..comptime!(parts * SIDE * SIDE) {
-        let p = comptime!((i / (SIDE * SIDE)) as u32);
-        let m = own_row + comptime!((i / SIDE % SIDE) as u32);
-        let l = own_lane + comptime!((i % SIDE) as u32);
-        put(tile, (p * ROWS + m) * LANES + l, sums[i]);
-    }
-    sync_cube();
-    let mut task = UNIT_POS;
-    while task < comptime!(ROWS * LANES / 2) {
-        let m = task / comptime!(LANES / 2);
-        let local = (task % comptime!(LANES / 2)) * 2;
-        if row + m < count && first + local < end {
-            let mut products = Array::<f32>::new(comptime!(parts * 2));
-            #[unroll]
-            for p in 0..parts {
+    let rows = comptime!(ROWS / 2);
+    for half in 0..2u32 {
+        keep_half(tile, sums, half, parts);
+        sync_cube();
+        let mut task = UNIT_POS;
+        while task < comptime!(ROWS / 2 * LANES / 2) {
+            let m = task / comptime!(LANES / 2);
+            let local = (task % comptime!(LANES / 2)) * 2;
+            let at = row + half * rows + m;
+            if at < count && first + local < end {
+                let mut products = Array::<f32>::new(comptime!(parts * 2));
                 #[unroll]
-                for side in 0..2usize {
-                    let at = (comptime!(p as u32 * ROWS) + m) * LANES + local + side as u32;
-                    products[comptime!(p * 2 + side)] = tile[at as usize];
+                for p in 0..parts {
+                    #[unroll]
+                    for side in 0..2usize {
+                        let from = (comptime!(p as u32 * ROWS / 2) + m) * LANES + local;
+                        products[comptime!(p * 2 + side)] = tile[(from + side as u32) as usize];
+                    }
                 }
+                finish_pair(
+                    buffers,
+                    &products,
+                    at,
+                    first + local,
+                    end,
+                    comptime!(unit.clone()),
+                    comptime!(config.parts.len()),
+                    comptime!(config.adapters),
+                );
             }
-            finish_pair(
-                buffers,
-                &products,
-                row + m,
-                first + local,
-                end,
-                comptime!(unit.clone()),
-                comptime!(config.parts.len()),
-                comptime!(config.adapters),
-            );
+            task += UNITS;
         }
-        task += UNITS;
+        sync_cube();
+    }
+}
+
+/// The sums of the upper or the lower half of the rows, `[part][row][lane]`.
+#[cube]
+fn keep_half(tile: &Shared<[f32]>, sums: &Array<f32>, half: u32, #[comptime] parts: usize) {
+    #[unroll]
+    for own in 0..2usize {
+        if half == own as u32 {
+            #[unroll]
+            for i in 0..comptime!(parts * SIDE * SIDE / 2) {
+                let (p, m, l) = comptime!((i / SIDE * 2 / SIDE, i / SIDE % (SIDE / 2), i % SIDE));
+                let row = own_row(m);
+                let at = (comptime!(p as u32 * ROWS / 2) + row) * LANES + own_lane(l);
+                let sum = sums[comptime!((p * SIDE + own * SIDE / 2 + m) * SIDE + l)];
+                put(tile, at, sum);
+            }
+        }
     }
 }

@@ -10,7 +10,8 @@ use super::contract::tile_number;
 use super::env::{Buffers, bound, put};
 use super::experts::ExpertsConfig;
 use super::tile::{
-    ACROSS, DEPTH, LANES, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
+    DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
+    own_lane, own_row,
 };
 use cubecl::prelude::*;
 
@@ -30,8 +31,8 @@ pub fn grouped(
     #[comptime] config: ExpertsConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let x_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * STRIDE) as usize));
-    let w_tile = Shared::<[f32]>::new_slice(comptime!((DEPTH * LANES) as usize));
+    let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
+    let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
     let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
     let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
     let rows = buffers.step[comptime!(config.rows)];
@@ -119,8 +120,8 @@ fn drop_first(products: &Shared<[u32]>, left: u32) {
 #[cube]
 fn tile(
     buffers: &Buffers<'_>,
-    x_tile: &Shared<[f32]>,
-    w_tile: &Shared<[f32]>,
+    x_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Quad]>,
     products: &Shared<[u32]>,
     count: u32,
     lane: u32,
@@ -152,12 +153,10 @@ fn tile(
         depth += DEPTH;
     }
     let out = buffers.args[comptime!(config.arg + 2)];
-    let own_lane = lane + (UNIT_POS % ACROSS) * SIDE as u32;
-    let own = (UNIT_POS / ACROSS) * SIDE as u32;
     #[unroll]
     for i in 0..comptime!(SIDE * SIDE) {
-        let m = own + comptime!((i / SIDE) as u32);
-        let l = own_lane + comptime!((i % SIDE) as u32);
+        let m = own_row(comptime!(i / SIDE));
+        let l = lane + own_lane(comptime!(i % SIDE));
         if m < count && l < end {
             let product = products[m as usize];
             put(buffers.arena, out + product * config.n + l, sums[i]);
@@ -165,32 +164,37 @@ fn tile(
     }
 }
 
-/// Input tile, `[depth][product]`; zero past the row's end.
+/// Input tile, `[product][quad]`; zero past the row's end.
 #[cube]
 fn load_inputs(
     buffers: &Buffers<'_>,
-    x_tile: &Shared<[f32]>,
+    x_tile: &Shared<[Quad]>,
     products: &Shared<[u32]>,
     count: u32,
     depth: u32,
     #[comptime] config: ExpertsConfig,
 ) {
     let x = buffers.args[comptime!(config.arg)];
-    for i in 0..comptime!(ROWS * DEPTH / UNITS) {
+    for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
         let element = UNIT_POS + i * UNITS;
-        let k = element % DEPTH;
-        let m = element / DEPTH;
-        let lane = depth + k;
+        let q = element % comptime!(DEPTH / QUAD);
+        let m = element / comptime!(DEPTH / QUAD);
+        let lane = depth + q * QUAD;
         let product = products[min(m, count - 1) as usize];
         let input = match comptime!(config.inputs_per_row() > 1) {
             true => product,
             false => product / comptime!(config.used),
         };
-        let mut value = 0.0f32;
-        if lane < config.k {
-            value = buffers.arena[(x + input * config.k + lane) as usize];
+        let mut quad = Quad::empty();
+        #[unroll]
+        for i in 0..comptime!(QUAD as usize) {
+            let mut value = 0.0f32;
+            if lane + (i as u32) < config.k {
+                value = buffers.arena[(x + input * config.k + lane + i as u32) as usize];
+            }
+            quad.insert(i, value);
         }
-        put(x_tile, k * STRIDE + m, value);
+        put(x_tile, m * STRIDE + q, quad);
     }
 }
 

@@ -11,14 +11,15 @@ use super::attention_shape::{
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
 use super::fragments::{Halves, PLANE, exchange_words, packed};
-use super::matrix::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
+use super::matrix_attention_loads::{CubeMemory, load_keys, load_queries, load_values};
+use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
 use super::page_words::PageWords;
 use cubecl::prelude::*;
 
 /// Words that keep fragments of neighbouring rows in different banks.
 const APART: u32 = 4;
 /// Words from one query's weights, or one lane's values, to the next.
-const KEY_STRIDE: u32 = KEYS / 2 + APART;
+pub const KEY_STRIDE: u32 = KEYS / 2 + APART;
 
 /// What the kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -50,14 +51,16 @@ impl MatrixAttentionConfig {
             && matches!(self.shape.kv, PageWords::F16 | PageWords::Bf16)
     }
 
-    fn halves(&self) -> Halves {
+    /// What fragments hold.
+    pub fn halves(&self) -> Halves {
         Halves {
             f16: self.shape.kv == PageWords::F16,
             native: self.native,
         }
     }
 
-    fn stride(&self) -> u32 {
+    /// Words from one query, or key, to the next.
+    pub fn stride(&self) -> u32 {
         self.shape.head_dim / 2 + APART
     }
 
@@ -77,11 +80,13 @@ impl MatrixAttentionConfig {
         }
     }
 
-    fn pages_words(&self) -> usize {
+    /// Words of keys, or values.
+    pub fn pages_words(&self) -> usize {
         (KEYS * self.stride()).max(self.shape.value_dim * KEY_STRIDE) as usize
     }
 
-    fn exchange_words(&self) -> usize {
+    /// Words of what stands for matrix units.
+    pub fn exchange_words(&self) -> usize {
         match self.native {
             true => 1,
             false => {
@@ -91,46 +96,16 @@ impl MatrixAttentionConfig {
         }
     }
 
+    /// Floats of a unit's sums.
+    pub fn registers(&self) -> usize {
+        self.result().fragments() * 8
+    }
+
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
         let per_query = self.stride() + KEYS + 1 + KEY_STRIDE + 3;
         let rest = self.pages_words() + self.exchange_words();
         4 * (self.queries * per_query + 2 * KEYS + rest as u32)
-    }
-}
-
-/// Shared memory of a cube.
-#[derive(CubeType)]
-struct CubeMemory {
-    /// Scaled queries, `[query][pair]`.
-    q: Shared<[u32]>,
-    /// Keys, `[key][pair]`, then values, `[lane][pair of keys]`, then the result.
-    pages: Shared<[u32]>,
-    /// Scores, `[query][key]`.
-    scores: Shared<[f32]>,
-    /// Weights of the softmax, `[query][pair of keys]`.
-    weights: Shared<[u32]>,
-    /// Running maximum, running sum and the factor on what was summed before, per query.
-    state: Shared<[f32]>,
-    /// Where each key and each value of the step starts.
-    places: Shared<[u32]>,
-    /// What stands for matrix units exchanges.
-    exchange: Shared<[u32]>,
-}
-
-#[cube]
-impl CubeMemory {
-    fn new(#[comptime] config: MatrixAttentionConfig) -> Self {
-        let queries = comptime!(config.queries as usize);
-        CubeMemory {
-            q: Shared::<[u32]>::new_slice(comptime!(queries * config.stride() as usize)),
-            pages: Shared::<[u32]>::new_slice(comptime!(config.pages_words())),
-            scores: Shared::<[f32]>::new_slice(comptime!(queries * (KEYS as usize + 1))),
-            weights: Shared::<[u32]>::new_slice(comptime!(queries * KEY_STRIDE as usize)),
-            state: Shared::<[f32]>::new_slice(comptime!(queries * 3)),
-            places: Shared::<[u32]>::new_slice(comptime!(KEYS as usize * 2)),
-            exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
-        }
     }
 }
 
@@ -186,81 +161,6 @@ fn attend(
         key += KEYS;
     }
     store(buffers, memory, &sums, first, rows, config);
-}
-
-/// Scaled queries; query `m * group + h` is head `h` of row `m`, those behind the last repeat it.
-#[cube]
-fn load_queries(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    first: u32,
-    rows: u32,
-    #[comptime] config: MatrixAttentionConfig,
-) {
-    let dim = comptime!(config.shape.head_dim);
-    let group = comptime!(config.shape.group());
-    let scale = comptime!(config.shape.scale.get());
-    let mut at = UNIT_POS;
-    while at < comptime!(config.queries * config.shape.head_dim / 2) {
-        let (query, pair) = (at / comptime!(dim / 2), at % comptime!(dim / 2));
-        let row = first + min(query / group, rows - 1);
-        let head = CUBE_POS_Y * group + query % group;
-        let from = buffers.args[comptime!(config.arg)]
-            + row * comptime!(config.shape.heads * config.shape.head_dim)
-            + head * dim
-            + pair * 2;
-        let low = buffers.arena[from as usize] * scale;
-        let high = buffers.arena[(from + 1) as usize] * scale;
-        let word = packed(low, high, comptime!(config.halves()));
-        put(&memory.q, query * comptime!(config.stride()) + pair, word);
-        at += UNITS;
-    }
-    let mut query = UNIT_POS;
-    while query < config.queries {
-        put(&memory.state, query * 3, LOWEST.runtime());
-        put(&memory.state, query * 3 + 1, 0.0f32.runtime());
-        query += UNITS;
-    }
-}
-
-#[cube]
-fn load_keys(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    #[comptime] config: MatrixAttentionConfig,
-) {
-    let pairs = comptime!(config.shape.head_dim / 2);
-    let mut at = UNIT_POS;
-    while at < comptime!(KEYS * config.shape.head_dim / 2) {
-        let (key, pair) = (at / pairs, at % pairs);
-        let from = memory.places[(key * 2) as usize] + pair;
-        let word = buffers.words[from as usize];
-        put(&memory.pages, key * comptime!(config.stride()) + pair, word);
-        at += UNITS;
-    }
-}
-
-/// Values, turned: of a pair of lanes and a pair of keys two words.
-#[cube]
-fn load_values(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    #[comptime] config: MatrixAttentionConfig,
-) {
-    let pairs = comptime!(config.shape.value_dim / 2);
-    let mut at = UNIT_POS;
-    while at < comptime!(KEYS * config.shape.value_dim / 4) {
-        let (keys, pair) = (at / pairs, at % pairs);
-        let first = memory.places[(keys * 4 + 1) as usize] + pair;
-        let second = memory.places[(keys * 4 + 3) as usize] + pair;
-        let first = buffers.words[first as usize];
-        let second = buffers.words[second as usize];
-        let to = pair * comptime!(2 * KEY_STRIDE) + keys;
-        put(&memory.pages, to, (first & 0xffff) | (second << 16));
-        let high = (first >> 16) | (second & 0xffff_0000);
-        put(&memory.pages, to + KEY_STRIDE, high);
-        at += UNITS;
-    }
 }
 
 /// Scores of the step's keys; what a query may not see is [`LOWEST`].

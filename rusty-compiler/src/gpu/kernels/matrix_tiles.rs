@@ -6,7 +6,8 @@ use super::contract::{UnitConfig, tile_input};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use super::fragments::packed;
-use super::matrix::{DEPTH, MatrixConfig, STRIDE, UNITS};
+use super::matrix::{DEPTH, MatrixConfig, STRIDE};
+use super::matrix_product::UNITS;
 use cubecl::prelude::*;
 
 /// The norm factor of each row of the tile; a plane makes one row at a time.

@@ -22,6 +22,8 @@ pub mod gemv_sizes;
 pub mod grouped;
 pub mod matrix;
 pub mod matrix_attention;
+pub mod matrix_attention_loads;
+pub mod matrix_product;
 pub mod matrix_tiles;
 pub mod page_blocks;
 pub mod page_words;

@@ -1,5 +1,8 @@
 //! The tile of the kernels for many rows: [`ROWS`] input rows by [`LANES`] lanes, multiplied [`DEPTH`] elements at a
 //! time out of shared memory. Each weight is dequantized once per tile.
+//!
+//! Elements lie in shared memory by fours, neighbours of a row, so that a unit reads four at once: for four rows and four lanes
+//! eight reads serve 64 products. A unit's rows and lanes lie apart, so that those of neighbouring units lie side by side.
 
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
@@ -16,10 +19,19 @@ pub const DEPTH: u32 = 32;
 pub const UNITS: u32 = LANES * DEPTH / RUN as u32;
 /// Rows and lanes of a unit.
 pub const SIDE: usize = 4;
-/// Units along the lanes of a tile.
+/// Units along the lanes of a tile, and so the distance of a unit's lanes.
 pub const ACROSS: u32 = LANES / SIDE as u32;
-/// Distance of input columns in shared memory: odd, so that columns fall into different banks.
-pub const STRIDE: u32 = ROWS + 1;
+/// Units along the rows of a tile, and so the distance of a unit's rows.
+pub const DOWN: u32 = UNITS / ACROSS;
+/// Elements that are read at once.
+pub const QUAD: u32 = 4;
+/// Quads from one row of shared memory to the next: one more than it has, so that rows fall into different banks.
+pub const STRIDE: u32 = DEPTH / QUAD + 1;
+/// Words of a quad and of those of both tiles.
+pub const TILE_WORDS: u32 = (ROWS + LANES) * STRIDE * QUAD;
+
+/// Neighbouring elements of a row.
+pub type Quad = Vector<f32, Const<4>>;
 
 /// How the rows of a matrix lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,12 +44,12 @@ pub struct WeightRows {
     pub k: u32,
 }
 
-/// Weight tile, `[depth][lane]`, of the `lanes` rows (or the first [`LANES`] of them) from byte `start` on: each unit
+/// Weight tile, `[lane][quad]`, of the `lanes` rows (or the first [`LANES`] of them) from byte `start` on: each unit
 /// decodes one run. Zero past the rows' end; lanes behind the last repeat it.
 #[cube]
 pub fn load_weights(
     buffers: &Buffers<'_>,
-    w_tile: &Shared<[f32]>,
+    w_tile: &Shared<[Quad]>,
     start: u32,
     lanes: u32,
     depth: u32,
@@ -57,39 +69,53 @@ pub fn load_weights(
             comptime!(rows.k),
         );
     }
+    let to = local * STRIDE + piece * comptime!(RUN as u32 / QUAD);
     #[unroll]
-    for i in 0..RUN {
-        put(
-            w_tile,
-            (piece * RUN as u32 + i as u32) * LANES + local,
-            w[i],
-        );
+    for q in 0..comptime!(RUN / QUAD as usize) {
+        let mut quad = Quad::empty();
+        #[unroll]
+        for i in 0..comptime!(QUAD as usize) {
+            quad.insert(i, w[comptime!(q * QUAD as usize + i)]);
+        }
+        put(w_tile, to + q as u32, quad);
     }
+}
+
+/// The unit's lane `l` of a tile.
+#[cube]
+pub fn own_lane(#[comptime] l: usize) -> u32 {
+    UNIT_POS % ACROSS + comptime!(l as u32 * ACROSS)
+}
+
+/// The unit's row `m` of a tile.
+#[cube]
+pub fn own_row(#[comptime] m: usize) -> u32 {
+    UNIT_POS / ACROSS + comptime!(m as u32 * DOWN)
 }
 
 /// Adds the product of the tiles to this unit's sums, `[row][lane]` from `start`.
 #[cube]
 pub fn multiply(
-    x_tile: &Shared<[f32]>,
-    w_tile: &Shared<[f32]>,
+    x_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Quad]>,
     sums: &mut Array<f32>,
     #[comptime] start: usize,
 ) {
-    let lane = (UNIT_POS % ACROSS) * SIDE as u32;
-    let row = (UNIT_POS / ACROSS) * SIDE as u32;
-    let mut x = Array::<f32>::new(SIDE);
-    let mut w = Array::<f32>::new(SIDE);
-    for k in 0..DEPTH {
-        #[unroll]
-        for i in 0..SIDE {
-            x[i] = x_tile[(k * STRIDE + row + i as u32) as usize];
-            w[i] = w_tile[(k * LANES + lane + i as u32) as usize];
-        }
+    for q in 0..comptime!(DEPTH / QUAD) {
+        let mut x = Array::<Quad>::new(SIDE);
         #[unroll]
         for m in 0..SIDE {
+            x[m] = x_tile[(own_row(m) * STRIDE + q) as usize];
+        }
+        #[unroll]
+        for l in 0..SIDE {
+            let w = w_tile[(own_lane(l) * STRIDE + q) as usize];
             #[unroll]
-            for l in 0..SIDE {
-                sums[comptime!(start + m * SIDE + l)] += x[m] * w[l];
+            for m in 0..SIDE {
+                #[unroll]
+                for i in 0..comptime!(QUAD as usize) {
+                    sums[comptime!(start + m * SIDE + l)] += x[m].extract(i) * w.extract(i);
+                }
             }
         }
     }
