@@ -28,6 +28,8 @@ const LANES: [u32; 4] = [1, 2, 4, 8];
 const UNITS: [u32; 3] = [64, 128, 256];
 /// A candidate replaces what was better so far where it takes less than this part of its time.
 const BETTER: f64 = 0.99;
+/// Single rows' steps for which there must be time, or a device is too slow to be measured.
+const STEPS: u32 = 500;
 /// Time after which a step is not repeated.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
 
@@ -100,14 +102,21 @@ pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64
     }
     let before = exe.plan().tuning.clone();
     let name = kept_name(exe.plan(), effort);
-    let found = Tuner::new(exe, effort, progress).and_then(|mut t| t.best(&families));
-    let tuned = found.and_then(|tuning| {
-        tracing::debug!(?tuning, "tuned");
-        exe.retune(tuning.clone())?;
-        Ok(tuning)
+    let found = Tuner::new(exe, effort, progress).and_then(|tuner| match tuner {
+        Some(mut tuner) => tuner.best(&families).map(Some),
+        None => Ok(None),
+    });
+    let tuned = found.and_then(|tuning| match tuning {
+        Some(tuning) => exe.retune(tuning.clone()).map(|()| Some(tuning)),
+        None => Ok(None),
     });
     match tuned {
-        Ok(tuning) => {
+        Ok(None) => {
+            tracing::debug!("{}: too slow to be tuned", exe.plan().target.name);
+            Ok(())
+        }
+        Ok(Some(tuning)) => {
+            tracing::debug!(?tuning, "tuned");
             exe.device().keep_pipelines();
             if let (Some(name), Ok(data)) = (name, serde_json::to_vec(&tuning)) {
                 rusty_backend::cache::store(&name, &data);
@@ -141,11 +150,12 @@ struct Tuner<'a> {
 }
 
 impl<'a> Tuner<'a> {
+    /// None where steps take so long that little could be tried.
     fn new(
         exe: &'a mut GpuExecutable,
         effort: &'a Effort,
         progress: &'a dyn Fn(u64, u64),
-    ) -> Result<Self> {
+    ) -> Result<Option<Self>> {
         let mut tuner = Self {
             known: exe.pipelines().clone(),
             exe,
@@ -156,6 +166,13 @@ impl<'a> Tuner<'a> {
             measured: 0,
             total: 0,
         };
+        // The first step waits for the weights.
+        tuner.logits(1)?;
+        tuner.start = Instant::now();
+        tuner.logits(1)?;
+        if tuner.start.elapsed() * STEPS > effort.limit {
+            return Ok(None);
+        }
         for rows in [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS) {
             let logits = tuner.logits(rows)?;
             if !logits.iter().all(|l| l.is_finite()) {
@@ -163,9 +180,7 @@ impl<'a> Tuner<'a> {
             }
             tuner.right.insert(rows, logits);
         }
-        // Now the weights are there.
-        tuner.start = Instant::now();
-        Ok(tuner)
+        Ok(Some(tuner))
     }
 
     fn best(&mut self, families: &[Family]) -> Result<Tuning> {

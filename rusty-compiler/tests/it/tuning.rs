@@ -9,6 +9,7 @@ use rusty_compiler::plan::{Family, Teams, Tuning};
 use rusty_compiler::{BindOptions, KvFormat, Plan, compile};
 use rusty_loader::ModelFile;
 use std::cell::Cell;
+use std::time::Duration;
 
 const OPTIONS: BindOptions = BindOptions {
     pages: 16,
@@ -68,7 +69,7 @@ fn what_is_measured_is_kept_and_computes_the_same() {
         least_bytes: 0,
         fewest_cubes: 1,
         repetitions: 1,
-        ..Effort::default()
+        limit: Duration::from_secs(3600),
     };
     let mut exe = bound(plan.clone(), &*file, &device);
     let want = logits(&mut exe).concat();
