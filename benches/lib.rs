@@ -7,7 +7,7 @@
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.
 //! * `scaling`: speed over depth, batch and prompt, as curves.
-//! * `fusion`: chains of operations as one kernel, beside Burn and PyTorch op by op, and the traffic that fusion saves.
+//! * `fusion`: chains of operations, fused, beside Burn and PyTorch op by op, and the traffic that fusion saves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.
