@@ -153,6 +153,14 @@ impl Target {
         !self.is_cpu() && self.plane_ops && self.matrix_tiles.contains(&(16, 8, 16))
     }
 
+    /// Units of a plane, or 0 where kernels cannot count on planes.
+    pub fn plane(&self) -> u32 {
+        match self.plane_ops {
+            true => self.plane_size,
+            false => 0,
+        }
+    }
+
     /// Whether kernels are native code.
     pub fn is_cpu(&self) -> bool {
         self.family == Family::Cpu

@@ -1,10 +1,9 @@
-//! From the MODEL argument to an opened model, and from the DEVICE argument to a device.
+//! From the MODEL argument to an opened model.
 
 use crate::args::{AdapterPrecision, Kv, Quantize, RandomModel, Rope, RopeScaling};
 use crate::progress;
 use anyhow::{Context, Result, ensure};
 use rusty_adapters::Precision;
-use rusty_backend::{Device, DeviceChoice};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
@@ -123,12 +122,6 @@ pub fn quantized(file: Box<dyn ModelFile>, format: Option<Quantize>) -> Result<B
     })?;
     bar.finish_and_clear();
     Ok(file)
-}
-
-/// Opens a DEVICE argument.
-pub fn device(choice: &str, threads: Option<usize>) -> Result<Device> {
-    let choice: DeviceChoice = choice.parse().context("--device")?;
-    Ok(Device::open(&choice, threads)?)
 }
 
 impl From<Kv> for KvFormat {

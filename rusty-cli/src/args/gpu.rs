@@ -5,7 +5,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// How a GPU is used.
-#[derive(Args, Debug, Clone)]
+#[derive(Args, Debug, Clone, Default)]
 pub struct Gpu {
     /// Use at most so much of a GPU's memory, for example 6GB or 5.5GiB: weights that do not fit stream from the file,
     /// slower [default: all that is free].

@@ -1,7 +1,7 @@
 //! `rusty explain`: what the compiler makes of a model.
 
-use crate::args::{Explain, Kv};
-use crate::model;
+use crate::args::{Explain, Gpu, Kv};
+use crate::{gpu, model};
 use anyhow::Result;
 use rusty_compiler::plan::Kernel;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub fn run(options: &Explain) -> Result<()> {
     let target = match described {
         Some(target) => target,
         None => {
-            let device = model::device(&options.device, None)?;
+            let device = gpu::open(&options.device, None, &Gpu::default())?;
             rusty_compiler::trusted(&device, &graph.weights, Kv::F16.into())?
         }
     };

@@ -262,7 +262,7 @@ unsafe fn add<F: Form>(
         };
         let dots = dots.as_ptr();
         let (row_scales, between) = (x.scales.add(first * x.groups + g), x.groups);
-        let starts = x.start_row(first, p.start()).add(i);
+        let starts = x.start_row(first, p.start).add(i);
         let stride = x.start_row(1, 0).offset_from(x.start_row(0, 0)) as usize;
         // Written out, so that all sums stay in registers.
         each_row!(M => {

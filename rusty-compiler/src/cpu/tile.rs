@@ -39,7 +39,7 @@ pub(super) struct Panel {
     /// Whether tile registers may be used.
     pub(super) tiles: bool,
     /// Which of the inputs' starts belong to it.
-    start: usize,
+    pub(super) start: usize,
     /// Bytes of the whole panel per group.
     group_bytes: usize,
     /// What is asked for meanwhile, as many bytes as the panel has; null: nothing.
@@ -70,11 +70,6 @@ impl Panel {
             next,
             lines: (0, group_bytes.div_ceil(LINE)),
         }
-    }
-
-    /// Which of the inputs' starts belong to it.
-    pub(super) fn start(&self) -> usize {
-        self.start
     }
 
     /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.

@@ -328,16 +328,12 @@ impl Lowering<'_> {
 
     /// The launch that makes adapters' first factor for a contraction.
     pub fn shrink(&self, kernel: &Kernel, k: u32, parts: u32) -> Template {
-        let plane = match self.target.plane_ops {
-            true => self.target.plane_size,
-            false => 0,
-        };
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
         let arg = scalars.push(0);
         scalars.push(0);
         let config = ShrinkConfig {
-            team: team(k / 4, plane, self.target),
+            team: team(k / 4, self.target.plane(), self.target),
             k,
             prologue: self.program(&kernel.prologue, &places, Source::None, k),
             adapters: Adapters {

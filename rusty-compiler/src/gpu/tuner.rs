@@ -7,7 +7,7 @@
 //! logits before it is timed; one that the device refuses is left out.
 
 use super::GpuExecutable;
-use super::kernels::gemv_sizes::SHARED_TEAM;
+use super::kernels::gemv_sizes::team_units;
 use super::prepare::{Pipelines, compile};
 use super::stage::Stage;
 use crate::plan::{Anchor, Family, Plan, Teams, Tuning};
@@ -268,11 +268,7 @@ impl<'a> Tuner<'a> {
     /// Whether a cut makes cubes enough, of whole teams, whose lanes come in pairs.
     fn fills(&self, family: &Family, teams: Teams) -> bool {
         let target = &self.exe.plan().target;
-        let team = match target.plane_ops {
-            true => target.plane_size,
-            false => SHARED_TEAM,
-        };
-        let lanes = teams.units / team * teams.lanes;
+        let lanes = teams.units / team_units(teams.units, target.plane()) * teams.lanes;
         let whole = teams.units <= target.max_units && lanes >= 2 && lanes.is_multiple_of(2);
         whole && family.n / lanes >= self.effort.fewest_cubes
     }

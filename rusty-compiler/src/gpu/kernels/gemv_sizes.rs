@@ -5,17 +5,22 @@ use super::decode::RUN;
 use rusty_loader::Format;
 
 /// Units of a team where the target has no planes.
-pub const SHARED_TEAM: u32 = 32;
+const SHARED_TEAM: u32 = 32;
 /// Lanes of the input row that a cube holds: more leave room for fewer cubes.
 const SEGMENT: u32 = 2048;
+
+/// Units of a cube of `units` that share lanes; `plane` is 0 where the target has no planes.
+pub fn team_units(units: u32, plane: u32) -> u32 {
+    match plane {
+        0 => SHARED_TEAM.min(units),
+        plane => plane.min(units),
+    }
+}
 
 impl ContractConfig {
     /// Units that share lanes.
     pub fn team_units(&self) -> u32 {
-        match self.team.plane {
-            0 => SHARED_TEAM.min(self.team.units),
-            plane => plane.min(self.team.units),
-        }
+        team_units(self.team.units, self.team.plane)
     }
 
     /// Teams of a cube.
