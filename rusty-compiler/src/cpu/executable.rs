@@ -211,7 +211,7 @@ impl CpuExecutable {
 impl Executable for CpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
         self.check(step)?;
-        self.weights.before_step(step.tokens.len());
+        self.weights.before_step(step.tokens.len(), self.level);
         let selected = step.selected();
         self.execute(step, &selected)?;
         let logits = value_at(&self.plan, self.plan.logits);

@@ -4,12 +4,13 @@
 //! lanes at the end; that order is the same for every tile shape. Weights are converted in registers: F16, BF16, and
 //! blocks of small floats with a scale, whose levels no byte could hold.
 
-use super::prefetch::{Ahead, LINE, ask_for};
+use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
 use rusty_loader::{Codec, Format};
+use std::marker::PhantomData;
 
 /// Stored precision of plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +76,7 @@ pub(super) struct FloatRows {
     /// First byte of the first row.
     pub(super) at: *const u8,
     pub(super) k: usize,
-    /// Bytes from what is read to what is asked for meanwhile; none: nothing.
-    pub(super) distance: Option<isize>,
+    pub(super) ask: Ask,
 }
 
 pub(super) trait Stored {
@@ -223,12 +223,56 @@ per_isa! {
     ///
     /// # Safety
     /// As there.
-    fn multiply_as<S: Rows>(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) = blocks
+    fn multiply_as<S: Rows>(w: FloatRows, x: InputRows, extent: Extent, ahead: &mut Ahead) = multiply_with
 }
 
 #[inline(always)]
-unsafe fn blocks<V: SmallFloats, S: Rows>(
+unsafe fn multiply_with<V: SmallFloats, S: Rows>(
     w: FloatRows,
+    x: InputRows,
+    extent: Extent,
+    ahead: &mut Ahead,
+) {
+    let w = Of::<S>(w, PhantomData);
+    // SAFETY: the caller's duty.
+    unsafe { blocks::<V, Of<S>>(w, x, extent, ahead) }
+}
+
+/// A matrix whose rows are multiplied tile by tile.
+pub(super) trait Tiles: Copy {
+    /// `M` input rows from `r` on times `N` rows of the matrix, every `step`-th from `c` on; the `FIRST` rows' pass asks for
+    /// what comes.
+    ///
+    /// # Safety
+    /// Rows and columns are inside the extent, which is as [`multiply`] wants it.
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        extent: Extent,
+        place: (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    );
+}
+
+/// Rows of kind `S`.
+struct Of<S>(FloatRows, PhantomData<S>);
+
+impl<S> Clone for Of<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S> Copy for Of<S> {}
+
+/// All tiles of a product. A tile's columns are spread evenly over the extent, so that each is one of several long
+/// streams far apart: memory answers those faster than as many rows side by side.
+///
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
+    w: W,
     x: InputRows,
     e: Extent,
     ahead: &mut Ahead,
@@ -238,23 +282,23 @@ unsafe fn blocks<V: SmallFloats, S: Rows>(
     unsafe {
         if V::FLOAT_TILE == (6, 4) {
             while e.rows - r >= 6 {
-                columns::<V, S, 6, 4>(w, x, e, r, ahead);
+                columns::<V, W, 6, 4>(w, x, e, r, ahead);
                 r += 6;
             }
             while e.rows - r >= 2 {
-                columns::<V, S, 2, 8>(w, x, e, r, ahead);
+                columns::<V, W, 2, 8>(w, x, e, r, ahead);
                 r += 2;
             }
             if r < e.rows {
-                columns::<V, S, 1, 8>(w, x, e, r, ahead);
+                columns::<V, W, 1, 8>(w, x, e, r, ahead);
             }
         } else {
             while V::FLOAT_TILE.0 >= 2 && e.rows - r >= 2 {
-                columns::<V, S, 2, 3>(w, x, e, r, ahead);
+                columns::<V, W, 2, 3>(w, x, e, r, ahead);
                 r += 2;
             }
             while r < e.rows {
-                columns::<V, S, 1, 4>(w, x, e, r, ahead);
+                columns::<V, W, 1, 4>(w, x, e, r, ahead);
                 r += 1;
             }
         }
@@ -263,8 +307,8 @@ unsafe fn blocks<V: SmallFloats, S: Rows>(
 
 /// All columns for `M` rows from `r` on.
 #[inline(always)]
-unsafe fn columns<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
-    w: FloatRows,
+unsafe fn columns<V: SmallFloats, W: Tiles, const M: usize, const N: usize>(
+    w: W,
     x: InputRows,
     e: Extent,
     r: usize,
@@ -273,89 +317,96 @@ unsafe fn columns<V: SmallFloats, S: Rows, const M: usize, const N: usize>(
     // SAFETY: the caller's duty.
     unsafe {
         match r {
-            0 => tiles::<V, S, M, N, true>(w, x, e, r, ahead),
-            _ => tiles::<V, S, M, N, false>(w, x, e, r, ahead),
+            0 => tiles::<V, W, M, N, true>(w, x, e, r, ahead),
+            _ => tiles::<V, W, M, N, false>(w, x, e, r, ahead),
         }
     }
 }
 
 /// The same; the `FIRST` rows' pass over the weights asks for what comes.
 #[inline(always)]
-unsafe fn tiles<V: SmallFloats, S: Rows, const M: usize, const N: usize, const FIRST: bool>(
-    w: FloatRows,
+unsafe fn tiles<V: SmallFloats, W: Tiles, const M: usize, const N: usize, const FIRST: bool>(
+    w: W,
     x: InputRows,
     e: Extent,
     r: usize,
     ahead: &mut Ahead,
 ) {
-    let mut c = 0;
-    // SAFETY: the caller's duty.
+    let step = e.columns / N;
+    // SAFETY: the caller's duty; columns are below `N step`, or behind those.
     unsafe {
-        while e.columns - c >= N {
-            tile::<V, S, M, N, FIRST>(w, x, e, (r, c), ahead);
-            c += N;
+        for c in 0..step {
+            w.tile::<V, M, N, FIRST>(x, e, (r, c), step, ahead);
         }
-        while c < e.columns {
-            tile::<V, S, M, 1, FIRST>(w, x, e, (r, c), ahead);
-            c += 1;
+        for c in N * step..e.columns {
+            w.tile::<V, M, 1, FIRST>(x, e, (r, c), 1, ahead);
         }
     }
 }
 
-#[inline(always)]
-unsafe fn tile<V: SmallFloats, S: Rows, const M: usize, const N: usize, const FIRST: bool>(
-    w: FloatRows,
-    x: InputRows,
-    e: Extent,
-    (r, c): (usize, usize),
-    ahead: &mut Ahead,
-) {
-    // SAFETY: the caller's duty; weights past `k` are not read, inputs there are zero.
-    unsafe {
-        let mut xs = [std::ptr::null::<f32>(); M];
-        for m in 0..M {
-            xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
-        }
-        let row_bytes = S::offset(w.k);
-        let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n) * row_bytes));
-        let mut sums = [[V::splat(0.0); N]; M];
-        let whole = w.k / LANES * LANES;
-        let mut i = 0;
-        while i < whole {
-            if let Some(distance) = w.distance
-                && FIRST
-                && S::offset(i) / LINE != S::offset(i + LANES) / LINE
-            {
-                for w in ws {
-                    ask_for(w.wrapping_offset(distance).addr() + S::offset(i));
-                }
-            }
-            if FIRST && i.is_multiple_of(SEGMENT) {
-                ahead.step();
-            }
-            let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n], i));
+impl<S: Rows> Tiles for Of<S> {
+    #[inline(always)]
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    ) {
+        let w = self.0;
+        let distance = w.ask.distance(N);
+        // SAFETY: the caller's duty; weights past `k` are not read, inputs there are zero.
+        unsafe {
+            let mut xs = [std::ptr::null::<f32>(); M];
             for m in 0..M {
-                let a = V::load(xs[m].add(i));
-                for n in 0..N {
-                    sums[m][n] = V::fma(a, b[n], sums[m][n]);
-                }
+                xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
             }
-            i += LANES;
-        }
-        if i < w.k {
-            for n in 0..N {
-                let mut last = [0u8; LANES * 4];
-                let bytes = row_bytes - S::offset(i);
-                std::ptr::copy_nonoverlapping(ws[n].add(S::offset(i)), last.as_mut_ptr(), bytes);
-                let b = S::load::<V>(last.as_ptr(), 0);
+            let row_bytes = S::offset(w.k);
+            let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n * step) * row_bytes));
+            let mut sums = [[V::splat(0.0); N]; M];
+            let whole = w.k / LANES * LANES;
+            let mut i = 0;
+            while i < whole {
+                if let Some(distance) = distance
+                    && FIRST
+                    && S::offset(i) / LINE != S::offset(i + LANES) / LINE
+                {
+                    for w in ws {
+                        ask_for(w.wrapping_offset(distance).addr() + S::offset(i));
+                    }
+                }
+                if FIRST && i.is_multiple_of(SEGMENT) {
+                    ahead.step();
+                }
+                let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n], i));
                 for m in 0..M {
-                    sums[m][n] = V::fma(V::load(xs[m].add(i)), b, sums[m][n]);
+                    let a = V::load(xs[m].add(i));
+                    for n in 0..N {
+                        sums[m][n] = V::fma(a, b[n], sums[m][n]);
+                    }
+                }
+                i += LANES;
+            }
+            if i < w.k {
+                for n in 0..N {
+                    let mut last = [0u8; LANES * 4];
+                    let bytes = row_bytes - S::offset(i);
+                    std::ptr::copy_nonoverlapping(
+                        ws[n].add(S::offset(i)),
+                        last.as_mut_ptr(),
+                        bytes,
+                    );
+                    let b = S::load::<V>(last.as_ptr(), 0);
+                    for m in 0..M {
+                        sums[m][n] = V::fma(V::load(xs[m].add(i)), b, sums[m][n]);
+                    }
                 }
             }
-        }
-        for m in 0..M {
-            for n in 0..N {
-                *e.out.add((r + m) * e.stride + c + n) = V::sum(sums[m][n]);
+            for m in 0..M {
+                for n in 0..N {
+                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(sums[m][n]);
+                }
             }
         }
     }

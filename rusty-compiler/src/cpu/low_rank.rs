@@ -8,7 +8,7 @@ use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, Row
 use super::int4_reduce::{self, Int4Rows};
 use super::int8_expand;
 use super::int8_reduce::{self, Quartets};
-use super::prefetch::Ahead;
+use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
@@ -78,7 +78,7 @@ unsafe fn multiply(
                     kind: RowKind::Plain(kind),
                     at,
                     k,
-                    distance,
+                    ask: distance.map_or(Ask::Nothing, Ask::Elsewhere),
                 };
                 float::multiply(level, rows, x, extent, &mut Ahead::default())
             }

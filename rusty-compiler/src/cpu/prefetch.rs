@@ -10,6 +10,31 @@
 /// Bytes that memory is fetched in.
 pub(super) const LINE: usize = 64;
 
+/// How far ahead of their use lines are asked for, of all the streams of a tile together.
+const STREAMS_BYTES: usize = 6 << 10;
+
+/// What is asked for while rows of a matrix are read.
+#[derive(Clone, Copy)]
+pub(super) enum Ask {
+    /// What follows.
+    Along,
+    /// What lies so many bytes from them.
+    Elsewhere(isize),
+    Nothing,
+}
+
+impl Ask {
+    /// Bytes from what is read to what is asked for, where `streams` rows are read together.
+    #[inline(always)]
+    pub(super) fn distance(self, streams: usize) -> Option<isize> {
+        match self {
+            Ask::Along => Some((STREAMS_BYTES / streams).cast_signed()),
+            Ask::Elsewhere(distance) => Some(distance),
+            Ask::Nothing => None,
+        }
+    }
+}
+
 /// A run of lines: the first one's address, and the one's behind the last.
 type Run = (usize, usize);
 

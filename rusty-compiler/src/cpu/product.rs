@@ -4,7 +4,10 @@ use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, Extent, FloatRows};
 use super::forms;
+use super::prefetch::Ask;
 use super::quantize::InputRows;
+use super::short_rows::ShortRows;
+use super::short_tile::{self, Short};
 use super::simd::LANES;
 use super::stream::Stream;
 use super::tile::{self, Panel};
@@ -22,7 +25,9 @@ impl Contract {
         columns: usize,
     ) -> usize {
         match ctx.weights.matrix_of(self.parts[part].weight) {
-            Some(Matrix::Float { k, .. }) => float::steps(*k, rows, columns),
+            Some(Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. })) => {
+                float::steps(*k, rows, columns)
+            }
             Some(Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. }) => {
                 columns.div_ceil(LANES) * tile::steps(ctx.level, layout, rows)
             }
@@ -49,7 +54,7 @@ impl PartCode {
     }
 
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for some rows and columns; `out` is where results go and the
-    /// stride. Before the last columns, `next` is asked what this thread reads after them.
+    /// stride. Before the last columns, or behind them, `next` is asked what this thread reads after them.
     ///
     /// # Safety
     /// Rows and columns are inside inputs and matrix, and `out` holds the results.
@@ -64,9 +69,22 @@ impl PartCode {
     ) {
         debug_assert!(column + columns <= self.n);
         let begin = self.stream(ctx, column);
-        let lead = begin.lead(columns);
         // SAFETY: the caller's duty.
         unsafe {
+            if begin.is_none() {
+                self.section(
+                    ctx,
+                    scratch,
+                    x,
+                    rows,
+                    (column, columns),
+                    (out, stride),
+                    None,
+                );
+                next();
+                return;
+            }
+            let lead = begin.lead(columns);
             if lead > 0 {
                 let distance = begin.distance();
                 self.section(
@@ -100,6 +118,13 @@ impl PartCode {
         let Some(matrix) = ctx.weights.matrix_of(self.weight) else {
             return;
         };
+        let extent = Extent {
+            first,
+            rows,
+            columns,
+            out,
+            stride,
+        };
         let layout = match matrix {
             Matrix::Float { bytes, kind, k } => {
                 let at = host(bytes).as_ptr();
@@ -107,17 +132,22 @@ impl PartCode {
                     kind: *kind,
                     at: at.wrapping_add(column * kind.row_bytes(*k)),
                     k: *k,
-                    distance,
-                };
-                let extent = Extent {
-                    first,
-                    rows,
-                    columns,
-                    out,
-                    stride,
+                    ask: Ask::Along,
                 };
                 // SAFETY: the caller's duty.
                 return unsafe { float::multiply(ctx.level, w, x, extent, &mut scratch.ahead) };
+            }
+            Matrix::Short(matrix) => {
+                let w = Short {
+                    matrix,
+                    row: column,
+                    memory: ctx.weights.panels.ptr(),
+                    ask: Ask::Along,
+                };
+                // SAFETY: the caller's duty.
+                return unsafe {
+                    short_tile::multiply(ctx.level, w, x, extent, &mut scratch.ahead)
+                };
             }
             Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => layout,
             Matrix::Late(late) => &late.layout,
@@ -139,7 +169,7 @@ impl PartCode {
                         let at = offset + panel * layout.panel_bytes();
                         (ctx.weights.panels.ptr().add(at).cast_const(), distance)
                     }
-                    Matrix::Float { .. } => return,
+                    Matrix::Float { .. } | Matrix::Short(_) => return,
                 };
                 let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
                 let panel = Panel::new(layout, at, self.start, next);

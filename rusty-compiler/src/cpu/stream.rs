@@ -14,20 +14,16 @@ use rusty_graph::WeightId;
 /// How far ahead of its use memory is asked for, in whole panels of at least so many bytes together: more than memory's
 /// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
-/// The same in rows of floats: those of the widest tile, which are read side by side.
-const FLOAT_ROWS: usize = 8;
 
 /// Columns of a matrix, in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Stream {
-    /// First byte; null where products read a copy that they make themselves.
+    /// First byte; null where products read a copy that they make themselves, or ask for what follows themselves.
     at: *const u8,
     /// Columns that are read while memory answers.
     columns: usize,
     /// Bytes of those.
     bytes: usize,
-    /// Columns that lie together.
-    unit: usize,
 }
 
 impl Stream {
@@ -36,7 +32,6 @@ impl Stream {
         at: std::ptr::null(),
         columns: 0,
         bytes: 0,
-        unit: 1,
     };
 
     /// Columns `column ..` of a matrix.
@@ -46,16 +41,10 @@ impl Stream {
                 Self::of_panels(layout, weights.panels.ptr().wrapping_add(*offset), column)
             }
             Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), column),
-            Some(Matrix::Float { bytes, kind, k }) => {
-                let at = bytes.host_bytes().map_or(std::ptr::null(), <[u8]>::as_ptr);
-                Stream {
-                    at: at.wrapping_add(column * kind.row_bytes(*k)),
-                    columns: FLOAT_ROWS,
-                    bytes: FLOAT_ROWS * kind.row_bytes(*k),
-                    unit: 1,
-                }
+            // Rows of floats are several streams, see [`super::prefetch::Ask`].
+            Some(Matrix::Float { .. } | Matrix::Short(_) | Matrix::Stored { .. }) | None => {
+                Stream::NONE
             }
-            Some(Matrix::Stored { .. }) | None => Stream::NONE,
         }
     }
 
@@ -66,29 +55,28 @@ impl Stream {
             at: first.wrapping_add(column / LANES * panel),
             columns: panels * LANES,
             bytes: panels * panel,
-            unit: LANES,
         }
+    }
+
+    /// Whether there is nothing to ask for.
+    pub(super) fn is_none(self) -> bool {
+        self.at.is_null()
     }
 
     /// Of `columns` columns, how many are read while only what lies behind them is asked for.
     pub(super) fn lead(self, columns: usize) -> usize {
-        match self.at.is_null() {
-            true => 0,
-            false => columns
-                .saturating_sub(self.columns)
-                .next_multiple_of(self.unit),
-        }
+        columns.saturating_sub(self.columns).next_multiple_of(LANES)
     }
 
     /// Bytes from one stream to another; none where there is nothing to ask for.
     pub(super) fn distance_to(self, other: Stream) -> Option<isize> {
-        let both = !self.at.is_null() && !other.at.is_null();
+        let both = !self.is_none() && !other.is_none();
         both.then(|| other.at.addr().wrapping_sub(self.at.addr()).cast_signed())
     }
 
     /// Bytes to what is asked for while these columns are read and more than [`Stream::columns`] follow.
     pub(super) fn distance(self) -> Option<isize> {
-        (!self.at.is_null()).then_some(self.bytes.cast_signed())
+        (!self.is_none()).then_some(self.bytes.cast_signed())
     }
 }
 

@@ -3,6 +3,7 @@
 use super::float::RowKind;
 use super::kind::Kind;
 use super::panel::PanelLayout;
+use super::short_rows;
 use crate::plan::{Anchor, Operand, Plan};
 use rusty_graph::WeightId;
 use std::collections::BTreeMap;
@@ -19,6 +20,13 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
             _ => vec![],
         };
         let multiplied = !matches!(kernel.anchor, Anchor::Gather { .. });
+        let routed = matches!(
+            kernel.anchor,
+            Anchor::Experts {
+                routes: Some(_),
+                ..
+            }
+        );
         for id in matrices {
             let decl = &plan.weights[id.index()];
             let [n, k] = decl.shape[..] else { continue };
@@ -26,6 +34,9 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
             let panels = match RowKind::of(decl.format) {
                 Err(codec) if multiplied => {
                     Kind::of(codec).map(|kind| PanelLayout { codec, kind, k, n }.bytes())
+                }
+                Ok(kind) if multiplied && !routed && short_rows::fits(kind, k) => {
+                    Some(short_rows::matrix_bytes(n, k))
                 }
                 _ => None,
             };

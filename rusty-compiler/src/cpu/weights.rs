@@ -9,7 +9,7 @@
 //! keep the first token waiting. A model whose panels would not fit the machine's memory stays in the mapping for
 //! good: slow, but it runs.
 //!
-//! The panels of routed experts are [made one by one](super::late_panels) when a step first takes them, also afterwards:
+//! Matrices of BF16 are [shortened](super::shortening) to three quarters, some in each step. The panels of routed experts are [made one by one](super::late_panels) when a step first takes them, also afterwards:
 //! what no step takes is not read.
 
 use super::contract::BLOCK_ROWS;
@@ -18,6 +18,8 @@ use super::kind::Kind;
 use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
+use super::short_rows::{self, ShortRows};
+use super::simd::Level;
 use crate::Result;
 use crate::declared::{declared, failure};
 use crate::plan::{Anchor, Operand, Plan};
@@ -52,6 +54,8 @@ pub(super) enum Matrix {
         kind: RowKind,
         k: usize,
     },
+    /// In twelve bits a value, in [`Weights::panels`].
+    Short(ShortRows),
     /// Panels at an offset of [`Weights::panels`].
     Panels { layout: PanelLayout, offset: usize },
     /// Panels that are made at their first use.
@@ -67,7 +71,7 @@ impl Matrix {
     /// The kind of its panels; none for floats.
     pub(super) fn kind(&self) -> Option<Kind> {
         match self {
-            Matrix::Float { .. } => None,
+            Matrix::Float { .. } | Matrix::Short(_) => None,
             Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => Some(layout.kind),
             Matrix::Late(late) => Some(late.layout.kind),
         }
@@ -76,17 +80,19 @@ impl Matrix {
 
 /// All weights of a plan.
 pub(super) struct Weights {
-    /// Repacked matrices, or room for them.
+    /// Repacked and shortened matrices, or room for them.
     pub(super) panels: Buffer,
     repack: Repack,
     /// Weights of routed experts.
-    routed: BTreeSet<WeightId>,
+    pub(super) routed: BTreeSet<WeightId>,
+    /// Matrices that are to be shortened, last first, and where their rows go in [`Weights::panels`].
+    pub(super) long: Vec<(WeightId, usize)>,
     /// Matrices whose late panels were all made, and how many of them became [`Matrix::Panels`].
     finished: Arc<AtomicUsize>,
     settled: usize,
-    matrices: BTreeMap<WeightId, Matrix>,
+    pub(super) matrices: BTreeMap<WeightId, Matrix>,
     vectors: BTreeMap<WeightId, Vec<f32>>,
-    tables: BTreeMap<WeightId, WeightView>,
+    pub(super) tables: BTreeMap<WeightId, WeightView>,
     mapped: u64,
     resident: u64,
 }
@@ -106,6 +112,7 @@ impl Weights {
             panels: Buffer::new(0),
             repack: Repack::Settled,
             routed: BTreeSet::new(),
+            long: vec![],
             finished: Arc::default(),
             settled: 0,
             matrices: BTreeMap::new(),
@@ -148,8 +155,8 @@ impl Weights {
         Ok(weights)
     }
 
-    /// To be called before a step of `rows` rows: repacks when it is time to.
-    pub(super) fn before_step(&mut self, rows: usize) {
+    /// To be called before a step of `rows` rows: repacks and shortens when it is time to.
+    pub(super) fn before_step(&mut self, rows: usize, level: Level) {
         match self.repack {
             Repack::Settled => self.settle(),
             Repack::AfterShortStep if rows <= BLOCK_ROWS => self.repack = Repack::BeforeStep,
@@ -157,6 +164,9 @@ impl Weights {
                 self.repack();
                 self.repack = Repack::Settled;
             }
+        }
+        if self.repack == Repack::Settled {
+            self.shorten_some(level);
         }
     }
 
@@ -184,6 +194,13 @@ impl Weights {
                 std::slice::from_raw_parts(self.panels.ptr().add(*offset), layout.bytes())
             };
             layout.unpack_row(panels, row, out);
+        } else if let Some(Matrix::Short(short)) = self.matrices.get(&id) {
+            let at = short.row(self.panels.ptr(), 0);
+            // SAFETY: the rows lie there whole; nothing writes them once they are packed.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(at, short_rows::matrix_bytes(short.n, short.k))
+            };
+            short.unpack_row(bytes, row, out);
         } else if let Some(view) = self.tables.get(&id) {
             let bytes = view.row_bytes();
             view.format
@@ -250,7 +267,8 @@ impl Weights {
             Matrix::Stored { layout, .. } => layout.bytes(),
             _ => 0,
         };
-        let total: usize = self.matrices.values().map(stored).sum();
+        let stored: usize = self.matrices.values().map(stored).sum();
+        let total = self.find_long(stored);
         if total == 0 {
             return;
         }
@@ -261,9 +279,12 @@ impl Weights {
                 self.panels = panels;
                 self.repack = Repack::AfterShortStep;
             }
-            None => tracing::warn!(
-                "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
-            ),
+            None => {
+                self.long.clear();
+                tracing::warn!(
+                    "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
+                );
+            }
         }
     }
 
@@ -328,7 +349,7 @@ impl Weights {
         self.account();
     }
 
-    fn account(&mut self) {
+    pub(super) fn account(&mut self) {
         (self.mapped, self.resident) = (0, 0);
         for matrix in self.matrices.values() {
             match matrix {
@@ -339,6 +360,7 @@ impl Weights {
                         self.resident += bytes.byte_len();
                     }
                 }
+                Matrix::Short(short) => self.resident += short.bytes() as u64,
                 Matrix::Panels { layout, .. } => self.resident += layout.bytes() as u64,
                 // Counted when it is asked for, see [`Weights::bytes`].
                 Matrix::Late(_) => {}
@@ -347,7 +369,7 @@ impl Weights {
         let tables = self.tables.iter().filter(|(id, _)| {
             !matches!(
                 self.matrices.get(id),
-                Some(Matrix::Float { .. } | Matrix::Stored { .. })
+                Some(Matrix::Float { .. } | Matrix::Short(_) | Matrix::Stored { .. })
             )
         });
         for (_, table) in tables {

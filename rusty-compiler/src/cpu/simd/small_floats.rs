@@ -11,6 +11,8 @@ pub(in crate::cpu) trait SmallFloats: Vector {
     unsafe fn load_e4m3(p: *const u8) -> Self::F;
     /// Entries of a table of sixteen by the low or high halves of sixteen bytes.
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F;
+    /// Sixty-four brain floats of these bytes: lane `4 q + t` of vector `v` is of byte `16 q + 8 (v / 2) + 2 t + v % 2`.
+    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4];
 }
 
 /// Sixteen E4M3 floats as half-precision numbers of the same bits, which are a 256th as large.
@@ -53,6 +55,24 @@ impl SmallFloats for super::avx512::Avx512 {
             _mm512_permutexvar_ps(codes, _mm512_loadu_ps(table))
         }
     }
+    #[inline(always)]
+    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+        use std::arch::x86_64::*;
+        unsafe {
+            let (a, b) = (
+                _mm512_unpacklo_epi8(second, first),
+                _mm512_unpackhi_epi8(second, first),
+            );
+            let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+            [
+                _mm512_slli_epi32::<16>(a),
+                _mm512_and_si512(a, upper),
+                _mm512_slli_epi32::<16>(b),
+                _mm512_and_si512(b, upper),
+            ]
+            .map(|f| _mm512_castsi512_ps(f))
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -90,6 +110,30 @@ impl SmallFloats for super::avx2::Avx2 {
                 _mm256_blendv_ps(a, b, fourth)
             };
             super::avx2::Floats(one(p), one(p.add(8)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+        use std::arch::x86_64::*;
+        unsafe {
+            let one = |second: __m256i, first: __m256i| {
+                let a = _mm256_unpacklo_epi8(second, first);
+                let b = _mm256_unpackhi_epi8(second, first);
+                let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+                [
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)),
+                    _mm256_castsi256_ps(_mm256_and_si256(a, upper)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(b)),
+                    _mm256_castsi256_ps(_mm256_and_si256(b, upper)),
+                ]
+            };
+            let (low, high) = (one(second.0, first.0), one(second.1, first.1));
+            [
+                super::avx2::Floats(low[0], high[0]),
+                super::avx2::Floats(low[1], high[1]),
+                super::avx2::Floats(low[2], high[2]),
+                super::avx2::Floats(low[3], high[3]),
+            ]
         }
     }
 }
@@ -130,6 +174,22 @@ impl SmallFloats for super::neon::Neon {
             Self::load(values.as_ptr())
         }
     }
+    #[inline(always)]
+    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+        use std::arch::aarch64::*;
+        let quarter = |q: usize, v: usize| unsafe {
+            let words = match v / 2 {
+                0 => vzip1q_u8(second[q], first[q]),
+                _ => vzip2q_u8(second[q], first[q]),
+            };
+            let words = vreinterpretq_u32_u8(words);
+            vreinterpretq_f32_u32(match v % 2 {
+                0 => vshlq_n_u32::<16>(words),
+                _ => vandq_u32(words, vdupq_n_u32(0xffff_0000)),
+            })
+        };
+        std::array::from_fn(|v| std::array::from_fn(|q| quarter(q, v)))
+    }
 }
 
 // SAFETY (all functions): the trait's contract.
@@ -143,5 +203,13 @@ impl SmallFloats for super::scalar::Scalar {
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
         let shift = if high { 4 } else { 0 };
         std::array::from_fn(|i| unsafe { *table.add(usize::from(*p.add(i) >> shift & 15)) })
+    }
+    #[inline(always)]
+    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+        let value = |v: usize, lane: usize| {
+            let at = 16 * (lane / 4) + 8 * (v / 2) + 2 * (lane % 4) + v % 2;
+            f32::from_bits(u32::from(first[at]) << 24 | u32::from(second[at]) << 16)
+        };
+        std::array::from_fn(|v| std::array::from_fn(|lane| value(v, lane)))
     }
 }

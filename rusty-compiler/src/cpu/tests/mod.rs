@@ -5,6 +5,7 @@ mod bodies;
 mod late_panels;
 mod low_rank;
 mod products;
+mod short_rows;
 
 use super::kind::Start;
 use super::panel::GROUP;

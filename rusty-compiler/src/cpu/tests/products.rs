@@ -5,7 +5,7 @@ use crate::cpu::float::{self, Extent, FloatRows, RowKind};
 use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
 use crate::cpu::panel::{GROUP, PanelLayout};
-use crate::cpu::prefetch::Ahead;
+use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::simd::{LANES, Level};
 use crate::cpu::tile::Panel;
 use rusty_loader::Format;
@@ -174,7 +174,7 @@ fn check_rows(
             kind,
             at: bytes.as_ptr(),
             k,
-            distance: None,
+            ask: Ask::Nothing,
         };
         let extent = Extent {
             first,
