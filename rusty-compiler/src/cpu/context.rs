@@ -57,7 +57,7 @@ pub(super) struct Scratch {
     pub(super) results: Vec<*const f32>,
     /// Inputs of a few rows.
     pub(super) inputs: Inputs,
-    /// One panel of a matrix that stays in the file.
+    /// One panel of a matrix that stays in the file, or the words of some shortened rows.
     pub(super) panel: Buffer,
     /// Scores, two partials and a block's results.
     pub(super) attention: Buffer,

@@ -141,7 +141,8 @@ impl PartCode {
                 let w = Short {
                     matrix,
                     row: column,
-                    memory: ctx.weights.panels.ptr(),
+                    at: matrix.row(ctx.weights.panels.ptr(), column),
+                    words: scratch.panel.ptr(),
                     ask: Ask::Along,
                 };
                 // SAFETY: the caller's duty.

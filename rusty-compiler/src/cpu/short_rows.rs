@@ -81,6 +81,12 @@ const fn place(i: usize) -> usize {
     16 * quarter + 8 * (vector / 2) + 2 * lane + vector % 2
 }
 
+/// Where value `i` of a chunk is among its words, once bytes are interleaved in registers.
+pub(super) const fn word(i: usize) -> usize {
+    let at = place(i % HALF);
+    i / HALF * HALF + at % 16 / 8 * (HALF / 2) + at / 16 * 8 + at % 8
+}
+
 impl ShortRows {
     /// Shortens the rows of `stored`, `[n, k]` brain floats, into `out` of [`matrix_bytes`] that begin at `offset` of
     /// the weights' memory. Nothing where too many values are exceptions; `out` then holds anything.

@@ -1,22 +1,46 @@
-//! Products with [rows in twelve bits](super::short_rows): decoded in registers, then as plain rows of floats, in the same
-//! order, so that results are the same to the bit.
+//! Products with [rows in twelve bits](super::short_rows): decoded in registers, then multiplied as plain rows of floats
+//! are, in the same order, so that results are the same to the bit.
+//!
+//! Few input rows take each value straight from its decoding. Many take it from words in the second-level cache, which
+//! some columns are decoded to before all rows pass over them.
 
 use super::float::{Extent, Tiles, blocks};
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
-use super::short_rows::{CHUNK, CHUNK_BYTES, Exception, HALF, ShortRows};
+use super::short_rows::{CHUNK, CHUNK_BYTES, Exception, HALF, ShortRows, row_bytes, word};
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, per_isa};
+
+/// Input rows from which on columns are decoded to words first.
+const MANY_ROWS: usize = 6;
+/// Columns that are decoded together, and the words' bytes that they should not exceed.
+const COLUMNS: usize = 32;
+const WORDS_BYTES: usize = 256 << 10;
+/// Rows of a matrix that are decoded side by side, each a stream of its own.
+const STREAMS: usize = 8;
+/// Vectors that a chunk's words take.
+const CHUNK_WORDS: usize = CHUNK * 2 / HALF;
 
 /// Rows of a matrix to multiply.
 #[derive(Clone, Copy)]
 pub(super) struct Short<'a> {
     pub(super) matrix: &'a ShortRows,
-    /// Where the weights' memory begins.
-    pub(super) memory: *const u8,
-    /// The first row.
+    /// The first row, and its first byte.
     pub(super) row: usize,
+    pub(super) at: *const u8,
+    /// Room for [`word_bytes`].
+    pub(super) words: *mut u8,
     pub(super) ask: Ask,
+}
+
+/// Columns that are decoded together.
+fn columns(k: usize) -> usize {
+    (WORDS_BYTES / (2 * k)).clamp(STREAMS, COLUMNS) / STREAMS * STREAMS
+}
+
+/// Bytes that the words of some columns of `k` values take.
+pub(super) fn word_bytes(k: usize) -> usize {
+    columns(k) * k * 2
 }
 
 per_isa! {
@@ -28,14 +52,31 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: SmallFloats>(
-    w: Short<'_>,
-    x: InputRows,
-    extent: Extent,
-    ahead: &mut Ahead,
-) {
-    // SAFETY: the caller's duty.
-    unsafe { blocks::<V, Short<'_>>(w, x, extent, ahead) }
+unsafe fn multiply_with<V: SmallFloats>(w: Short<'_>, x: InputRows, e: Extent, ahead: &mut Ahead) {
+    // SAFETY: the caller's duty; columns stay inside the extent.
+    unsafe {
+        if e.rows < MANY_ROWS {
+            return blocks::<V, Short<'_>>(w, x, e, ahead);
+        }
+        let k = w.matrix.k;
+        let mut c = 0;
+        while c < e.columns {
+            let some = Extent {
+                columns: columns(k).min(e.columns - c),
+                out: e.out.add(c),
+                ..e
+            };
+            let step = some.columns / STREAMS;
+            for i in 0..step {
+                w.decode_rows::<V, STREAMS>((c, c + i, step));
+            }
+            for i in STREAMS * step..some.columns {
+                w.decode_rows::<V, 1>((c, c + i, 1));
+            }
+            blocks::<V, Words>(Words { at: w.words, k }, x, some, ahead);
+            c += some.columns;
+        }
+    }
 }
 
 /// The exceptions of a row that are still to come.
@@ -52,42 +93,91 @@ impl<'a> Coming<'a> {
         Self { exceptions, next }
     }
 
-    /// Puts those of the half from `begin` on into its values.
+    /// Puts those of the chunk from `begin` on into its words.
     #[cold]
     #[inline(never)]
-    fn put(&mut self, begin: usize, values: &mut [f32; HALF]) {
+    fn put(&mut self, begin: usize, words: &mut [u16; CHUNK]) {
         while let Some((e, rest)) = self.exceptions.split_first()
-            && (e.at as usize) < begin + HALF
+            && (e.at as usize) < begin + CHUNK
         {
-            values[e.at as usize - begin] = f32::from_bits(u32::from(e.bits) << 16);
+            words[word(e.at as usize - begin)] = e.bits;
             *self = Coming::new(rest);
         }
     }
 }
 
-/// The values of a half, decoded.
+impl<'a> Short<'a> {
+    /// Row `c`: what is still to come of its exceptions, and its bytes.
+    #[inline(always)]
+    fn row(&self, c: usize) -> (Coming<'a>, *const u8) {
+        let at = self.at.wrapping_add(c * row_bytes(self.matrix.k));
+        (Coming::new(self.matrix.exceptions(self.row + c)), at)
+    }
+
+    /// Decodes `N` rows, every `step`-th from `c` on, to the words of the columns that begin at `first`.
+    #[inline(always)]
+    unsafe fn decode_rows<V: SmallFloats, const N: usize>(
+        &self,
+        (first, c, step): (usize, usize, usize),
+    ) {
+        let (k, distance) = (self.matrix.k, self.ask.distance(N));
+        // SAFETY: the caller's duty; the words have room for the columns.
+        unsafe {
+            let firsts = V::table(self.matrix.firsts().as_ptr());
+            let mut rows = [(Coming::new(&[]), std::ptr::null()); N];
+            for n in 0..N {
+                rows[n] = self.row(c + n * step);
+            }
+            for begin in (0..k).step_by(CHUNK) {
+                for (n, (coming, at)) in rows.iter_mut().enumerate() {
+                    let words = decode::<V>(firsts, *at, begin, coming, distance);
+                    let to = self.words.add(((c + n * step - first) * k + begin) * 2);
+                    for (i, words) in words.into_iter().enumerate() {
+                        V::store_bytes(to.add(i * HALF), words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The words of the chunk from value `begin` on of the row at `row`; what lies `distance` further is asked for.
 #[inline(always)]
 unsafe fn decode<V: SmallFloats>(
     firsts: V::B,
-    codes: V::B,
-    seconds: *const u8,
+    row: *const u8,
     begin: usize,
     coming: &mut Coming<'_>,
-) -> [V::F; HALF / LANES] {
+    distance: Option<isize>,
+) -> [V::B; CHUNK_WORDS] {
     // SAFETY: the caller's duty.
     unsafe {
-        let mut floats = V::brain_floats(V::load_bytes(seconds), V::lookup(firsts, codes));
-        if coming.next < begin + HALF {
-            let mut values = [0.0; HALF];
-            for (f, to) in floats.iter().zip(values.as_chunks_mut::<LANES>().0) {
-                V::store(to.as_mut_ptr(), *f);
-            }
-            coming.put(begin, &mut values);
-            for (f, from) in floats.iter_mut().zip(values.as_chunks::<LANES>().0) {
-                *f = V::load(from.as_ptr());
+        let at = row.add(begin / CHUNK * CHUNK_BYTES);
+        if let Some(distance) = distance {
+            let next = at.wrapping_offset(distance).addr();
+            for line in 0..CHUNK_BYTES / LINE {
+                ask_for(next + line * LINE);
             }
         }
-        floats
+        let codes = V::load_bytes(at);
+        let low = V::lookup(firsts, V::bits(codes, 0, 0, 4));
+        let high = V::lookup(firsts, V::bits(codes, 4, 0, 4));
+        let [a, b] = V::words(V::load_bytes(at.add(HALF)), low);
+        let [c, d] = V::words(V::load_bytes(at.add(2 * HALF)), high);
+        let mut words = [a, b, c, d];
+        if coming.next < begin + CHUNK {
+            let mut values = [0u16; CHUNK];
+            let at: *mut u8 = values.as_mut_ptr().cast();
+            for (i, words) in words.into_iter().enumerate() {
+                V::store_bytes(at.add(i * HALF), words);
+            }
+            coming.put(begin, &mut values);
+            let at: *const u8 = values.as_ptr().cast();
+            for (i, words) in words.iter_mut().enumerate() {
+                *words = V::load_bytes(at.add(i * HALF));
+            }
+        }
+        words
     }
 }
 
@@ -101,56 +191,123 @@ impl Tiles for Short<'_> {
         step: usize,
         ahead: &mut Ahead,
     ) {
-        let (k, distance) = (self.matrix.k, self.ask.distance(N));
+        let distance = self.ask.distance(N).filter(|_| FIRST);
         // SAFETY: the caller's duty; rows are whole chunks.
         unsafe {
             let firsts = V::table(self.matrix.firsts().as_ptr());
-            let mut xs = [std::ptr::null::<f32>(); M];
+            let mut rows = [(Coming::new(&[]), std::ptr::null()); N];
+            for n in 0..N {
+                rows[n] = self.row(c + n * step);
+            }
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
+            for begin in (0..self.matrix.k).step_by(CHUNK) {
+                if FIRST && begin.is_multiple_of(2 * CHUNK) {
+                    ahead.step();
+                }
+                for (n, (coming, at)) in rows.iter_mut().enumerate() {
+                    let words = decode::<V>(firsts, *at, begin, coming, distance);
+                    sums.add(n, begin, words);
+                }
+            }
+            sums.store(e, (r, c), step);
+        }
+    }
+}
+
+/// Rows that were decoded to words.
+#[derive(Clone, Copy)]
+struct Words {
+    at: *const u8,
+    k: usize,
+}
+
+impl Tiles for Words {
+    #[inline(always)]
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    ) {
+        // SAFETY: the caller's duty; rows are whole chunks.
+        unsafe {
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
+            let row = |n: usize| self.at.wrapping_add((c + n * step) * self.k * 2);
+            let ws: [*const u8; N] = std::array::from_fn(row);
+            for begin in (0..self.k).step_by(HALF / 2) {
+                if FIRST && begin.is_multiple_of(2 * CHUNK) {
+                    ahead.step();
+                }
+                // Both halves are loaded, so that few vectors are held at a time.
+                let load = |n: usize| V::widen(V::load_bytes(ws[n].add(begin * 2)));
+                sums.add_columns(begin, std::array::from_fn(|n| load(n)[0]));
+                sums.add_columns(begin + LANES, std::array::from_fn(|n| load(n)[1]));
+            }
+            sums.store(e, (r, c), step);
+        }
+    }
+}
+
+/// The sums of a tile.
+struct Sums<V: SmallFloats, const M: usize, const N: usize> {
+    xs: [*const f32; M],
+    sums: [[V::F; N]; M],
+}
+
+impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
+    #[inline(always)]
+    unsafe fn new(x: InputRows, e: Extent, r: usize) -> Self {
+        let mut xs = [std::ptr::null(); M];
+        // SAFETY: the caller's duty.
+        unsafe {
             for m in 0..M {
                 xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
             }
-            let mut coming = [Coming::new(&[]); N];
+            let sums = [[V::splat(0.0); N]; M];
+            Self { xs, sums }
+        }
+    }
+
+    /// Adds a chunk of column `n`, value by value in their order.
+    #[inline(always)]
+    unsafe fn add(&mut self, n: usize, begin: usize, words: [V::B; CHUNK_WORDS]) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            for i in 0..CHUNK_WORDS {
+                let floats = V::widen(words[i]);
+                for (j, b) in floats.into_iter().enumerate() {
+                    for m in 0..M {
+                        let a = V::load(self.xs[m].add(begin + (2 * i + j) * LANES));
+                        self.sums[m][n] = V::fma(a, b, self.sums[m][n]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds sixteen values of every column.
+    #[inline(always)]
+    unsafe fn add_columns(&mut self, begin: usize, b: [V::F; N]) {
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let a = V::load(self.xs[m].add(begin));
+                for n in 0..N {
+                    self.sums[m][n] = V::fma(a, b[n], self.sums[m][n]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
+        for m in 0..M {
             for n in 0..N {
-                coming[n] = Coming::new(self.matrix.exceptions(self.row + c + n * step));
-            }
-            let ws: [*const u8; N] =
-                std::array::from_fn(|n| self.matrix.row(self.memory, self.row + c + n * step));
-            let mut sums = [[V::splat(0.0); N]; M];
-            for chunk in 0..k / CHUNK {
-                if FIRST && chunk.is_multiple_of(2) {
-                    ahead.step();
-                }
-                for n in 0..N {
-                    let w = ws[n].add(chunk * CHUNK_BYTES);
-                    if let Some(distance) = distance
-                        && FIRST
-                    {
-                        let next = w.wrapping_offset(distance).addr();
-                        for line in 0..CHUNK_BYTES / LINE {
-                            ask_for(next + line * LINE);
-                        }
-                    }
-                    let codes = V::load_bytes(w);
-                    for half in 0..2 {
-                        let codes = match half {
-                            0 => V::bits(codes, 0, 0, 4),
-                            _ => V::bits(codes, 4, 0, 4),
-                        };
-                        let begin = chunk * CHUNK + half * HALF;
-                        let at = w.add(HALF * (1 + half));
-                        let floats = decode::<V>(firsts, codes, at, begin, &mut coming[n]);
-                        for m in 0..M {
-                            for (i, b) in floats.iter().enumerate() {
-                                let a = V::load(xs[m].add(begin + i * LANES));
-                                sums[m][n] = V::fma(a, *b, sums[m][n]);
-                            }
-                        }
-                    }
-                }
-            }
-            for m in 0..M {
-                for n in 0..N {
-                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(sums[m][n]);
+                // SAFETY: the caller's duty.
+                unsafe {
+                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
                 }
             }
         }

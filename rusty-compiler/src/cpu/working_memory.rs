@@ -12,6 +12,7 @@ use super::quantize::Inputs;
 use super::registers::Registers;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
+use super::{short_rows, short_tile};
 use crate::plan::Plan;
 use crate::{BindOptions, PAGE_TOKENS, Result};
 use rusty_graph::{Dim, SymId};
@@ -63,6 +64,9 @@ impl WorkingMemory {
         let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
             match weights.matrix_of(rusty_graph::WeightId(i as u32))? {
                 Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
+                Matrix::Float { kind, k, .. } if short_rows::fits(*kind, *k) => {
+                    Some(short_tile::word_bytes(*k))
+                }
                 _ => None,
             }
         });

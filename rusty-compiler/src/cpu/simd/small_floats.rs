@@ -2,6 +2,9 @@
 
 use super::Vector;
 
+/// The bits of a float that a brain float has.
+const UPPER: u32 = 0xffff_0000;
+
 /// What a [`Vector`] makes of small floats.
 ///
 /// # Safety
@@ -11,8 +14,11 @@ pub(in crate::cpu) trait SmallFloats: Vector {
     unsafe fn load_e4m3(p: *const u8) -> Self::F;
     /// Entries of a table of sixteen by the low or high halves of sixteen bytes.
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F;
-    /// Sixty-four brain floats of these bytes: lane `4 q + t` of vector `v` is of byte `16 q + 8 (v / 2) + 2 t + v % 2`.
-    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4];
+    /// Words of sixty-four lower and upper bytes: word `8 q + i` of vector `v` is of bytes `16 q + 8 v + i`.
+    unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2];
+    /// Thirty-two words as the upper halves of floats, the even ones and the odd ones.
+    unsafe fn widen(words: Self::B) -> [Self::F; 2];
+    unsafe fn store_bytes(p: *mut u8, b: Self::B);
 }
 
 /// Sixteen E4M3 floats as half-precision numbers of the same bits, which are a 256th as large.
@@ -56,21 +62,28 @@ impl SmallFloats for super::avx512::Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+    unsafe fn store_bytes(p: *mut u8, b: Self::B) {
+        unsafe { std::arch::x86_64::_mm512_storeu_si512(p.cast(), b) }
+    }
+    #[inline(always)]
+    unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2] {
         use std::arch::x86_64::*;
         unsafe {
-            let (a, b) = (
-                _mm512_unpacklo_epi8(second, first),
-                _mm512_unpackhi_epi8(second, first),
-            );
-            let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
             [
-                _mm512_slli_epi32::<16>(a),
-                _mm512_and_si512(a, upper),
-                _mm512_slli_epi32::<16>(b),
-                _mm512_and_si512(b, upper),
+                _mm512_unpacklo_epi8(lower, upper),
+                _mm512_unpackhi_epi8(lower, upper),
             ]
-            .map(|f| _mm512_castsi512_ps(f))
+        }
+    }
+    #[inline(always)]
+    unsafe fn widen(words: Self::B) -> [Self::F; 2] {
+        use std::arch::x86_64::*;
+        unsafe {
+            let odd = _mm512_and_si512(words, _mm512_set1_epi32(UPPER.cast_signed()));
+            [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)),
+                _mm512_castsi512_ps(odd),
+            ]
         }
     }
 }
@@ -113,26 +126,41 @@ impl SmallFloats for super::avx2::Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+    unsafe fn store_bytes(p: *mut u8, b: Self::B) {
         use std::arch::x86_64::*;
         unsafe {
-            let one = |second: __m256i, first: __m256i| {
-                let a = _mm256_unpacklo_epi8(second, first);
-                let b = _mm256_unpackhi_epi8(second, first);
-                let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
-                [
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)),
-                    _mm256_castsi256_ps(_mm256_and_si256(a, upper)),
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(b)),
-                    _mm256_castsi256_ps(_mm256_and_si256(b, upper)),
-                ]
-            };
-            let (low, high) = (one(second.0, first.0), one(second.1, first.1));
+            _mm256_storeu_si256(p.cast(), b.0);
+            _mm256_storeu_si256(p.add(32).cast(), b.1);
+        }
+    }
+    #[inline(always)]
+    unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2] {
+        use super::avx2::Ints;
+        use std::arch::x86_64::*;
+        unsafe {
             [
-                super::avx2::Floats(low[0], high[0]),
-                super::avx2::Floats(low[1], high[1]),
-                super::avx2::Floats(low[2], high[2]),
-                super::avx2::Floats(low[3], high[3]),
+                Ints(
+                    _mm256_unpacklo_epi8(lower.0, upper.0),
+                    _mm256_unpacklo_epi8(lower.1, upper.1),
+                ),
+                Ints(
+                    _mm256_unpackhi_epi8(lower.0, upper.0),
+                    _mm256_unpackhi_epi8(lower.1, upper.1),
+                ),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn widen(words: Self::B) -> [Self::F; 2] {
+        use super::avx2::Floats;
+        use std::arch::x86_64::*;
+        unsafe {
+            let even = |w: __m256i| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+            let upper = _mm256_set1_epi32(UPPER.cast_signed());
+            let odd = |w: __m256i| _mm256_castsi256_ps(_mm256_and_si256(w, upper));
+            [
+                Floats(even(words.0), even(words.1)),
+                Floats(odd(words.0), odd(words.1)),
             ]
         }
     }
@@ -175,20 +203,28 @@ impl SmallFloats for super::neon::Neon {
         }
     }
     #[inline(always)]
-    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
+    unsafe fn store_bytes(p: *mut u8, b: Self::B) {
+        for (q, b) in b.into_iter().enumerate() {
+            unsafe { std::arch::aarch64::vst1q_u8(p.add(16 * q), b) };
+        }
+    }
+    #[inline(always)]
+    unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2] {
         use std::arch::aarch64::*;
-        let quarter = |q: usize, v: usize| unsafe {
-            let words = match v / 2 {
-                0 => vzip1q_u8(second[q], first[q]),
-                _ => vzip2q_u8(second[q], first[q]),
-            };
-            let words = vreinterpretq_u32_u8(words);
-            vreinterpretq_f32_u32(match v % 2 {
-                0 => vshlq_n_u32::<16>(words),
-                _ => vandq_u32(words, vdupq_n_u32(0xffff_0000)),
-            })
-        };
-        std::array::from_fn(|v| std::array::from_fn(|q| quarter(q, v)))
+        [
+            std::array::from_fn(|q| unsafe { vzip1q_u8(lower[q], upper[q]) }),
+            std::array::from_fn(|q| unsafe { vzip2q_u8(lower[q], upper[q]) }),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn widen(words: Self::B) -> [Self::F; 2] {
+        use std::arch::aarch64::*;
+        let even = |w: uint8x16_t| unsafe { vshlq_n_u32::<16>(vreinterpretq_u32_u8(w)) };
+        let odd = |w: uint8x16_t| unsafe { vandq_u32(vreinterpretq_u32_u8(w), vdupq_n_u32(UPPER)) };
+        [
+            words.map(|w| unsafe { vreinterpretq_f32_u32(even(w)) }),
+            words.map(|w| unsafe { vreinterpretq_f32_u32(odd(w)) }),
+        ]
     }
 }
 
@@ -205,11 +241,24 @@ impl SmallFloats for super::scalar::Scalar {
         std::array::from_fn(|i| unsafe { *table.add(usize::from(*p.add(i) >> shift & 15)) })
     }
     #[inline(always)]
-    unsafe fn brain_floats(second: Self::B, first: Self::B) -> [Self::F; 4] {
-        let value = |v: usize, lane: usize| {
-            let at = 16 * (lane / 4) + 8 * (v / 2) + 2 * (lane % 4) + v % 2;
-            f32::from_bits(u32::from(first[at]) << 24 | u32::from(second[at]) << 16)
+    unsafe fn store_bytes(p: *mut u8, b: Self::B) {
+        unsafe { p.cast::<Self::B>().write_unaligned(b) }
+    }
+    #[inline(always)]
+    unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2] {
+        let byte = |v: usize, i: usize| {
+            let at = 16 * (i / 16) + 8 * v + i % 16 / 2;
+            if i % 2 == 0 { lower[at] } else { upper[at] }
         };
-        std::array::from_fn(|v| std::array::from_fn(|lane| value(v, lane)))
+        std::array::from_fn(|v| std::array::from_fn(|i| byte(v, i)))
+    }
+    #[inline(always)]
+    unsafe fn widen(words: Self::B) -> [Self::F; 2] {
+        let (pairs, _) = words.as_chunks::<4>();
+        let value = |odd: u32, i: usize| {
+            let pair = u32::from_le_bytes(pairs[i]);
+            f32::from_bits(if odd == 0 { pair << 16 } else { pair & UPPER })
+        };
+        [0, 1].map(|odd| std::array::from_fn(|i| value(odd, i)))
     }
 }

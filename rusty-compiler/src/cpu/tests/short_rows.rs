@@ -60,6 +60,7 @@ fn products_are_those_of_plain_rows() {
     for level in levels() {
         let (short, bytes) = packed(level, (n, k), &stored).expect("few exceptions");
         let (_inputs, view) = filled(level, &x, rows, k, &[]);
+        let mut words = vec![0; short_tile::word_bytes(k)];
         for (first, count) in [(0, rows), (0, 1), (4, 2), (3, 7)] {
             // Columns from anywhere on.
             for (column, columns) in [(0, n), (5, 32), (n - 3, 3)] {
@@ -67,7 +68,8 @@ fn products_are_those_of_plain_rows() {
                 let mut have = vec![f32::NAN; count * columns];
                 let w = Short {
                     matrix: &short,
-                    memory: bytes.as_ptr(),
+                    at: short.row(bytes.as_ptr(), column),
+                    words: words.as_mut_ptr(),
                     row: column,
                     ask: Ask::Nothing,
                 };
