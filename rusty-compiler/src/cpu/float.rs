@@ -6,6 +6,7 @@
 
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
+use super::row_tiles::{Extent, Tiles, blocks};
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
@@ -177,16 +178,6 @@ impl Rows for InNormalFloat {
 /// Values along `k` between two looks ahead.
 const SEGMENT: usize = 16 * LANES;
 
-/// The product's extents and where it goes: `out[r * stride + c]`.
-#[derive(Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) first: usize,
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) out: *mut f32,
-    pub(super) stride: usize,
-}
-
 /// Steps at which [`multiply`] asks for memory ahead, about.
 pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {
     let tiles = if rows == 1 { 8 } else { 4 };
@@ -238,23 +229,6 @@ unsafe fn multiply_with<V: SmallFloats, S: Rows>(
     unsafe { blocks::<V, Of<S>>(w, x, extent, ahead) }
 }
 
-/// A matrix whose rows are multiplied tile by tile.
-pub(super) trait Tiles: Copy {
-    /// `M` input rows from `r` on times `N` rows of the matrix, every `step`-th from `c` on; the `FIRST` rows' pass asks for
-    /// what comes.
-    ///
-    /// # Safety
-    /// Rows and columns are inside the extent, which is as [`multiply`] wants it.
-    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
-        self,
-        x: InputRows,
-        extent: Extent,
-        place: (usize, usize),
-        step: usize,
-        ahead: &mut Ahead,
-    );
-}
-
 /// Rows of kind `S`.
 struct Of<S>(FloatRows, PhantomData<S>);
 
@@ -264,85 +238,6 @@ impl<S> Clone for Of<S> {
     }
 }
 impl<S> Copy for Of<S> {}
-
-/// All tiles of a product. A tile's columns are spread evenly over the extent, so that each is one of several long
-/// streams far apart: memory answers those faster than as many rows side by side.
-///
-/// # Safety
-/// As [`multiply`].
-#[inline(always)]
-pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
-    w: W,
-    x: InputRows,
-    e: Extent,
-    ahead: &mut Ahead,
-) {
-    let mut r = 0;
-    // SAFETY: the caller's duty; tiles stay inside the extent.
-    unsafe {
-        if V::FLOAT_TILE == (6, 4) {
-            while e.rows - r >= 6 {
-                columns::<V, W, 6, 4>(w, x, e, r, ahead);
-                r += 6;
-            }
-            while e.rows - r >= 2 {
-                columns::<V, W, 2, 8>(w, x, e, r, ahead);
-                r += 2;
-            }
-            if r < e.rows {
-                columns::<V, W, 1, 8>(w, x, e, r, ahead);
-            }
-        } else {
-            while V::FLOAT_TILE.0 >= 2 && e.rows - r >= 2 {
-                columns::<V, W, 2, 3>(w, x, e, r, ahead);
-                r += 2;
-            }
-            while r < e.rows {
-                columns::<V, W, 1, 4>(w, x, e, r, ahead);
-                r += 1;
-            }
-        }
-    }
-}
-
-/// All columns for `M` rows from `r` on.
-#[inline(always)]
-unsafe fn columns<V: SmallFloats, W: Tiles, const M: usize, const N: usize>(
-    w: W,
-    x: InputRows,
-    e: Extent,
-    r: usize,
-    ahead: &mut Ahead,
-) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        match r {
-            0 => tiles::<V, W, M, N, true>(w, x, e, r, ahead),
-            _ => tiles::<V, W, M, N, false>(w, x, e, r, ahead),
-        }
-    }
-}
-
-/// The same; the `FIRST` rows' pass over the weights asks for what comes.
-#[inline(always)]
-unsafe fn tiles<V: SmallFloats, W: Tiles, const M: usize, const N: usize, const FIRST: bool>(
-    w: W,
-    x: InputRows,
-    e: Extent,
-    r: usize,
-    ahead: &mut Ahead,
-) {
-    let step = e.columns / N;
-    // SAFETY: the caller's duty; columns are below `N step`, or behind those.
-    unsafe {
-        for c in 0..step {
-            w.tile::<V, M, N, FIRST>(x, e, (r, c), step, ahead);
-        }
-        for c in N * step..e.columns {
-            w.tile::<V, M, 1, FIRST>(x, e, (r, c), 1, ahead);
-        }
-    }
-}
 
 impl<S: Rows> Tiles for Of<S> {
     #[inline(always)]

@@ -2,8 +2,8 @@
 //!
 //! The order of additions of a result does not depend on how many rows share a tile.
 
-use super::float::Extent;
 use super::quantize::InputRows;
+use super::row_tiles::Extent;
 use super::simd::{LANES, Vector, per_isa};
 use super::stored_panel::{InQ4, Panel};
 use crate::delta_table::PANEL;

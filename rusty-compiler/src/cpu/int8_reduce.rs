@@ -3,9 +3,9 @@
 //!
 //! The order of additions of a result does not depend on how many rows share a tile.
 
-use super::float::Extent;
 use super::prefetch::{LINE, ask_for};
 use super::quantize::InputRows;
+use super::row_tiles::Extent;
 use super::simd::{LANES, Vector, per_isa};
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, QUARTET, SCALES};

@@ -4,12 +4,13 @@
 //! Codes of four bits are decoded in registers; bytes are multiplied as they are, see [`super::int8_reduce`] and
 //! [`super::int8_expand`].
 
-use super::float::{self, Extent, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
+use super::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
 use super::int4_reduce::{self, Int4Rows};
 use super::int8_expand;
 use super::int8_reduce::{self, Quartets};
 use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
+use super::row_tiles::Extent;
 use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
 use super::stored_panel::{InQ4, Panel};

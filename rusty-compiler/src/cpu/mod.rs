@@ -56,6 +56,7 @@ mod product;
 mod quads;
 mod quantize;
 mod registers;
+mod row_tiles;
 mod rows;
 mod short_rows;
 mod short_tile;

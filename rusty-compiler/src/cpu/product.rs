@@ -2,10 +2,11 @@
 
 use super::context::{Context, Scratch};
 use super::contract::Contract;
-use super::float::{self, Extent, FloatRows};
+use super::float::{self, FloatRows};
 use super::forms;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
+use super::row_tiles::Extent;
 use super::short_rows::ShortRows;
 use super::short_tile::{self, Short};
 use super::simd::LANES;

@@ -176,7 +176,7 @@ fn firsts(base: u8) -> [u8; 16] {
             0 => 0,
             above => base + above,
         };
-        half | code / SIGN << 7
+        half | (code / SIGN) << 7
     })
 }
 

@@ -4,9 +4,9 @@
 //! Few input rows take each value straight from its decoding. Many take it from words in the second-level cache, which
 //! some columns are decoded to before all rows pass over them.
 
-use super::float::{Extent, Tiles, blocks};
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
+use super::row_tiles::{Extent, Tiles, blocks};
 use super::short_rows::{CHUNK, CHUNK_BYTES, Exception, HALF, ShortRows, row_bytes, word};
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, per_isa};

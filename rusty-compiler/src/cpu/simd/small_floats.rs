@@ -248,7 +248,11 @@ impl SmallFloats for super::scalar::Scalar {
     unsafe fn words(lower: Self::B, upper: Self::B) -> [Self::B; 2] {
         let byte = |v: usize, i: usize| {
             let at = 16 * (i / 16) + 8 * v + i % 16 / 2;
-            if i % 2 == 0 { lower[at] } else { upper[at] }
+            if i.is_multiple_of(2) {
+                lower[at]
+            } else {
+                upper[at]
+            }
         };
         std::array::from_fn(|v| std::array::from_fn(|i| byte(v, i)))
     }

@@ -1,11 +1,12 @@
 //! Inputs, integer tiles and float tiles.
 
 use super::{Noise, blocks, decoded_input, filled, levels};
-use crate::cpu::float::{self, Extent, FloatRows, RowKind};
+use crate::cpu::float::{self, FloatRows, RowKind};
 use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
 use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::{Ahead, Ask};
+use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
 use crate::cpu::tile::Panel;
 use rusty_loader::Format;

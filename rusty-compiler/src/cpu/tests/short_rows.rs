@@ -1,9 +1,10 @@
 //! BF16 in twelve bits: nothing is lost, and products are those of plain rows.
 
 use super::{Noise, filled, levels};
-use crate::cpu::float::{self, Extent, FloatKind, FloatRows, RowKind};
+use crate::cpu::float::{self, FloatKind, FloatRows, RowKind};
 use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::quantize::InputRows;
+use crate::cpu::row_tiles::Extent;
 use crate::cpu::short_rows::{CHUNK, ShortRows, matrix_bytes};
 use crate::cpu::short_tile::{self, Short};
 use crate::cpu::simd::Level;

@@ -1,0 +1,113 @@
+//! Products with matrices that are read row by row: which tiles they are cut into.
+//!
+//! A tile's columns are spread evenly over the extent, so that each is one of several long streams far apart: memory
+//! answers those faster than as many rows side by side.
+
+use super::prefetch::Ahead;
+use super::quantize::InputRows;
+use super::simd::small_floats::SmallFloats;
+
+/// The product's extents and where it goes: `out[r * stride + c]`.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) first: usize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) out: *mut f32,
+    pub(super) stride: usize,
+}
+
+/// A matrix whose rows are multiplied tile by tile.
+pub(super) trait Tiles: Copy {
+    /// `M` input rows from `r` on times `N` rows of the matrix, every `step`-th from `c` on; the `FIRST` rows' pass asks for
+    /// what comes.
+    ///
+    /// # Safety
+    /// Rows and columns are inside the extent, which is as [`blocks`] wants it.
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        extent: Extent,
+        place: (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    );
+}
+
+/// All tiles of a product.
+///
+/// # Safety
+/// The matrix holds the extent's columns, `x` the rows, `out` the results.
+#[inline(always)]
+pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
+    w: W,
+    x: InputRows,
+    e: Extent,
+    ahead: &mut Ahead,
+) {
+    let mut r = 0;
+    // SAFETY: the caller's duty; tiles stay inside the extent.
+    unsafe {
+        if V::FLOAT_TILE == (6, 4) {
+            while e.rows - r >= 6 {
+                columns::<V, W, 6, 4>(w, x, e, r, ahead);
+                r += 6;
+            }
+            while e.rows - r >= 2 {
+                columns::<V, W, 2, 8>(w, x, e, r, ahead);
+                r += 2;
+            }
+            if r < e.rows {
+                columns::<V, W, 1, 8>(w, x, e, r, ahead);
+            }
+        } else {
+            while V::FLOAT_TILE.0 >= 2 && e.rows - r >= 2 {
+                columns::<V, W, 2, 3>(w, x, e, r, ahead);
+                r += 2;
+            }
+            while r < e.rows {
+                columns::<V, W, 1, 4>(w, x, e, r, ahead);
+                r += 1;
+            }
+        }
+    }
+}
+
+/// All columns for `M` rows from `r` on.
+#[inline(always)]
+unsafe fn columns<V: SmallFloats, W: Tiles, const M: usize, const N: usize>(
+    w: W,
+    x: InputRows,
+    e: Extent,
+    r: usize,
+    ahead: &mut Ahead,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match r {
+            0 => tiles::<V, W, M, N, true>(w, x, e, r, ahead),
+            _ => tiles::<V, W, M, N, false>(w, x, e, r, ahead),
+        }
+    }
+}
+
+/// The same; the `FIRST` rows' pass over the weights asks for what comes.
+#[inline(always)]
+unsafe fn tiles<V: SmallFloats, W: Tiles, const M: usize, const N: usize, const FIRST: bool>(
+    w: W,
+    x: InputRows,
+    e: Extent,
+    r: usize,
+    ahead: &mut Ahead,
+) {
+    let step = e.columns / N;
+    // SAFETY: the caller's duty; columns are below `N step`, or behind those.
+    unsafe {
+        for c in 0..step {
+            w.tile::<V, M, N, FIRST>(x, e, (r, c), step, ahead);
+        }
+        for c in N * step..e.columns {
+            w.tile::<V, M, 1, FIRST>(x, e, (r, c), 1, ahead);
+        }
+    }
+}
