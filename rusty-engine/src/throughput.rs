@@ -74,6 +74,14 @@ pub fn measure(
     let mut runner = Runner::new(executable, row_budget, vocab, workload);
     // What a device puts off until its first steps is part of loading.
     runner.decode(workload.generate.max(workload.prompt).min(2))?;
+    let mut held = runner.executable.memory().resident_weights;
+    loop {
+        runner.decode(1)?;
+        let now = runner.executable.memory().resident_weights;
+        if std::mem::replace(&mut held, now) == now {
+            break;
+        }
+    }
     runner.fill(workload.depth)?;
     let mut results = Vec::new();
     if workload.prompt > 0 {

@@ -40,7 +40,8 @@ pub struct CpuExecutable {
 
 impl CpuExecutable {
     /// Binds a plan to a CPU: reads vectors, reserves KV pages and starts the device's threads. Block-quantized
-    /// matrices are repacked before the first step of more rows than a block's, or else before the second step.
+    /// matrices are repacked before the first step of more rows than a block's, or else before the second step; from then
+    /// on each step begins with shortening some of BF16.
     ///
     /// # Errors
     /// A weight is missing or not as planned, a kernel cannot run here, or threads cannot be started.

@@ -176,7 +176,7 @@ impl Rows for InNormalFloat {
 }
 
 /// Values along `k` between two looks ahead.
-const SEGMENT: usize = 16 * LANES;
+pub(super) const SEGMENT: usize = 16 * LANES;
 
 /// Steps at which [`multiply`] asks for memory ahead, about.
 pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {

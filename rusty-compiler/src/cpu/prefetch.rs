@@ -1,6 +1,7 @@
 //! Asking for memory ahead of its use.
 //!
-//! Weights are one long [stream](super::stream), but a core's own guesses run only a little ahead of it.
+//! Weights are few long streams: panels [one](super::stream), [rows](super::row_tiles) several. A core's own guesses run only a
+//! little ahead of each.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
 //! hardware to notice the stream before it ends. A core waits for a few dozen lines at most; asked for all at once

@@ -4,6 +4,7 @@ use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, FloatRows};
 use super::forms;
+use super::panel::PanelLayout;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
@@ -70,37 +71,18 @@ impl PartCode {
     ) {
         debug_assert!(column + columns <= self.n);
         let begin = self.stream(ctx, column);
+        let lead = begin.lead(columns);
         // SAFETY: the caller's duty.
         unsafe {
-            if begin.is_none() {
-                self.section(
-                    ctx,
-                    scratch,
-                    x,
-                    rows,
-                    (column, columns),
-                    (out, stride),
-                    None,
-                );
-                next();
-                return;
-            }
-            let lead = begin.lead(columns);
             if lead > 0 {
-                let distance = begin.distance();
-                self.section(
-                    ctx,
-                    scratch,
-                    x,
-                    rows,
-                    (column, lead),
-                    (out, stride),
-                    distance,
-                );
+                let (at, distance) = ((column, lead), begin.distance());
+                self.section(ctx, scratch, x, rows, at, (out, stride), distance);
             }
             let distance = self.stream(ctx, column + lead).distance_to(next());
-            let (at, out) = ((column + lead, columns - lead), out.wrapping_add(lead));
-            self.section(ctx, scratch, x, rows, at, (out, stride), distance);
+            if lead < columns {
+                let (at, out) = ((column + lead, columns - lead), out.wrapping_add(lead));
+                self.section(ctx, scratch, x, rows, at, (out, stride), distance);
+            }
         }
     }
 
@@ -154,8 +136,24 @@ impl PartCode {
             Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => layout,
             Matrix::Late(late) => &late.layout,
         };
-        for panel in column / LANES..(column + columns).div_ceil(LANES) {
-            let out = out.wrapping_add(panel * LANES).wrapping_sub(column);
+        // SAFETY: the caller's duty.
+        unsafe { self.panels(ctx, scratch, x, (matrix, layout), extent, column, distance) }
+    }
+
+    /// Columns of panels from `column` on.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn panels(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        x: InputRows,
+        (matrix, layout): (&Matrix, &PanelLayout),
+        e: Extent,
+        column: usize,
+        distance: Option<isize>,
+    ) {
+        for panel in column / LANES..(column + e.columns).div_ceil(LANES) {
+            let out = e.out.wrapping_add(panel * LANES).wrapping_sub(column);
             // SAFETY: the caller's duty; the thread's own panel has room for any.
             unsafe {
                 let (at, next) = match matrix {
@@ -176,7 +174,7 @@ impl PartCode {
                 let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
                 let panel = Panel::new(layout, at, self.start, next);
                 let ahead = &mut scratch.ahead;
-                forms::multiply(ctx.level, panel, x, (first, rows), out, stride, ahead);
+                forms::multiply(ctx.level, panel, x, (e.first, e.rows), out, e.stride, ahead);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! Few input rows take each value straight from its decoding. Many take it from words in the second-level cache, which
 //! some columns are decoded to before all rows pass over them.
 
+use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
 use super::row_tiles::{Extent, Tiles, blocks};
@@ -201,7 +202,7 @@ impl Tiles for Short<'_> {
             }
             let mut sums = Sums::<V, M, N>::new(x, e, r);
             for begin in (0..self.matrix.k).step_by(CHUNK) {
-                if FIRST && begin.is_multiple_of(2 * CHUNK) {
+                if FIRST && begin.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
                 for (n, (coming, at)) in rows.iter_mut().enumerate() {
@@ -237,7 +238,7 @@ impl Tiles for Words {
             let row = |n: usize| self.at.wrapping_add((c + n * step) * self.k * 2);
             let ws: [*const u8; N] = std::array::from_fn(row);
             for begin in (0..self.k).step_by(HALF / 2) {
-                if FIRST && begin.is_multiple_of(2 * CHUNK) {
+                if FIRST && begin.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
                 // Both halves are loaded, so that few vectors are held at a time.

@@ -1,31 +1,45 @@
-//! When matrices of BF16 are [shortened](super::short_rows): some in each step, from the second on. Results are the same
-//! to the bit, so a step may find some short and others as in the file; a pause for all at once would be felt.
+//! When matrices of BF16 are [shortened](super::short_rows): some before each step, once blocks are
+//! [repacked](super::weights). Results are the same to the bit, so a step may find some short and others as in the file;
+//! a pause for all at once would be felt.
 
 use super::memory::release;
+use super::prefetch::LINE;
 use super::short_rows::{ShortRows, fits, matrix_bytes};
 use super::simd::Level;
 use super::weights::{Matrix, Weights};
 use rusty_backend::UnifiedTensor;
+use rusty_graph::WeightId;
 
-/// Stored bytes that a step shortens, at least one matrix.
+/// Stored bytes that are shortened before a step, at least one matrix.
 const STEP_BYTES: usize = 64 << 20;
 
+/// Matrices that are still to be shortened.
+#[derive(Default)]
+pub(super) struct Long {
+    /// The last is next.
+    ids: Vec<WeightId>,
+    /// Where the next one's rows go in [`Weights::panels`].
+    end: usize,
+}
+
 impl Weights {
-    /// Notes which matrices are to be shortened, with room behind the first `used` bytes; all bytes then used. Experts
+    /// Notes which matrices are to be shortened, into room behind the first `used` bytes; all bytes then used. Experts
     /// that are routed stay in the file: what no step takes is not read.
     pub(super) fn find_long(&mut self, used: usize) -> usize {
-        let mut end = used;
+        // Chunks are whole lines.
+        let first = used.next_multiple_of(LINE);
+        let mut end = first;
+        let mut ids = vec![];
         for (id, matrix) in &self.matrices {
             if let Matrix::Float { bytes, kind, k } = matrix
                 && fits(*kind, *k)
                 && !self.routed.contains(id)
             {
-                // Chunks are whole lines.
-                let offset = end.next_multiple_of(64);
-                self.long.push((*id, offset));
-                end = offset + matrix_bytes(bytes.byte_len() as usize / (2 * k), *k);
+                ids.push(*id);
+                end += matrix_bytes(bytes.byte_len() as usize / (2 * k), *k);
             }
         }
+        self.long = Long { ids, end: first };
         end
     }
 
@@ -33,7 +47,7 @@ impl Weights {
     pub(super) fn shorten_some(&mut self, level: Level) {
         let mut done = 0;
         while done < STEP_BYTES
-            && let Some((id, offset)) = self.long.pop()
+            && let Some(id) = self.long.ids.pop()
         {
             let Some(Matrix::Float {
                 bytes: UnifiedTensor::Host(stored),
@@ -43,13 +57,15 @@ impl Weights {
             else {
                 continue;
             };
-            let (n, k) = (stored.len() / (2 * k), *k);
-            // SAFETY: the room is inside the buffer, this matrix's own, and read by nobody yet.
+            let (n, k, at) = (stored.len() / (2 * k), *k, self.long.end);
+            // SAFETY: the room is inside the buffer, behind all that was shortened before, and read by nobody yet.
             let room = unsafe {
-                std::slice::from_raw_parts_mut(self.panels.ptr().add(offset), matrix_bytes(n, k))
+                std::slice::from_raw_parts_mut(self.panels.ptr().add(at), matrix_bytes(n, k))
             };
             done += stored.len();
-            if let Some(short) = ShortRows::pack(level, (n, k), stored, offset, room) {
+            // Where too many values are exceptions, the next matrix takes the room.
+            if let Some(short) = ShortRows::pack(level, (n, k), stored, at, room) {
+                self.long.end += matrix_bytes(n, k);
                 release(stored);
                 self.tables.remove(&id);
                 self.matrices.insert(id, Matrix::Short(short));

@@ -1,8 +1,10 @@
 //! Where a thread's stream of weights goes on.
 //!
-//! A core reads memory at full speed only while it asks for what it needs next: inside a strip that lies behind what it
-//! reads, at a strip's end in the strip that it goes on with, at a kernel's end in the next kernel's. A thread
-//! therefore draws its next piece of work before it multiplies the last columns of the one it has.
+//! A core reads memory at full speed only while it asks for what it needs next. Rows of floats are several streams at
+//! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream: inside a strip what
+//! comes next lies behind what is read, at a strip's end in the strip that the thread goes on with, at a kernel's end in
+//! the next kernel's. A thread therefore draws its next piece of work before it multiplies the last columns of the one it
+//! has.
 
 use super::context::Context;
 use super::contract::Contract;
@@ -58,25 +60,21 @@ impl Stream {
         }
     }
 
-    /// Whether there is nothing to ask for.
-    pub(super) fn is_none(self) -> bool {
-        self.at.is_null()
-    }
-
     /// Of `columns` columns, how many are read while only what lies behind them is asked for.
     pub(super) fn lead(self, columns: usize) -> usize {
-        columns.saturating_sub(self.columns).next_multiple_of(LANES)
+        let lead = columns.saturating_sub(self.columns);
+        lead.next_multiple_of(LANES).min(columns)
     }
 
     /// Bytes from one stream to another; none where there is nothing to ask for.
     pub(super) fn distance_to(self, other: Stream) -> Option<isize> {
-        let both = !self.is_none() && !other.is_none();
+        let both = !self.at.is_null() && !other.at.is_null();
         both.then(|| other.at.addr().wrapping_sub(self.at.addr()).cast_signed())
     }
 
     /// Bytes to what is asked for while these columns are read and more than [`Stream::columns`] follow.
     pub(super) fn distance(self) -> Option<isize> {
-        (!self.is_none()).then_some(self.bytes.cast_signed())
+        (!self.at.is_null()).then_some(self.bytes.cast_signed())
     }
 }
 

@@ -3,13 +3,13 @@
 use super::float::RowKind;
 use super::kind::Kind;
 use super::panel::PanelLayout;
-use super::short_rows;
 use crate::plan::{Anchor, Operand, Plan};
 use rusty_graph::WeightId;
 use std::collections::BTreeMap;
 
 /// Bytes of a plan's weights as a CPU holds them from the second step on, experts once they were taken: block formats in
-/// panels, vectors in single precision, everything else as in the file.
+/// panels, vectors in single precision, everything else as in the file. Of BF16 a quarter less is held where its values
+/// allow to [shorten](super::short_rows) it.
 pub fn weight_bytes(plan: &Plan) -> u64 {
     let mut bytes: BTreeMap<WeightId, u64> = BTreeMap::new();
     for kernel in &plan.kernels {
@@ -20,13 +20,6 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
             _ => vec![],
         };
         let multiplied = !matches!(kernel.anchor, Anchor::Gather { .. });
-        let routed = matches!(
-            kernel.anchor,
-            Anchor::Experts {
-                routes: Some(_),
-                ..
-            }
-        );
         for id in matrices {
             let decl = &plan.weights[id.index()];
             let [n, k] = decl.shape[..] else { continue };
@@ -34,9 +27,6 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
             let panels = match RowKind::of(decl.format) {
                 Err(codec) if multiplied => {
                     Kind::of(codec).map(|kind| PanelLayout { codec, kind, k, n }.bytes())
-                }
-                Ok(kind) if multiplied && !routed && short_rows::fits(kind, k) => {
-                    Some(short_rows::matrix_bytes(n, k))
                 }
                 _ => None,
             };

@@ -1,6 +1,7 @@
 //! The weights of a plan as the kernels read them.
 //!
-//! Float matrices are the mapping itself. Block-quantized matrices are repacked once, in parallel, into
+//! Float matrices are the mapping itself, but those of BF16 are [shortened](super::shortening) to three quarters, some
+//! before each step. Block-quantized matrices are repacked once, in parallel, into
 //! [panels](super::panel) (measured on Zen 5 with Q4_0: decode is bound by memory instead of by unpacking),
 //! and the mapped pages are given back, so a weight is never resident twice.
 //!
@@ -9,7 +10,7 @@
 //! keep the first token waiting. A model whose panels would not fit the machine's memory stays in the mapping for
 //! good: slow, but it runs.
 //!
-//! Matrices of BF16 are [shortened](super::shortening) to three quarters, some in each step. The panels of routed experts are [made one by one](super::late_panels) when a step first takes them, also afterwards:
+//! The panels of routed experts are [made one by one](super::late_panels) when a step first takes them, also afterwards:
 //! what no step takes is not read.
 
 use super::contract::BLOCK_ROWS;
@@ -19,6 +20,7 @@ use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
 use super::short_rows::{self, ShortRows};
+use super::shortening::Long;
 use super::simd::Level;
 use crate::Result;
 use crate::declared::{declared, failure};
@@ -85,8 +87,7 @@ pub(super) struct Weights {
     repack: Repack,
     /// Weights of routed experts.
     pub(super) routed: BTreeSet<WeightId>,
-    /// Matrices that are to be shortened, last first, and where their rows go in [`Weights::panels`].
-    pub(super) long: Vec<(WeightId, usize)>,
+    pub(super) long: Long,
     /// Matrices whose late panels were all made, and how many of them became [`Matrix::Panels`].
     finished: Arc<AtomicUsize>,
     settled: usize,
@@ -112,7 +113,7 @@ impl Weights {
             panels: Buffer::new(0),
             repack: Repack::Settled,
             routed: BTreeSet::new(),
-            long: vec![],
+            long: Long::default(),
             finished: Arc::default(),
             settled: 0,
             matrices: BTreeMap::new(),
@@ -185,8 +186,8 @@ impl Weights {
         self.tables.contains_key(&id) || self.matrices.contains_key(&id)
     }
 
-    /// Decodes row `row` of a gathered table: from the panels of the product that reads the same weight (a tied
-    /// head), so that it is held once, or from the table itself.
+    /// Decodes row `row` of a gathered table: from the panels or shortened rows of the product that reads the same weight
+    /// (a tied head), so that it is held once, or from the table itself.
     pub(super) fn gather(&self, id: WeightId, row: usize, out: &mut [f32]) {
         if let Some(Matrix::Panels { layout, offset }) = self.matrices.get(&id) {
             // SAFETY: the matrix's panels lie at its offset; nothing writes them once they are packed.
@@ -268,23 +269,25 @@ impl Weights {
             _ => 0,
         };
         let stored: usize = self.matrices.values().map(stored).sum();
-        let total = self.find_long(stored);
-        if total == 0 {
-            return;
+        let all = self.find_long(stored);
+        let room = |bytes: usize| {
+            let fits = bytes as f64 <= memory as f64 * PANEL_SHARE;
+            // A system may promise less than it has.
+            fits.then(|| Buffer::reserved(bytes)).flatten()
+        };
+        let mut panels = room(all);
+        if panels.is_none() {
+            self.long = Long::default();
+            panels = room(stored);
         }
-        let fits = total as f64 <= memory as f64 * PANEL_SHARE;
-        // A system may promise less than it has.
-        match fits.then(|| Buffer::reserved(total)).flatten() {
+        match panels {
             Some(panels) => {
                 self.panels = panels;
                 self.repack = Repack::AfterShortStep;
             }
-            None => {
-                self.long.clear();
-                tracing::warn!(
-                    "{total} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
-                );
-            }
+            None => tracing::warn!(
+                "{stored} bytes of weights do not fit beside {memory} bytes of memory: they stay in the file"
+            ),
         }
     }
 
@@ -369,7 +372,7 @@ impl Weights {
         let tables = self.tables.iter().filter(|(id, _)| {
             !matches!(
                 self.matrices.get(id),
-                Some(Matrix::Float { .. } | Matrix::Short(_) | Matrix::Stored { .. })
+                Some(Matrix::Float { .. } | Matrix::Stored { .. })
             )
         });
         for (_, table) in tables {

@@ -62,10 +62,11 @@ impl WorkingMemory {
         let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
         let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
         let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
-            match weights.matrix_of(rusty_graph::WeightId(i as u32))? {
+            let id = rusty_graph::WeightId(i as u32);
+            match weights.matrix_of(id)? {
                 Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
                 Matrix::Float { kind, k, .. } if short_rows::fits(*kind, *k) => {
-                    Some(short_tile::word_bytes(*k))
+                    (!weights.routed.contains(&id)).then(|| short_tile::word_bytes(*k))
                 }
                 _ => None,
             }

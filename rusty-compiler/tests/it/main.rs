@@ -16,6 +16,7 @@ mod plans;
 mod reference;
 mod self_tests;
 mod shape_only;
+mod shortened;
 mod streaming;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;

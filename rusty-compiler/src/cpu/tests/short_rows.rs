@@ -55,24 +55,28 @@ fn nothing_is_lost() {
 
 #[test]
 fn products_are_those_of_plain_rows() {
-    let (rows, n, k) = (15, 64, 1024);
-    let stored = weights(n, k);
+    for (n, k) in [(64, 1024), (91, 5 * CHUNK)] {
+        check_products(&weights(n, k), (15, n, k));
+    }
+}
+
+fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
     let x = Noise(3).floats(rows * k);
     for level in levels() {
-        let (short, bytes) = packed(level, (n, k), &stored).expect("few exceptions");
+        let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
         let (_inputs, view) = filled(level, &x, rows, k, &[]);
         let mut words = vec![0; short_tile::word_bytes(k)];
-        for (first, count) in [(0, rows), (0, 1), (4, 2), (3, 7)] {
+        for (first, count) in [(0, rows), (0, 1), (4, 2), (9, 5), (3, 7)] {
             // Columns from anywhere on.
-            for (column, columns) in [(0, n), (5, 32), (n - 3, 3)] {
-                let want = plain(level, &stored, view, (first, count), (column, columns), k);
+            for (column, columns) in [(0, n), (5, 35), (n - 3, 3)] {
+                let want = plain(level, stored, view, (first, count), (column, columns), k);
                 let mut have = vec![f32::NAN; count * columns];
                 let w = Short {
                     matrix: &short,
                     at: short.row(bytes.as_ptr(), column),
                     words: words.as_mut_ptr(),
                     row: column,
-                    ask: Ask::Nothing,
+                    ask: Ask::Along,
                 };
                 let e = extent((first, count), columns, &mut have);
                 // SAFETY: weights, rows and results are whole.
@@ -114,7 +118,7 @@ fn extent((first, rows): (usize, usize), columns: usize, out: &mut [f32]) -> Ext
     }
 }
 
-/// Two numbers that are none may be the same.
+/// Numbers that are none are compared, too.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
