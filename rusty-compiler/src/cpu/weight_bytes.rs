@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Bytes of a plan's weights as a CPU holds them from the second step on, experts once they were taken: block formats in
 /// panels, vectors in single precision, everything else as in the file. Of BF16 a quarter less is held where its values
-/// allow to [shorten](super::short_rows) it.
+/// let it be shortened.
 pub fn weight_bytes(plan: &Plan) -> u64 {
     let mut bytes: BTreeMap<WeightId, u64> = BTreeMap::new();
     for kernel in &plan.kernels {
