@@ -285,14 +285,7 @@ impl<S: Rows> Tiles for Of<S> {
             }
             if i < w.k {
                 for n in 0..N {
-                    let mut last = [0u8; LANES * 4];
-                    let bytes = row_bytes - S::offset(i);
-                    std::ptr::copy_nonoverlapping(
-                        ws[n].add(S::offset(i)),
-                        last.as_mut_ptr(),
-                        bytes,
-                    );
-                    let b = S::load::<V>(last.as_ptr(), 0);
+                    let b = last::<V, S>(ws[n], i, row_bytes);
                     for m in 0..M {
                         sums[m][n] = V::fma(V::load(xs[m].add(i)), b, sums[m][n]);
                     }
@@ -304,5 +297,17 @@ impl<S: Rows> Tiles for Of<S> {
                 }
             }
         }
+    }
+}
+
+/// The values of a row from `i` on, fewer than a vector holds; behind them anything, where inputs are zero.
+#[inline(always)]
+unsafe fn last<V: SmallFloats, S: Rows>(row: *const u8, i: usize, row_bytes: usize) -> V::F {
+    let mut bytes = [0u8; LANES * 4];
+    // SAFETY: the row holds `row_bytes`.
+    unsafe {
+        let from = row.add(S::offset(i));
+        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), row_bytes - S::offset(i));
+        S::load::<V>(bytes.as_ptr(), 0)
     }
 }
