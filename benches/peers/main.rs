@@ -60,6 +60,9 @@ struct Reply {
     /// Most bytes that were ever resident.
     #[serde(default)]
     peak: u64,
+    /// Bytes of weights as they are held in the end.
+    #[serde(default)]
+    weights: u64,
 }
 
 impl Reply {
@@ -120,7 +123,7 @@ fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: us
     if work.peer == Peer::LlamaCpp {
         check::answers_agree(&work.name(), &job, own::process, peer);
     }
-    let mut row = Row::new(work, file);
+    let mut row = Row::new(work);
     for round in 0..rounds {
         let (own, other) = (own::process(&job), peer(&job));
         eprintln!(

@@ -44,8 +44,9 @@ pub fn run(job: &Job) {
     };
     let results = measure(&mut *executable, rows, vocab, &workload, job.repetitions).expect("runs");
     reply.rates = results.into_iter().flat_map(|r| r.samples).collect();
-    let copies = executable.memory().resident_weights;
-    reply.anonymous = resident("RssAnon:").saturating_sub(copies);
+    let held = executable.memory();
+    reply.anonymous = resident("RssAnon:").saturating_sub(held.resident_weights);
+    reply.weights = held.mapped_weights + held.resident_weights;
     reply.peak = resident("VmHWM:");
     println!("{}", serde_json::to_string(&reply).expect("JSON"));
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 /// What was found about a work.
 pub struct Row {
     work: Work,
-    /// Bytes of the model's file, which a step reads.
+    /// Bytes of weights as Rusty holds them, which a step reads.
     bytes: u64,
     own: Vec<f64>,
     peer: Vec<f64>,
@@ -16,10 +16,10 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(work: &Work, file: &Path) -> Self {
+    pub fn new(work: &Work) -> Self {
         Self {
             work: *work,
-            bytes: std::fs::metadata(file).map_or(0, |m| m.len()),
+            bytes: 0,
             own: vec![],
             peer: vec![],
             anonymous: (0, 0),
@@ -31,6 +31,7 @@ impl Row {
         self.own.push(own.rate());
         self.peer.push(peer.rate());
         self.anonymous = (own.anonymous, peer.anonymous);
+        self.bytes = own.weights;
     }
 
     /// The middle of the rounds' ratios.
