@@ -74,6 +74,7 @@ pub fn measure(
     let mut runner = Runner::new(executable, row_budget, vocab, workload);
     // What a device puts off until its first steps is part of loading.
     runner.decode(workload.generate.max(workload.prompt).min(2))?;
+    // A CPU repacks weights over many of them.
     let mut held = runner.executable.memory().resident_weights;
     loop {
         runner.decode(1)?;

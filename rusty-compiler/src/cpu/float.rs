@@ -6,7 +6,7 @@
 
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
-use super::row_tiles::{Extent, Tiles, blocks};
+use super::row_tiles::{Extent, Sums, Tiles, blocks};
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, Level, Vector, per_isa};
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
@@ -253,13 +253,9 @@ impl<S: Rows> Tiles for Of<S> {
         let distance = w.ask.distance(N);
         // SAFETY: the caller's duty; weights past `k` are not read, inputs there are zero.
         unsafe {
-            let mut xs = [std::ptr::null::<f32>(); M];
-            for m in 0..M {
-                xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
-            }
             let row_bytes = S::offset(w.k);
             let ws: [*const u8; N] = std::array::from_fn(|n| w.at.add((c + n * step) * row_bytes));
-            let mut sums = [[V::splat(0.0); N]; M];
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
             let whole = w.k / LANES * LANES;
             let mut i = 0;
             while i < whole {
@@ -274,28 +270,15 @@ impl<S: Rows> Tiles for Of<S> {
                 if FIRST && i.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
-                let b: [V::F; N] = std::array::from_fn(|n| S::load::<V>(ws[n], i));
-                for m in 0..M {
-                    let a = V::load(xs[m].add(i));
-                    for n in 0..N {
-                        sums[m][n] = V::fma(a, b[n], sums[m][n]);
-                    }
-                }
+                sums.add_columns(i, std::array::from_fn(|n| S::load::<V>(ws[n], i)));
                 i += LANES;
             }
             if i < w.k {
-                for n in 0..N {
-                    let b = last::<V, S>(ws[n], i, row_bytes);
-                    for m in 0..M {
-                        sums[m][n] = V::fma(V::load(xs[m].add(i)), b, sums[m][n]);
-                    }
+                for (n, w) in ws.into_iter().enumerate() {
+                    sums.add(n, i, last::<V, S>(w, i, row_bytes));
                 }
             }
-            for m in 0..M {
-                for n in 0..N {
-                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(sums[m][n]);
-                }
-            }
+            sums.store(e, (r, c), step);
         }
     }
 }

@@ -126,7 +126,6 @@ impl PartCode {
                     row: column,
                     at: matrix.row(ctx.weights.panels.ptr(), column),
                     words: scratch.panel.ptr(),
-                    ask: Ask::Along,
                 };
                 // SAFETY: the caller's duty.
                 return unsafe {

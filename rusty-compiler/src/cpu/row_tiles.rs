@@ -111,3 +111,62 @@ unsafe fn tiles<V: SmallFloats, W: Tiles, const M: usize, const N: usize, const 
         }
     }
 }
+
+/// The sums of a tile: `M` input rows times `N` columns, added in the order of their values.
+pub(super) struct Sums<V: SmallFloats, const M: usize, const N: usize> {
+    xs: [*const f32; M],
+    sums: [[V::F; N]; M],
+}
+
+impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
+    #[inline(always)]
+    pub(super) unsafe fn new(x: InputRows, e: Extent, r: usize) -> Self {
+        let mut xs = [std::ptr::null(); M];
+        // SAFETY: the caller's duty.
+        unsafe {
+            for m in 0..M {
+                xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
+            }
+            let sums = [[V::splat(0.0); N]; M];
+            Self { xs, sums }
+        }
+    }
+
+    /// Adds sixteen values of column `n`, those from `begin` on.
+    #[inline(always)]
+    pub(super) unsafe fn add(&mut self, n: usize, begin: usize, b: V::F) {
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let a = V::load(self.xs[m].add(begin));
+                self.sums[m][n] = V::fma(a, b, self.sums[m][n]);
+            }
+        }
+    }
+
+    /// The same of every column.
+    #[inline(always)]
+    pub(super) unsafe fn add_columns(&mut self, begin: usize, b: [V::F; N]) {
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let a = V::load(self.xs[m].add(begin));
+                for n in 0..N {
+                    self.sums[m][n] = V::fma(a, b[n], self.sums[m][n]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
+        for m in 0..M {
+            for n in 0..N {
+                // SAFETY: the caller's duty.
+                unsafe {
+                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
+                }
+            }
+        }
+    }
+}

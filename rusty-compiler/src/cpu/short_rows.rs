@@ -35,7 +35,7 @@ const HALVES: u8 = 7;
 const SIGN: u8 = 8;
 /// Rows between two of a sample.
 const SAMPLE: usize = 16;
-/// Exceptions are at most one of so many values; each costs as much as a dozen others.
+/// Exceptions are at most one of so many values; each takes the room of five others.
 const RARE: usize = 512;
 
 /// A value whose exponent has no code.

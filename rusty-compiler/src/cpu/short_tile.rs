@@ -7,7 +7,7 @@
 use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
-use super::row_tiles::{Extent, Tiles, blocks};
+use super::row_tiles::{Extent, Sums, Tiles, blocks};
 use super::short_rows::{CHUNK, CHUNK_BYTES, Exception, HALF, ShortRows, row_bytes, word};
 use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, per_isa};
@@ -31,7 +31,6 @@ pub(super) struct Short<'a> {
     pub(super) at: *const u8,
     /// Room for [`word_bytes`].
     pub(super) words: *mut u8,
-    pub(super) ask: Ask,
 }
 
 /// Columns that are decoded together.
@@ -121,7 +120,7 @@ impl<'a> Short<'a> {
         &self,
         (first, c, step): (usize, usize, usize),
     ) {
-        let (k, distance) = (self.matrix.k, self.ask.distance(N));
+        let (k, distance) = (self.matrix.k, Ask::Along.distance(N));
         // SAFETY: the caller's duty; the words have room for the columns.
         unsafe {
             let firsts = V::table(self.matrix.firsts().as_ptr());
@@ -192,7 +191,7 @@ impl Tiles for Short<'_> {
         step: usize,
         ahead: &mut Ahead,
     ) {
-        let distance = self.ask.distance(N).filter(|_| FIRST);
+        let distance = Ask::Along.distance(N).filter(|_| FIRST);
         // SAFETY: the caller's duty; rows are whole chunks.
         unsafe {
             let firsts = V::table(self.matrix.firsts().as_ptr());
@@ -207,7 +206,11 @@ impl Tiles for Short<'_> {
                 }
                 for (n, (coming, at)) in rows.iter_mut().enumerate() {
                     let words = decode::<V>(firsts, *at, begin, coming, distance);
-                    sums.add(n, begin, words);
+                    for (i, words) in words.into_iter().enumerate() {
+                        let [a, b] = V::widen(words);
+                        sums.add(n, begin + 2 * i * LANES, a);
+                        sums.add(n, begin + (2 * i + 1) * LANES, b);
+                    }
                 }
             }
             sums.store(e, (r, c), step);
@@ -241,76 +244,12 @@ impl Tiles for Words {
                 if FIRST && begin.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
-                // Both halves are loaded, so that few vectors are held at a time.
+                // Words are loaded once for the even values and once for the odd ones: few vectors are held at a time.
                 let load = |n: usize| V::widen(V::load_bytes(ws[n].add(begin * 2)));
                 sums.add_columns(begin, std::array::from_fn(|n| load(n)[0]));
                 sums.add_columns(begin + LANES, std::array::from_fn(|n| load(n)[1]));
             }
             sums.store(e, (r, c), step);
-        }
-    }
-}
-
-/// The sums of a tile.
-struct Sums<V: SmallFloats, const M: usize, const N: usize> {
-    xs: [*const f32; M],
-    sums: [[V::F; N]; M],
-}
-
-impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
-    #[inline(always)]
-    unsafe fn new(x: InputRows, e: Extent, r: usize) -> Self {
-        let mut xs = [std::ptr::null(); M];
-        // SAFETY: the caller's duty.
-        unsafe {
-            for m in 0..M {
-                xs[m] = x.float_row(x.taken(e.first + r + m)).cast_const();
-            }
-            let sums = [[V::splat(0.0); N]; M];
-            Self { xs, sums }
-        }
-    }
-
-    /// Adds a chunk of column `n`, value by value in their order.
-    #[inline(always)]
-    unsafe fn add(&mut self, n: usize, begin: usize, words: [V::B; CHUNK_WORDS]) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            for i in 0..CHUNK_WORDS {
-                let floats = V::widen(words[i]);
-                for (j, b) in floats.into_iter().enumerate() {
-                    for m in 0..M {
-                        let a = V::load(self.xs[m].add(begin + (2 * i + j) * LANES));
-                        self.sums[m][n] = V::fma(a, b, self.sums[m][n]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Adds sixteen values of every column.
-    #[inline(always)]
-    unsafe fn add_columns(&mut self, begin: usize, b: [V::F; N]) {
-        for m in 0..M {
-            // SAFETY: the caller's duty.
-            unsafe {
-                let a = V::load(self.xs[m].add(begin));
-                for n in 0..N {
-                    self.sums[m][n] = V::fma(a, b[n], self.sums[m][n]);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
-        for m in 0..M {
-            for n in 0..N {
-                // SAFETY: the caller's duty.
-                unsafe {
-                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
-                }
-            }
         }
     }
 }

@@ -76,7 +76,6 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
                     at: short.row(bytes.as_ptr(), column),
                     words: words.as_mut_ptr(),
                     row: column,
-                    ask: Ask::Along,
                 };
                 let e = extent((first, count), columns, &mut have);
                 // SAFETY: weights, rows and results are whole.
