@@ -1,6 +1,7 @@
 //! The kernels of a model for a device that need not be at hand.
 
 use crate::gpu::GpuExecutable;
+use crate::self_test::small_model::{self, SmallModel};
 use crate::{BindOptions, Error, Result, compile, self_test};
 use rusty_backend::{DescribedDevice, KernelText, Target};
 use rusty_graph::Graph;
@@ -27,14 +28,12 @@ pub fn kernel_texts(
     }
     let device = Arc::new(DescribedDevice::new(target.clone()));
     GpuExecutable::bind(compile(graph, target)?, file, device.clone(), options)?;
-    let plain = BindOptions {
-        slots: 0,
-        ..options
-    };
+    let shape = small_model::shape(graph);
     for format in self_test::formats(&graph.weights) {
-        if let Ok(file) = rusty_loader::random::model(self_test::SHAPE, format) {
-            let plan = compile(&rusty_graph::arch::build(&*file)?, target)?;
-            GpuExecutable::bind(plan, &*file, device.clone(), plain)?;
+        let small = SmallModel::new(shape, format, options.slots > 0)?;
+        if let Some(small) = small.filter(|s| options.kv.refusal(&s.graph.kv).is_none()) {
+            let (plan, options) = (compile(&small.graph, target)?, small.options(options.kv));
+            GpuExecutable::bind(plan, &*small.file, device.clone(), options)?;
         }
     }
     Ok(device.texts())

@@ -1,29 +1,18 @@
-//! What a GPU gets right: before a model first runs on a device, a small one of the same formats does, and is compared with
-//! the oracle. Drivers and compilers have bugs; a slower answer is better than a wrong one.
+//! What a GPU gets right: before a model first runs on a device, a small one (`small_model.rs`) of the same formats and kinds of
+//! layers does, and is compared with the oracle. Drivers and compilers have bugs; a slower answer is better than a wrong one.
 //!
-//! The small model has random weights and takes the kernels of decoders of dense layers: both ends of the ranges of rows in
-//! layers and in the output head, tiles cut in the middle, two sequences that decode together with their keys split among cubes. Experts,
-//! latent attention, the choice of the largest logit and adapters are not tested so, nor formats that random weights are not made of.
+//! Formats that random weights are not made of are not tested so, nor what only some architectures have beside experts and latent
+//! attention: windows, capped scores and logits, other activations.
 //! What was found is kept for the next process of the same build, device and driver.
 
-use crate::{
-    BindOptions, Error, Executable, KvFormat, Result, RowResult, Sequence, SlotId, Step, Want,
-    bind, compile, device_cache,
-};
-use rusty_backend::{Device, Target, cache};
-use rusty_graph::interpret::Interpreter;
-use rusty_graph::{Graph, WeightDecl};
-use rusty_loader::ModelFile;
-use std::collections::BTreeSet;
+pub(crate) mod small_model;
 
-/// The small model.
-pub(crate) const SHAPE: &str = "qwen3-tiny";
-/// Chunks of the longer sequence's prompt and rows of each that want logits: few and many for layers and output head.
-const CHUNKS: [(usize, usize); 2] = [(20, 6), (124, 40)];
-/// Tokens decoded after it, beside as many of a sequence that has the first chunk only.
-const DECODED: usize = 3;
-/// Tokens of the longer sequence.
-const TOKENS: usize = CHUNKS[0].0 + CHUNKS[1].0 + DECODED;
+use crate::{Error, KvFormat, Result, device_cache};
+use rusty_backend::{Device, Target, cache};
+use rusty_graph::{Graph, WeightDecl};
+use small_model::SmallModel;
+pub(crate) use small_model::distance;
+use std::collections::BTreeSet;
 
 /// Names what it leaves out of a target's facts.
 type Reduction = (&'static str, fn(&mut Target));
@@ -48,19 +37,22 @@ pub(crate) fn allowed(kv: KvFormat) -> f64 {
     }
 }
 
-/// The facts of a device, without those whose kernels go wrong there in a format that `weights` have. A CPU is trusted.
+/// The facts of a device, without those whose kernels go wrong there in a format of the graph's weights, or, where it is to be
+/// `adapted`, with adapters. A CPU is trusted.
 ///
 /// # Errors
 /// [`Error::Target`] where a device is wrong whatever is left out; [`Error::Device`] where it fails.
-pub fn trusted(device: &Device, weights: &[WeightDecl], kv: KvFormat) -> Result<Target> {
+pub fn trusted(device: &Device, graph: &Graph, kv: KvFormat, adapted: bool) -> Result<Target> {
     let facts = device.target();
     let mut target = facts.clone();
-    if facts.is_cpu() {
+    // What cannot be bound is refused by name later.
+    if facts.is_cpu() || kv.refusal(&graph.kv).is_some() {
         return Ok(target);
     }
+    let shape = small_model::shape(graph);
     let mut least = 0;
-    for format in formats(weights) {
-        least = least.max(reduction(device, format, kv)?);
+    for format in formats(&graph.weights) {
+        least = least.max(reduction(device, shape, format, kv, adapted)?);
     }
     let (without, reduce) = REDUCTIONS[least];
     if least > 0 {
@@ -80,8 +72,15 @@ pub(crate) fn formats(weights: &[WeightDecl]) -> BTreeSet<&'static str> {
 }
 
 /// The first reduction with which a format is right.
-fn reduction(device: &Device, format: &str, kv: KvFormat) -> Result<usize> {
-    let what = format!("{format}-{}", kv.name());
+fn reduction(
+    device: &Device,
+    shape: &str,
+    format: &str,
+    kv: KvFormat,
+    adapted: bool,
+) -> Result<usize> {
+    let adapters = if adapted { "-adapters" } else { "" };
+    let what = format!("{shape}-{format}-{}{adapters}", kv.name());
     let name = device_cache::name("self-test", device.target(), &what);
     let kept = name.as_deref().and_then(cache::load);
     if let Some(&[kept]) = kept.as_deref()
@@ -89,21 +88,13 @@ fn reduction(device: &Device, format: &str, kv: KvFormat) -> Result<usize> {
     {
         return Ok(kept.into());
     }
-    let Ok(file) = rusty_loader::random::model(SHAPE, format) else {
+    let Some(model) = SmallModel::new(shape, format, adapted)? else {
         tracing::debug!("{format} is not tested: random weights are not made of it");
         return Ok(0);
     };
-    let graph = rusty_graph::arch::build(&*file)?;
-    let tokens = (0..TOKENS as u32).map(|i| (i * 37 + 11) % graph.vocab);
-    let tokens: Vec<u32> = tokens.collect();
-    let oracle = Interpreter::new(&graph, &*file)?.run(&tokens, &[])?;
+    let passes = model.passes()?;
     let right = first_right(device.target(), format, allowed(kv), |target| {
-        let mut exe = small(&*file, &graph, target, device, kv)?;
-        let rows = all_logits(&mut *exe, &tokens)?;
-        let apart = rows
-            .iter()
-            .map(|(row, logits)| distance(logits, oracle.logits().row(*row)));
-        Ok(largest(apart))
+        model.apart(&passes, target, device, kv)
     })?;
     if let Some(name) = name {
         cache::store(&name, &[right as u8]);
@@ -157,113 +148,9 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// The largest of some numbers; what is no number is larger than all.
-fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
-    numbers.fold(0.0, |a: f64, b| match a.is_nan() || b <= a {
-        true => a,
-        false => b,
-    })
-}
-
-/// Pages of the longer sequence, and of the shorter one behind them.
-fn pages() -> [Vec<u32>; 2] {
-    let long = BindOptions::pages_for(TOKENS);
-    let short = BindOptions::pages_for(CHUNKS[0].0 + DECODED);
-    [(0..long).collect(), (long..long + short).collect()]
-}
-
-fn small(
-    file: &dyn ModelFile,
-    graph: &Graph,
-    target: &Target,
-    device: &Device,
-    kv: KvFormat,
-) -> Result<Box<dyn Executable>> {
-    let options = BindOptions {
-        pages: pages().concat().len() as u32,
-        kv,
-        slots: 0,
-    };
-    bind(compile(graph, target)?, file, device, &options)
-}
-
-/// Logits of the rows that want them, with their positions.
-fn all_logits(exe: &mut dyn Executable, tokens: &[u32]) -> Result<Vec<(usize, Vec<f32>)>> {
-    let mut all = Vec::new();
-    let mut first = 0;
-    for (count, wanted) in CHUNKS {
-        let rows: Vec<_> = (first..first + count).map(|row| (0, row)).collect();
-        all.extend(some_logits(exe, tokens, &rows, wanted)?);
-        first += count;
-    }
-    let prompt: Vec<_> = (0..CHUNKS[0].0).map(|row| (1, row)).collect();
-    all.extend(some_logits(exe, tokens, &prompt, 1)?);
-    for step in 0..DECODED {
-        let rows = [(0, first + step), (1, CHUNKS[0].0 + step)];
-        all.extend(some_logits(exe, tokens, &rows, 2)?);
-    }
-    Ok(all)
-}
-
-/// Runs rows, each of a sequence and position; the last `wanted` want logits.
-fn some_logits(
-    exe: &mut dyn Executable,
-    tokens: &[u32],
-    rows: &[(u32, usize)],
-    wanted: usize,
-) -> Result<Vec<(usize, Vec<f32>)>> {
-    let pages = pages();
-    let sequence = |pages| Sequence {
-        pages,
-        rope_length: TOKENS as u32,
-    };
-    let want = |i| match i + wanted >= rows.len() {
-        true => Want::Logits,
-        false => Want::Nothing,
-    };
-    let step = Step {
-        tokens: &rows.iter().map(|(_, p)| tokens[*p]).collect::<Vec<_>>(),
-        positions: &rows.iter().map(|(_, p)| *p as u32).collect::<Vec<_>>(),
-        sequence_of: &rows.iter().map(|(s, _)| *s).collect::<Vec<_>>(),
-        sequences: &[sequence(&pages[0]), sequence(&pages[1])],
-        slots: &vec![SlotId::BASE; rows.len()],
-        wants: &(0..rows.len()).map(want).collect::<Vec<_>>(),
-    };
-    let results = exe.run(&step)?.results.into_iter();
-    let logits = results.filter_map(|(row, result)| match result {
-        RowResult::Logits(logits) => Some((rows[row as usize].1, logits)),
-        _ => None,
-    });
-    let logits: Vec<_> = logits.collect();
-    match logits.len() == wanted {
-        true => Ok(logits),
-        false => Err(Error::Step("a row that wants logits got none".into())),
-    }
-}
-
-/// Half the squared distance of `a` from `b`, relative to `b`.
-pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let apart = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
-    let whole = b.iter().map(|b| f64::from(*b).powi(2));
-    apart.sum::<f64>() / (2.0 * whole.sum::<f64>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_that_are_none_are_apart() {
-        assert!(distance(&[1.0, 2.0], &[1.0, 2.0]) < 1e-9);
-        assert!(distance(&[2.0, 4.0], &[1.0, 2.0]) > 0.4);
-        let most = allowed(KvFormat::F16);
-        for bad in [f32::NAN, f32::INFINITY] {
-            let apart = distance(&[1.0, bad], &[1.0, 2.0]);
-            let trusted = largest([0.0, apart, 1e-5].into_iter()) <= most;
-            assert!(!trusted, "{bad}: {apart}");
-        }
-        assert!(largest([f64::NAN, 0.2].into_iter()).is_nan());
-    }
 
     fn refused() -> Result<f64> {
         Err(Error::Device(rusty_backend::Error::Kernel {

@@ -33,7 +33,8 @@ impl Bound {
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
-        let mut target = rusty_compiler::trusted(&device, &graph.weights, options.kv)?;
+        let mut target =
+            rusty_compiler::trusted(&device, graph, options.kv, options.adapter_slots > 0)?;
         if !options.matrix_units {
             target.matrix_tiles.clear();
         }

@@ -4,9 +4,9 @@
 //! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
 
 mod save;
+mod shape;
 mod spread;
 
-use std::collections::HashMap;
 use std::path::Path;
 
 pub use save::save;
@@ -14,114 +14,12 @@ pub use spread::Spread;
 
 use rayon::prelude::*;
 
-use crate::formats;
-use crate::meta::keys;
 use crate::quantize::mix::{self, Mix};
-use crate::{Error, Format, LoadedModel, Meta, ModelFile, PageBuffer, Result, WeightView};
+use crate::{Error, Format, LoadedModel, ModelFile, PageBuffer, Result, WeightView};
+use crate::{formats, fused};
+use shape::{SHAPES, Shape};
 
 const DEVIATION: f32 = 0.02;
-
-struct Shape {
-    name: &'static str,
-    arch: &'static str,
-    layers: usize,
-    width: usize,
-    inner: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    vocab: usize,
-    context: u64,
-    rope_base: f64,
-    tied: bool,
-}
-
-static SHAPES: &[Shape] = &[
-    Shape {
-        name: "qwen3-0.6b",
-        arch: "qwen3",
-        layers: 28,
-        width: 1024,
-        inner: 3072,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 151_936,
-        context: 40_960,
-        rope_base: 1e6,
-        tied: true,
-    },
-    Shape {
-        name: "llama-3.2-1b",
-        arch: "llama",
-        layers: 16,
-        width: 2048,
-        inner: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        vocab: 128_256,
-        context: 131_072,
-        rope_base: 5e5,
-        tied: true,
-    },
-    Shape {
-        name: "mistral-7b",
-        arch: "llama",
-        layers: 32,
-        width: 4096,
-        inner: 14_336,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 32_000,
-        context: 32_768,
-        rope_base: 1e6,
-        tied: false,
-    },
-    Shape {
-        name: "llama-3-8b",
-        arch: "llama",
-        layers: 32,
-        width: 4096,
-        inner: 14_336,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 128_256,
-        context: 8192,
-        rope_base: 5e5,
-        tied: false,
-    },
-    Shape {
-        name: "llama-tiny",
-        arch: "llama",
-        layers: 2,
-        width: 256,
-        inner: 512,
-        heads: 8,
-        kv_heads: 1,
-        head_dim: 32,
-        vocab: 512,
-        context: 1024,
-        rope_base: 1e4,
-        tied: true,
-    },
-    Shape {
-        name: "qwen3-tiny",
-        arch: "qwen3",
-        layers: 2,
-        width: 256,
-        inner: 512,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        vocab: 512,
-        context: 1024,
-        rope_base: 1e6,
-        tied: true,
-    },
-];
 
 /// Names of the shapes that [`model`] knows.
 pub fn shapes() -> impl Iterator<Item = &'static str> {
@@ -167,7 +65,9 @@ fn made(
         tensors.push((name, view));
     }
     let found = described.shape;
-    let model = LoadedModel::new(described.label, found.arch, found.meta(), tensors);
+    let meta = found.meta();
+    let tensors = fused::split(&meta, tensors);
+    let model = LoadedModel::new(described.label, found.arch, meta, tensors);
     Ok(Box::new(model))
 }
 
@@ -196,12 +96,13 @@ impl Described {
         };
         let mut tensors = Vec::new();
         for (name, dims) in found.tensors() {
+            let row = dims[dims.len() - 1];
             let format = match dims[..] {
-                [_, row] => recipe.format_of(&name, row, found),
-                _ => Format::F32,
+                [_] => Format::F32,
+                _ => recipe.format_of(&name, row, found),
             };
-            if !dims[dims.len() - 1].is_multiple_of(format.block_len()) {
-                let what = format!("format {} for rows of {}", format.name(), dims[1]);
+            if !row.is_multiple_of(format.block_len()) {
+                let what = format!("format {} for rows of {row}", format.name());
                 return Err(unknown(what, vec!["q4_0", "q8_0", "f16"]));
             }
             tensors.push((name, dims, format));
@@ -231,76 +132,16 @@ impl Recipe {
             tied: shape.tied,
             weighted: false,
             queries_per_key: shape.heads / shape.kv_heads,
-            experts: 0,
+            experts: shape.experts.as_ref().map_or(0, |e| e.count),
         };
         match self {
+            // As quantizers keep them.
+            _ if name.contains(".ffn_gate_inp.") => Format::F32,
+            Recipe::One(format) if row.is_multiple_of(format.block_len()) => *format,
+            Recipe::One(_) if name.contains(".attn_k_b.") => Format::F16,
             Recipe::One(format) => *format,
             Recipe::Mix(mix) => mix.format_of(name, row, &model),
         }
-    }
-}
-
-impl Shape {
-    fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let (width, inner) = (self.width, self.inner);
-        let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut all = vec![("token_embd.weight".to_owned(), vec![self.vocab, width])];
-        for layer in 0..self.layers {
-            let mut add = |role: &str, dims: &[usize]| {
-                all.push((format!("blk.{layer}.{role}.weight"), dims.to_vec()));
-            };
-            add("attn_norm", &[width]);
-            add("attn_q", &[queries, width]);
-            add("attn_k", &[keys, width]);
-            add("attn_v", &[keys, width]);
-            add("attn_output", &[width, queries]);
-            if self.arch == "qwen3" {
-                add("attn_q_norm", &[self.head_dim]);
-                add("attn_k_norm", &[self.head_dim]);
-            }
-            add("ffn_norm", &[width]);
-            add("ffn_gate", &[inner, width]);
-            add("ffn_up", &[inner, width]);
-            add("ffn_down", &[width, inner]);
-        }
-        all.push(("output_norm.weight".to_owned(), vec![width]));
-        if !self.tied {
-            all.push(("output.weight".to_owned(), vec![self.vocab, width]));
-        }
-        // How a GGUF states Llama 3's scaling.
-        if self.name == "llama-3.2-1b" {
-            all.push(("rope_freqs.weight".to_owned(), vec![self.head_dim / 2]));
-        }
-        all
-    }
-
-    fn meta(&self) -> HashMap<String, Meta> {
-        let size = |n: usize| Meta::U64(n as u64);
-        let llama = self.arch == "llama";
-        let layout = if llama { "interleaved" } else { "half" };
-        let all = [
-            (keys::NAME, Meta::from(self.name)),
-            (keys::BLOCK_COUNT, size(self.layers)),
-            (keys::CONTEXT_LENGTH, Meta::U64(self.context)),
-            (keys::EMBEDDING_LENGTH, size(self.width)),
-            (keys::FEED_FORWARD_LENGTH, size(self.inner)),
-            (keys::HEAD_COUNT, size(self.heads)),
-            (keys::HEAD_COUNT_KV, size(self.kv_heads)),
-            (keys::KEY_LENGTH, size(self.head_dim)),
-            (keys::VALUE_LENGTH, size(self.head_dim)),
-            (
-                keys::RMS_EPSILON,
-                Meta::F64(if llama { 1e-5 } else { 1e-6 }),
-            ),
-            (keys::ROPE_FREQ_BASE, Meta::F64(self.rope_base)),
-            (keys::ROPE_LAYOUT, layout.into()),
-            (keys::ROPE_SCALING_TYPE, "none".into()),
-            (keys::VOCAB_SIZE, size(self.vocab)),
-            (keys::TIE_WORD_EMBEDDINGS, Meta::Bool(self.tied)),
-            (keys::HIDDEN_ACT, "silu".into()),
-            (keys::EOS_TOKEN_IDS, Meta::Array([].into())),
-        ];
-        all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
     }
 }
 
@@ -327,6 +168,7 @@ fn fill(name: &str, format: Format, norm: bool, bytes: &mut [u8]) {
                         spread.set(codec, block, stream.next());
                     }
                 }
+                (Format::F32, _) if name.ends_with(".exp_probs_b.bias") => score_bias(bytes),
                 (Format::F32, _) if norm => {
                     for b in bytes.as_chunks_mut::<4>().0 {
                         let unit = f32::from(u16::from_le_bytes([b[0], b[1]])) / 65536.0;
@@ -336,6 +178,14 @@ fn fill(name: &str, format: Format, norm: bool, bytes: &mut [u8]) {
                 (float, _) => floats(float, bytes),
             }
         });
+}
+
+/// Lifts every other pair of experts above what scores can be: which ones are chosen does not hang on how they are rounded.
+fn score_bias(bytes: &mut [u8]) {
+    for (i, b) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let bias: f32 = if i / 2 % 2 == 1 { 4.0 } else { 0.0 };
+        *b = bias.to_le_bytes();
+    }
 }
 
 /// Keeps sign and mantissa bits and sets the exponent to 2^-6: magnitudes from 1/64 to 1/32.

@@ -85,7 +85,8 @@ pub fn run(options: &Bench) -> Result<()> {
 
 fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
     let graph = rusty_graph::arch::build(file)?;
-    let mut target = rusty_compiler::trusted(device, &graph.weights, options.kv.into())?;
+    let mut target =
+        rusty_compiler::trusted(device, &graph, options.kv.into(), options.adapters > 0)?;
     if options.gpu.no_matrix_units {
         target.matrix_tiles.clear();
     }

@@ -16,7 +16,7 @@ pub fn run(options: &Explain) -> Result<()> {
         Some(target) => target,
         None => {
             let device = gpu::open(&options.device, None, &Gpu::default())?;
-            rusty_compiler::trusted(&device, &graph.weights, Kv::F16.into())?
+            rusty_compiler::trusted(&device, &graph, Kv::F16.into(), false)?
         }
     };
     let report = rusty_compiler::explain(&graph, &target)?;

@@ -3,30 +3,36 @@
 use crate::reference::{On, gpu};
 use rusty_backend::{CpuDevice, Device};
 use rusty_compiler::KvFormat;
-use rusty_graph::WeightDecl;
-use rusty_loader::Format;
-
-fn weights(formats: &[&str]) -> Vec<WeightDecl> {
-    let weight = |format: &&str| WeightDecl {
-        name: format.to_string(),
-        format: Format::by_name(format).expect("a format"),
-        shape: vec![256, 256],
-    };
-    formats.iter().map(weight).collect()
-}
 
 /// A device that is right keeps all its facts, the first time and when it is known.
-#[test]
-fn right_devices_are_trusted() {
+fn check(shape: &str, format: &str, kv: KvFormat, adapted: bool) {
     let cpu = Device::Cpu(CpuDevice::new(Some(1)));
     let On::Gpu(gpu) = gpu() else {
         panic!("no GPU")
     };
-    let weights = weights(&["f32", "q4_0"]);
-    for kv in [KvFormat::F16, KvFormat::Q8_0, KvFormat::Q4_0] {
-        for device in [&cpu, &gpu, &gpu] {
-            let target = rusty_compiler::trusted(device, &weights, kv).expect("trusted");
-            assert_eq!(target, *device.target());
-        }
+    let file = rusty_loader::random::model(shape, format).expect("random");
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    for device in [&cpu, &gpu, &gpu] {
+        let target = rusty_compiler::trusted(device, &graph, kv, adapted).expect("trusted");
+        assert_eq!(target, *device.target());
     }
+}
+
+#[test]
+fn right_devices_are_trusted() {
+    check("qwen3-tiny", "f32", KvFormat::F16, true);
+    check("llama-tiny", "q4_0", KvFormat::Q8_0, false);
+    check("qwen3-tiny", "q4_k", KvFormat::Q4_0, false);
+}
+
+#[test]
+fn right_devices_are_trusted_with_experts() {
+    check("qwen3moe-tiny", "q4_0", KvFormat::F16, true);
+}
+
+#[test]
+fn right_devices_are_trusted_with_latent_attention() {
+    check("deepseek-tiny", "q8_0", KvFormat::F16, true);
+    // Blocks are no format for latents: nothing to test.
+    check("deepseek-tiny", "q8_0", KvFormat::Q8_0, true);
 }

@@ -340,10 +340,15 @@ fn what_cannot_be_written_leaves_nothing() {
 fn random_models_are_saved_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("random.gguf");
-    for format in ["q4_k_m", "iq2_xs"] {
-        rusty_loader::random::save("llama-tiny", format, &path).unwrap();
+    for (shape, format) in [
+        ("llama-tiny", "q4_k_m"),
+        ("llama-tiny", "iq2_xs"),
+        ("qwen3moe-tiny", "q4_0"),
+        ("deepseek-tiny", "q8_0"),
+    ] {
+        rusty_loader::random::save(shape, format, &path).unwrap();
         let saved = rusty_loader::open(&path).unwrap();
-        let made = rusty_loader::random::model("llama-tiny", format).unwrap();
+        let made = rusty_loader::random::model(shape, format).unwrap();
         assert_eq!(saved.arch(), made.arch());
         assert_eq!(saved.tensor_names(), made.tensor_names());
         for name in made.tensor_names() {

@@ -66,30 +66,36 @@ fn stored_blocks_are_not_quantized_again() {
     );
 }
 
+fn sane_and_repeatable(shape: &str, format: &str) {
+    let model = random::model(shape, format).unwrap();
+    integrity::verify(&*model).unwrap();
+    let again = random::model(shape, format).unwrap();
+    for name in model.tensor_names() {
+        let view = model.tensor(&name).unwrap();
+        assert_eq!(*view.bytes, *again.tensor(&name).unwrap().bytes);
+        let values = values(&view);
+        let n = values.len() as f32;
+        let mean = values.iter().sum::<f32>() / n;
+        let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / n).sqrt();
+        let what = format!("{shape} {format} {name}: {mean} {deviation}");
+        match name.rsplit('.').next() {
+            Some("bias") => assert_eq!(mean, 2.0, "{what}"),
+            _ if view.shape.len() == 1 => assert!((0.9..1.1).contains(&mean), "{what}"),
+            _ => {
+                assert!(mean.abs() < 0.002, "{what}");
+                assert!((0.015..0.035).contains(&deviation), "{what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn random_models_are_sane_and_repeatable() {
     for format in [
         "f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q4_k_m",
     ] {
-        let model = random::model("qwen3-tiny", format).unwrap();
-        integrity::verify(&*model).unwrap();
-        let again = random::model("qwen3-tiny", format).unwrap();
-        for name in model.tensor_names() {
-            let view = model.tensor(&name).unwrap();
-            assert_eq!(*view.bytes, *again.tensor(&name).unwrap().bytes);
-            let values = values(&view);
-            let n = values.len() as f32;
-            let mean = values.iter().sum::<f32>() / n;
-            let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / n).sqrt();
-            if view.shape.len() == 1 {
-                assert!((0.9..1.1).contains(&mean), "{format} {name}: mean {mean}");
-            } else {
-                assert!(mean.abs() < 0.002, "{format} {name}: mean {mean}");
-                assert!(
-                    (0.015..0.035).contains(&deviation),
-                    "{format} {name}: {deviation}"
-                );
-            }
+        for shape in ["qwen3-tiny", "qwen3moe-tiny", "deepseek-tiny"] {
+            sane_and_repeatable(shape, format);
         }
     }
     let q4_k_m = random::model("qwen3-tiny", "q4_k_m").unwrap();
