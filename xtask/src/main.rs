@@ -8,6 +8,7 @@ mod gpu_pack;
 mod layers;
 mod licences;
 mod nvrtc;
+mod sass;
 mod vulkan;
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +26,9 @@ const USAGE: &str = "usage: cargo xtask TASK
   doc        build the documentation, warnings are errors
   unit       run all tests
 
-  gpu-pack   build and pack target/gpu-check.tar.xz, which checks the GPUs of another machine";
+  gpu-pack   build and pack target/gpu-check.tar.xz, which checks the GPUs of another machine
+
+  sass SHAPE FORMAT...   count the instructions of CUDA kernels' inner loops: `sass llama-3-8b q4_0 q4_k`";
 
 type Task = (&'static str, fn() -> Result<()>);
 
@@ -48,6 +51,7 @@ fn main() -> Result<()> {
             Ok(())
         }
         ["gpu-pack"] => gpu_pack::pack(),
+        ["sass", shape, ref formats @ ..] if !formats.is_empty() => sass::print(shape, formats),
         [name] => match STEPS.iter().find(|(task, _)| *task == name) {
             Some(step) => run_step(step),
             None => bail!("no task '{name}'\n{USAGE}"),

@@ -4,6 +4,7 @@
 //! 34 or 210 bytes start anywhere.
 
 use cubecl::prelude::*;
+use rusty_loader::formats::BitField;
 
 /// The value of IEEE half-precision bits; exact, subnormals included where the device keeps them.
 #[cube]
@@ -68,14 +69,55 @@ pub fn half_at(words: &[u32], address: u32) -> u32 {
     (words[(address >> 2) as usize] >> ((address & 2) * 8)) & 0xffff
 }
 
+/// What is known of where a group of bits lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Blocks begin with a word, and the group is inside of one.
+    Word,
+    /// The group is inside of a word.
+    Inside,
+    /// It may reach into the next word.
+    Any,
+}
+
+impl Reach {
+    /// That of a field's groups in blocks of `block_bytes`.
+    pub fn of(field: &BitField, block_bytes: usize) -> Self {
+        let bits = field.bits as usize;
+        let whole = |n: usize| n.is_multiple_of(bits);
+        if !16usize.is_multiple_of(bits) || !whole(field.first) || !whole(field.chunk) {
+            return Reach::Any;
+        }
+        // Groups side by side in bytes are no wider than those.
+        let narrow = bits <= 8 || field.span == usize::MAX;
+        match () {
+            () if narrow && block_bytes.is_multiple_of(4) => Reach::Word,
+            () if narrow && whole(8 * block_bytes) => Reach::Inside,
+            () => Reach::Any,
+        }
+    }
+}
+
 /// At most 16 bits from bit `bit` on, counted from the byte address `base`.
 #[cube]
-pub fn bits_at(words: &[u32], base: u32, bit: u32, #[comptime] bits: u32) -> u32 {
+pub fn bits_at(
+    words: &[u32],
+    base: u32,
+    bit: u32,
+    #[comptime] bits: u32,
+    #[comptime] reach: Reach,
+) -> u32 {
+    let mask = comptime!((1u32 << bits) - 1);
     let address = base + (bit >> 3);
-    let index = (address >> 2) as usize;
     let shift = (address & 3) * 8 + (bit & 7);
-    // In two shifts, because one by 32 is undefined. Eight aligned bits never reach into the next word, but
-    // their alignment is not known here.
-    let window = (words[index] >> shift) | ((words[index + 1] << 1) << (31 - shift));
-    window & comptime!((1u32 << bits) - 1)
+    match reach {
+        Reach::Word => (words[((base >> 2) + (bit >> 5)) as usize] >> (bit & 31)) & mask,
+        Reach::Inside => (words[(address >> 2) as usize] >> shift) & mask,
+        Reach::Any => {
+            let index = (address >> 2) as usize;
+            // In two shifts, because one by 32 is undefined.
+            let window = (words[index] >> shift) | ((words[index + 1] << 1) << (31 - shift));
+            window & mask
+        }
+    }
 }

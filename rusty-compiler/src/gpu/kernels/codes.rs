@@ -4,7 +4,7 @@
 //! (grids, signs, single bits) are read group by group. The points of grids do not lie in the weights: they are
 //! the first elements of the vectors, see [`grid_points`].
 
-use super::bits::{bits_at, e4m3_value};
+use super::bits::{Reach, bits_at, e4m3_value};
 use super::decode::RUN;
 use super::env::Buffers;
 use cubecl::prelude::*;
@@ -39,13 +39,14 @@ fn grid_start(grid: &Grid) -> u32 {
     before.map(|g| g.len() as u32).sum()
 }
 
-/// The codes of the run whose first element is `first`.
+/// Flips bits of `codes` by the codes of the run whose first element is `first`, the lowest bit of a code being bit `up`.
 #[cube]
 pub fn run_codes(
     buffers: &Buffers<'_>,
     block: u32,
     first: u32,
     codes: &mut Array<u32>,
+    #[comptime] up: u32,
     #[comptime] codec: &'static Codec,
 ) {
     #[unroll]
@@ -58,24 +59,38 @@ pub fn run_codes(
                         block,
                         first,
                         codes,
+                        comptime!(up + field.place),
                         field,
                         comptime!(codec.block_bytes),
                     );
                 } else {
-                    gather_groups(buffers.weights, block, first, codes, field);
+                    gather_groups(
+                        buffers.weights,
+                        block,
+                        first,
+                        codes,
+                        up,
+                        field,
+                        comptime!(codec.block_bytes),
+                    );
                 }
             }
             Part::Grid(grid) => {
                 let width = comptime!(grid.width());
                 #[unroll]
                 for k in 0..comptime!(RUN / width) {
-                    let point =
-                        point_of(buffers, block, first + comptime!((k * width) as u32), grid);
+                    let point = point_of(
+                        buffers,
+                        block,
+                        first + comptime!((k * width) as u32),
+                        grid,
+                        comptime!(codec.block_bytes),
+                    );
                     #[unroll]
                     for i in 0..width {
                         let shift = comptime!(grid.bits * i as u32);
-                        codes[comptime!(k * width + i)] |=
-                            (point >> shift) & comptime!((1u32 << grid.bits) - 1);
+                        codes[comptime!(k * width + i)] ^=
+                            ((point >> shift) & comptime!((1u32 << grid.bits) - 1)) << up;
                     }
                 }
             }
@@ -84,11 +99,17 @@ pub fn run_codes(
                 #[unroll]
                 for k in 0..comptime!(RUN / 8) {
                     let at = first + comptime!((k * 8) as u32);
-                    let signs = even_signs(group_of(buffers.weights, block, at, field));
+                    let signs = even_signs(group_of(
+                        buffers.weights,
+                        block,
+                        at,
+                        field,
+                        comptime!(codec.block_bytes),
+                    ));
                     #[unroll]
                     for i in 0..8usize {
-                        codes[comptime!(k * 8 + i)] |=
-                            ((signs >> comptime!(i as u32)) & 1) << place;
+                        codes[comptime!(k * 8 + i)] ^=
+                            ((signs >> comptime!(i as u32)) & 1) << comptime!(up + place);
                     }
                 }
             }
@@ -96,7 +117,7 @@ pub fn run_codes(
             {
                 #[unroll]
                 for i in 0..RUN {
-                    codes[i] |= trit_of(buffers.weights, block, first + i as u32, runs);
+                    codes[i] ^= trit_of(buffers.weights, block, first + i as u32, runs) << up;
                 }
             }
         }
@@ -115,14 +136,28 @@ pub fn code_of(
     #[unroll]
     for p in 0..comptime!(codec.codes.len()) {
         match comptime!(codec.codes[p]) {
-            Part::Bits(field) => code |= group_of(buffers.weights, block, element, field),
+            Part::Bits(field) => {
+                code |= group_of(
+                    buffers.weights,
+                    block,
+                    element,
+                    field,
+                    comptime!(codec.block_bytes),
+                )
+            }
             Part::Grid(grid) => {
                 let place = element % comptime!(grid.width() as u32);
-                let point = point_of(buffers, block, element, grid);
+                let point = point_of(buffers, block, element, grid, comptime!(codec.block_bytes));
                 code |= (point >> (place * grid.bits)) & comptime!((1u32 << grid.bits) - 1);
             }
             Part::EvenSigns { field, place } => {
-                let signs = even_signs(group_of(buffers.weights, block, element, field));
+                let signs = even_signs(group_of(
+                    buffers.weights,
+                    block,
+                    element,
+                    field,
+                    comptime!(codec.block_bytes),
+                ));
                 code |= ((signs >> (element % 8)) & 1) << place;
             }
             Part::Trits(runs) => code |= trit_of(buffers.weights, block, element, runs),
@@ -180,13 +215,14 @@ fn is_wordwise(field: &BitField) -> bool {
         && field.per.is_multiple_of(field.lanes)
 }
 
-/// Adds one field's bits of a run to its codes, word by word.
+/// Flips a run's codes by one field's bits, the lowest at bit `to`, word by word.
 #[cube]
 fn gather_words(
     words: &[u32],
     block: u32,
     first: u32,
     codes: &mut Array<u32>,
+    #[comptime] to: u32,
     #[comptime] field: BitField,
     #[comptime] block_bytes: usize,
 ) {
@@ -197,52 +233,91 @@ fn gather_words(
     let start = block + comptime!(field.first as u32 / 8) + chunk + rest % lanes;
     let shift = (rest / lanes) * comptime!(field.bits);
     let index = (start >> 2) as usize;
-    let offset = (start & 3) * 8;
     let aligned = comptime!(block_bytes.is_multiple_of(4) && field.first.is_multiple_of(32));
+    let mask = comptime!(((1u32 << field.bits) - 1) << to);
     let mut next = words[index];
     #[unroll]
     for w in 0..comptime!(RUN / 4) {
         let mut word = next;
         if comptime!(!aligned) {
             next = words[comptime!(w + 1) + index];
-            // In two shifts, because one by 32 is undefined.
-            word = (word >> offset) | ((next << 1) << (31 - offset));
+            word = window(
+                word,
+                next,
+                start,
+                comptime!(block_bytes.is_multiple_of(2) && field.first.is_multiple_of(16)),
+            );
         } else if comptime!(w + 1 < RUN / 4) {
             next = words[comptime!(w + 1) + index];
         }
+        if comptime!(per > lanes) {
+            word >>= shift;
+        }
         #[unroll]
         for j in 0..4usize {
-            let bits =
-                (word >> (shift + comptime!(j as u32 * 8))) & comptime!((1u32 << field.bits) - 1);
-            codes[comptime!(w * 4 + j)] |= bits << comptime!(field.place);
+            let from = comptime!(j as u32 * 8);
+            let bits = if comptime!(from > to) {
+                word >> comptime!(from - to)
+            } else {
+                word << comptime!(to - from)
+            };
+            codes[comptime!(w * 4 + j)] ^= bits & mask;
         }
     }
 }
 
-/// Adds one field's bits of a run to its codes, group by group.
+/// The four bytes from `start` on, of the word that it lies in and the next; `even`: it is.
+#[cube]
+fn window(word: u32, next: u32, start: u32, #[comptime] even: bool) -> u32 {
+    if comptime!(even) {
+        select((start & 2) == 0, word, (word >> 16) | (next << 16))
+    } else {
+        let offset = (start & 3) * 8;
+        // In two shifts, because one by 32 is undefined.
+        (word >> offset) | ((next << 1) << (31 - offset))
+    }
+}
+
+/// Flips a run's codes by one field's bits, `up` above their places, group by group.
 #[cube]
 fn gather_groups(
     words: &[u32],
     block: u32,
     first: u32,
     codes: &mut Array<u32>,
+    #[comptime] up: u32,
     #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
 ) {
     let span = comptime!(field.span.min(RUN));
+    let to = comptime!(up + field.place);
     // Sixteen single bits in a row are read at once.
     if comptime!(span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk) {
-        let all = bits_at(words, block, first + comptime!(field.first as u32), 16u32);
+        let at = first + comptime!(field.first as u32);
+        let all = bits_at(words, block, at, 16u32, Reach::Any);
         #[unroll]
         for i in 0..RUN {
-            codes[i] |= ((all >> comptime!(i as u32)) & 1) << comptime!(field.place);
+            let at = comptime!(i as u32);
+            let bit = if comptime!(at > to) {
+                all >> comptime!(at - to)
+            } else {
+                all << comptime!(to - at)
+            };
+            codes[i] ^= bit & comptime!(1u32 << to);
         }
     } else {
         #[unroll]
         for k in 0..comptime!(RUN / span) {
-            let bits = group_of(words, block, first + comptime!((k * span) as u32), field);
+            let bits = group_of(
+                words,
+                block,
+                first + comptime!((k * span) as u32),
+                field,
+                block_bytes,
+            ) << up;
             #[unroll]
             for i in 0..span {
-                codes[comptime!(k * span + i)] |= bits;
+                codes[comptime!(k * span + i)] ^= bits;
             }
         }
     }
@@ -250,7 +325,13 @@ fn gather_groups(
 
 /// One field's group of one element, in its place.
 #[cube]
-pub fn group_of(words: &[u32], block: u32, element: u32, #[comptime] field: BitField) -> u32 {
+pub fn group_of(
+    words: &[u32],
+    block: u32,
+    element: u32,
+    #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
+) -> u32 {
     let mut bit = comptime!(field.first as u32).runtime();
     if comptime!(field.span < u32::MAX as usize) {
         let lanes = comptime!(field.lanes as u32);
@@ -261,16 +342,35 @@ pub fn group_of(words: &[u32], block: u32, element: u32, #[comptime] field: BitF
             + (rest % lanes) * 8
             + (rest / lanes) * comptime!(field.bits);
     }
-    bits_at(words, block, bit, comptime!(field.bits)) << comptime!(field.place)
+    let bits = bits_at(
+        words,
+        block,
+        bit,
+        comptime!(field.bits),
+        comptime!(Reach::of(&field, block_bytes)),
+    );
+    bits << comptime!(field.place)
 }
 
 /// The point that serves an element.
 #[cube]
-fn point_of(buffers: &Buffers<'_>, block: u32, element: u32, #[comptime] grid: Grid) -> u32 {
+fn point_of(
+    buffers: &Buffers<'_>,
+    block: u32,
+    element: u32,
+    #[comptime] grid: Grid,
+    #[comptime] block_bytes: usize,
+) -> u32 {
     let mut index = comptime!(grid_start(&grid)).runtime();
     #[unroll]
     for f in 0..comptime!(grid.index.len()) {
-        index += group_of(buffers.weights, block, element, comptime!(grid.index[f]));
+        index += group_of(
+            buffers.weights,
+            block,
+            element,
+            comptime!(grid.index[f]),
+            block_bytes,
+        );
     }
     u32::cast_from(buffers.vectors[index as usize])
 }
@@ -301,7 +401,7 @@ fn trit_of(words: &[u32], block: u32, element: u32, #[comptime] runs: &'static [
         byte = select(inside, at, byte);
         digit = select(inside, rest / comptime!(run.lanes as u32), digit);
     }
-    let mut number = bits_at(words, block, byte * 8, 8u32);
+    let mut number = bits_at(words, block, byte * 8, 8u32, Reach::Inside);
     #[unroll]
     for power in 1..5u32 {
         number = select(digit >= power, number * 3, number);

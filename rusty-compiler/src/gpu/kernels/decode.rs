@@ -10,7 +10,7 @@ use super::env::Buffers;
 use super::scales::number_of;
 use cubecl::prelude::*;
 use rusty_loader::Format;
-use rusty_loader::formats::Codec;
+use rusty_loader::formats::{Codec, Levels};
 
 /// Elements decoded together.
 pub const RUN: usize = 16;
@@ -136,24 +136,138 @@ fn decode_blocks(
     out: &mut Array<f32>,
     #[comptime] codec: &'static Codec,
 ) {
+    let line = run_numbers(buffers, row, run, out, codec);
+    #[unroll]
+    for i in 0..RUN {
+        out[i] = line.slope * out[i] - line.less;
+    }
+}
+
+/// The product of run `run` of the row that starts at byte `row` with the inputs from `x[from]` on, whose sum is `total`.
+#[cube]
+pub fn run_product(
+    buffers: &Buffers<'_>,
+    row: u32,
+    run: u32,
+    x: &Array<f32>,
+    total: f32,
+    #[comptime] from: usize,
+    #[comptime] format: Format,
+    #[comptime] len: u32,
+) -> f32 {
+    let mut numbers = Array::<f32>::new(RUN);
+    if let Format::Blocks(codec) = format {
+        let line = run_numbers(buffers, row, run, &mut numbers, codec);
+        line.slope * dot(&numbers, x, from) - line.less * total
+    } else {
+        decode_run(buffers, row, run, &mut numbers, format, len);
+        dot(&numbers, x, from)
+    }
+}
+
+#[cube]
+fn dot(numbers: &Array<f32>, x: &Array<f32>, #[comptime] from: usize) -> f32 {
+    let mut sum = 0.0f32;
+    #[unroll]
+    for i in 0..RUN {
+        sum += numbers[i] * x[comptime!(from + i)];
+    }
+    sum
+}
+
+/// The sum of a run's inputs from `x[from]` on, where [`run_product`] needs it.
+#[cube]
+pub fn run_total(x: &Array<f32>, #[comptime] from: usize, #[comptime] format: Format) -> f32 {
+    let mut total = 0.0f32;
+    if comptime!(matches!(format, Format::Blocks(_))) {
+        #[unroll]
+        for i in 0..RUN {
+            total += x[comptime!(from + i)];
+        }
+    }
+    total
+}
+
+/// What makes numbers values: `slope * number - less`.
+#[derive(CubeType)]
+struct Line {
+    slope: f32,
+    less: f32,
+}
+
+/// Numbers of a run. Where levels are codes less a constant, they are `1 + code / 2^bits`: the code's bits are the upper ones of
+/// the mantissa, which takes no conversion. Elsewhere they are the levels.
+#[cube]
+fn run_numbers(
+    buffers: &Buffers<'_>,
+    row: u32,
+    run: u32,
+    numbers: &mut Array<f32>,
+    #[comptime] codec: &'static Codec,
+) -> Line {
     let runs = comptime!((codec.block_len / RUN) as u32);
     let block = row + (run / runs) * comptime!(codec.block_bytes as u32);
     let first = (run % runs) * RUN as u32;
+    let mantissa = comptime!(Mantissa::of(codec));
     let mut codes = Array::<u32>::new(RUN);
-    run_codes(buffers, block, first, &mut codes, codec);
+    #[unroll]
+    for i in 0..RUN {
+        codes[i] = comptime!(mantissa.map_or(0, |m| m.start)).runtime();
+    }
+    let up = comptime!(mantissa.map_or(0, |m| m.up));
+    run_codes(buffers, block, first, &mut codes, up, codec);
+    #[unroll]
+    for i in 0..RUN {
+        numbers[i] = if comptime!(mantissa.is_some()) {
+            f32::reinterpret(codes[i])
+        } else {
+            level_of(codes[i], codec)
+        };
+    }
     let group = first / comptime!(codec.group as u32);
     let scale = number_of(buffers.weights, block, group, codec, comptime!(codec.scale));
+    let mut line = Line {
+        slope: scale,
+        less: 0.0f32,
+    };
+    if let Some(mantissa) = comptime!(mantissa) {
+        line.slope = scale * mantissa.levels;
+        line.less = scale * mantissa.less;
+    }
     if let Some(min) = comptime!(codec.min) {
-        let minimum = number_of(buffers.weights, block, group, codec, min);
-        #[unroll]
-        for i in 0..RUN {
-            out[i] = scale * level_of(codes[i], codec) - minimum;
-        }
-    } else {
-        #[unroll]
-        for i in 0..RUN {
-            out[i] = scale * level_of(codes[i], codec);
-        }
+        line.less += number_of(buffers.weights, block, group, codec, min);
+    }
+    line
+}
+
+/// How codes stand in the mantissas of floats from 1 to 2, where levels are codes less a constant.
+#[derive(Clone, Copy, Debug)]
+struct Mantissa {
+    /// Place of a code's lowest bit.
+    up: u32,
+    /// A float before the code's bits are flipped in: 1, or 1.5 where the highest bit is a sign.
+    start: u32,
+    /// `level = levels * number - less`.
+    levels: f32,
+    less: f32,
+}
+
+impl Mantissa {
+    fn of(codec: &Codec) -> Option<Self> {
+        let bits = codec.code_bits();
+        let (one, half) = (1.0f32.to_bits(), 1u32 << 22);
+        let (start, offset) = match codec.levels {
+            Levels::Offset(by) => (one, by),
+            Levels::Signed => (one | half, 1 << (bits - 1)),
+            _ => return None,
+        };
+        let levels = (1u32 << bits) as f32;
+        Some(Self {
+            up: 23 - bits,
+            start,
+            levels,
+            less: levels + offset as f32,
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! kernel have one format.
 
 use super::contract::tile_number;
-use super::decode::{RUN, decode_run};
+use super::decode::{RUN, run_product, run_total};
 use super::env::{Buffers, bound, put};
 use super::reduce::{Team, cube_sum};
 use cubecl::prelude::*;
@@ -92,7 +92,7 @@ fn product_lane(
     let stride = buffers.args[comptime!(config.arg + 6)];
     let x = buffers.args[comptime!(config.arg)] + row * comptime!(config.k * inputs_per_row);
     let runs = comptime!(config.k.div_ceil(RUN as u32));
-    let mut w = Array::<f32>::new(RUN);
+    let mut values = Array::<f32>::new(RUN);
     let mut sum = 0.0f32;
     #[unroll]
     for j in 0..places {
@@ -113,22 +113,24 @@ fn product_lane(
         let mut run = UNIT_POS;
         while run < runs {
             let address = base + expert * stride;
-            decode_run(
-                buffers,
-                address,
-                run,
-                &mut w,
-                comptime!(config.format),
-                comptime!(config.k),
-            );
             #[unroll]
             for i in 0..RUN {
                 let at = min(
                     run * RUN as u32 + i as u32,
                     comptime!(config.k - 1).runtime(),
                 );
-                product += w[i] * buffers.arena[(inputs + at) as usize];
+                values[i] = buffers.arena[(inputs + at) as usize];
             }
+            product += run_product(
+                buffers,
+                address,
+                run,
+                &values,
+                run_total(&values, 0usize, comptime!(config.format)),
+                0usize,
+                comptime!(config.format),
+                comptime!(config.k),
+            );
             run += comptime!(config.team.units);
         }
         if comptime!(config.combine) {

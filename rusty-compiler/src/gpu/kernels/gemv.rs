@@ -7,12 +7,13 @@
 //! its neighbours.
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
-use super::decode::{RUN, decode_chunks, decode_run};
+use super::decode::{RUN, decode_chunks, run_product, run_total};
 use super::delta::entry_of;
 use super::env::{Buffers, bound, put};
 use super::gemv_inputs::make_inputs;
 use super::rows::norm_factors;
 use cubecl::prelude::*;
+use rusty_loader::Format;
 
 /// Cubes: `(x * y >= tiles, z = rows)`.
 #[cube(launch_unchecked)]
@@ -128,7 +129,8 @@ fn accumulate(
     let blocks = comptime!(config.k.div_ceil(config.block()));
     let held = comptime!(config.segment() / config.block());
     let stride = comptime!(config.stride());
-    let mut x = Array::<f32>::new(RUN);
+    let width = comptime!(config.width() as usize);
+    let mut x = Array::<f32>::new(width);
     let mut block = 0u32.runtime();
     while block < blocks {
         let here = min(held.runtime(), blocks - block);
@@ -144,8 +146,8 @@ fn accumulate(
         sync_cube();
         for b in 0..here {
             #[unroll]
-            for i in 0..RUN {
-                let at = (b * RUN as u32 + comptime!(i as u32)) * stride + inner;
+            for i in 0..width {
+                let at = (b * comptime!(width as u32) + comptime!(i as u32)) * stride + inner;
                 x[i] = segment[at as usize];
             }
             #[unroll]
@@ -171,7 +173,7 @@ fn accumulate(
     }
 }
 
-/// Adds a run's products with one part's weights; the run is the unit's of its team's block `block`.
+/// Adds the products of the unit's runs of its team's block `block` with one part's weights.
 #[cube]
 fn part_products(
     buffers: &Buffers<'_>,
@@ -191,9 +193,10 @@ fn part_products(
     let team = comptime!(config.team_units());
     let chunk = comptime!(config.chunk());
     let inner = UNIT_POS % team;
-    let mut gained = Array::<f32>::new(RUN);
+    let width = comptime!(config.width() as usize);
+    let mut gained = Array::<f32>::new(width);
     #[unroll]
-    for i in 0..RUN {
+    for i in 0..width {
         gained[i] = x[i];
     }
     if let Some(adapters) = comptime!(config.adapters) {
@@ -206,7 +209,7 @@ fn part_products(
         let gain = buffers.pool[(entry + 4) as usize];
         if gain > 0 {
             #[unroll]
-            for i in 0..RUN {
+            for i in 0..width {
                 let number = comptime!(i as u32 / chunk * team) + inner;
                 let lane = block * comptime!(config.block())
                     + number * chunk
@@ -216,43 +219,85 @@ fn part_products(
             }
         }
     }
-    let mut w = Array::<f32>::new(RUN);
+    let runs = comptime!(config.runs() as usize);
+    let mut totals = Array::<f32>::new(runs);
+    #[unroll]
+    for r in 0..runs {
+        totals[r] = run_total(&gained, comptime!(r * RUN), comptime!(part.format));
+    }
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
         let lane = min(start + l as u32, end - 1);
         let address =
             buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes);
-        if comptime!(chunk < RUN as u32) {
-            decode_chunks(
-                buffers,
-                address,
-                block * comptime!(config.block()) + inner * chunk,
-                comptime!(team * chunk),
-                &mut w,
-                comptime!(part.format),
-                comptime!(chunk as usize),
-                comptime!(config.is_wide()),
+        let product = lane_product(
+            buffers,
+            address,
+            &gained,
+            &totals,
+            block,
+            comptime!(config.clone()),
+            comptime!(part.format),
+        );
+        sums[comptime!(l * parts + p)] += product;
+    }
+}
+
+/// The product of the unit's runs of its team's block `block` with inputs, of which each run's sum is in `totals`.
+#[cube]
+fn lane_product(
+    buffers: &Buffers<'_>,
+    row: u32,
+    x: &Array<f32>,
+    totals: &Array<f32>,
+    block: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] format: Format,
+) -> f32 {
+    let team = comptime!(config.team_units());
+    let chunk = comptime!(config.chunk());
+    let inner = UNIT_POS % team;
+    let mut sum = 0.0f32;
+    if comptime!(chunk < RUN as u32) {
+        let mut w = Array::<f32>::new(RUN);
+        decode_chunks(
+            buffers,
+            row,
+            block * comptime!(config.block()) + inner * chunk,
+            comptime!(team * chunk),
+            &mut w,
+            format,
+            comptime!(chunk as usize),
+            comptime!(config.is_wide()),
+        );
+        #[unroll]
+        for i in 0..RUN {
+            sum += w[i] * x[i];
+        }
+    } else {
+        let mut unit = block * team + inner;
+        if comptime!(!config.k.is_multiple_of(config.block())) {
+            // Behind the row's end the last runs are read, times inputs of zero.
+            unit = min(
+                unit,
+                comptime!(config.k.div_ceil(config.width()) - 1).runtime(),
             );
-        } else {
-            // Runs past the row's end read the last one, times inputs of zero.
-            let run = block * team + inner;
-            let run = min(run, comptime!(config.k.div_ceil(RUN as u32) - 1).runtime());
-            decode_run(
+        }
+        #[unroll]
+        for r in 0..comptime!(config.runs()) {
+            sum += run_product(
                 buffers,
-                address,
-                run,
-                &mut w,
-                comptime!(part.format),
+                row,
+                unit * comptime!(config.runs()) + r,
+                x,
+                totals[comptime!(r as usize)],
+                comptime!(r as usize * RUN),
+                format,
                 comptime!(config.k),
             );
         }
-        let mut sum = 0.0f32;
-        #[unroll]
-        for i in 0..RUN {
-            sum += w[i] * gained[i];
-        }
-        sums[comptime!(l * parts + p)] += sum;
     }
+    sum
 }
 
 /// Sums over each team, into shared memory.

@@ -2,11 +2,10 @@
 
 use super::body::evaluate;
 use super::contract::ContractConfig;
-use super::decode::RUN;
 use super::env::{Buffers, put};
 use cubecl::prelude::*;
 
-/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the run][unit]`.
+/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,
@@ -31,10 +30,10 @@ pub fn make_inputs(
             comptime!(config.clone()),
         );
         let number = lane % lanes / chunk;
-        let of_run = number / team * chunk + lane % chunk;
+        let of_unit = number / team * chunk + lane % chunk;
         put(
             segment,
-            (lane / lanes * RUN as u32 + of_run) * stride + number % team,
+            (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team,
             value,
         );
         lane += config.team.units;

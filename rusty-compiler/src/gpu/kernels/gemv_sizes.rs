@@ -28,16 +28,34 @@ impl ContractConfig {
         self.team.units / self.team_units()
     }
 
-    /// Lanes that a team takes of a weight's row at a time.
-    pub fn block(&self) -> u32 {
-        self.team_units() * RUN as u32
+    /// Runs that a unit takes at a time: two of blocks, which share bytes or a scale, unless more units would be idle at a
+    /// row's end.
+    pub fn runs(&self) -> u32 {
+        let team = self.team_units() * RUN as u32;
+        let blocks =
+            |p: &PartConfig| matches!(p.format, Format::Blocks(c) if c.block_len % (2 * RUN) == 0);
+        let whole = self.k.next_multiple_of(2 * team) == self.k.next_multiple_of(team);
+        match whole && self.parts.iter().all(blocks) {
+            true => 2,
+            false => 1,
+        }
     }
 
-    /// Neighbouring lanes of a unit's run. Block formats, and rows that are no whole blocks of a team's, are read by runs.
+    /// Lanes of them.
+    pub fn width(&self) -> u32 {
+        self.runs() * RUN as u32
+    }
+
+    /// Lanes that a team takes of a weight's row at a time.
+    pub fn block(&self) -> u32 {
+        self.team_units() * self.width()
+    }
+
+    /// Neighbouring lanes of a unit. Block formats, and rows that are no whole blocks of a team's, are read by runs.
     pub fn chunk(&self) -> u32 {
         let spread = |p: &PartConfig| !matches!(p.format, Format::Blocks(_));
         if !self.parts.iter().all(spread) || !self.k.is_multiple_of(self.block()) {
-            return RUN as u32;
+            return self.width();
         }
         let halves = self.parts.iter().all(|p| p.format != Format::F32);
         match self.is_wide() && halves {
@@ -51,7 +69,7 @@ impl ContractConfig {
         self.wide && self.parts.iter().all(|p| p.row_bytes.is_multiple_of(16))
     }
 
-    /// Words between the lanes of a unit's run in shared memory: one more than there are units, or all would be written to one bank.
+    /// Words between the lanes of a unit in shared memory: one more than there are units, or all would be written to one bank.
     pub fn stride(&self) -> u32 {
         self.team_units() + 1
     }
@@ -65,7 +83,7 @@ impl ContractConfig {
 
     /// Words of that segment.
     pub fn segment_words(&self) -> usize {
-        (self.segment() / self.block() * RUN as u32 * self.stride()) as usize
+        (self.segment() / self.block() * self.width() * self.stride()) as usize
     }
 
     /// Words of the teams' sums.

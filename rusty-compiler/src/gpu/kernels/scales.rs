@@ -1,6 +1,6 @@
 //! Scales and minima of block formats.
 
-use super::bits::{e4m3_value, f16_value, half_at};
+use super::bits::{e4m3_value, f16_value};
 use super::codes::group_of;
 use cubecl::prelude::*;
 use rusty_loader::formats::{BitField, Codec, Scale, Unit};
@@ -16,7 +16,13 @@ pub fn number_of(
 ) -> f32 {
     let mut number = unit_of(words, block, group, codec, comptime!(scale.unit));
     if let Some(steps) = comptime!(scale.steps) {
-        let mut code = fields_of(words, block, group, comptime!(steps.fields));
+        let mut code = fields_of(
+            words,
+            block,
+            group,
+            comptime!(steps.fields),
+            comptime!(codec.block_bytes),
+        );
         if comptime!(steps.signed) {
             code = u32::reinterpret(i32::reinterpret(code << 24) >> 24);
         }
@@ -38,20 +44,17 @@ fn unit_of(
     #[comptime] unit: Unit,
 ) -> f32 {
     match unit {
-        Unit::F16(fields) => {
-            if comptime!(is_half(fields) && codec.block_bytes.is_multiple_of(2)) {
-                f16_value(half_at(
-                    words,
-                    block + comptime!(fields[0].first as u32 / 8),
-                ))
-            } else {
-                f16_value(fields_of(words, block, group, fields))
-            }
-        }
+        Unit::F16(fields) => f16_value(fields_of(
+            words,
+            block,
+            group,
+            fields,
+            comptime!(codec.block_bytes),
+        )),
         // Blocks of such formats are whole words.
         Unit::F32First => f32::reinterpret(words[(block >> 2) as usize]),
         Unit::HalfE8M0(field) => {
-            let exponent = group_of(words, block, group, field);
+            let exponent = group_of(words, block, group, field, comptime!(codec.block_bytes));
             // Powers below 2^-126 are subnormal.
             let tiny = 0x0020_0000u32 << min(exponent, 1u32.runtime());
             let bits = select(
@@ -62,15 +65,10 @@ fn unit_of(
             f32::reinterpret(bits)
         }
         Unit::E4M3(field) => {
-            let code = group_of(words, block, group, field);
+            let code = group_of(words, block, group, field, comptime!(codec.block_bytes));
             select(code == 0x7f, 0.0f32, e4m3_value(code))
         }
     }
-}
-
-/// Whether the fields are one half-precision number of the block, at an even byte.
-fn is_half(fields: &[BitField]) -> bool {
-    matches!(fields, [f] if f.bits == 16 && f.span == usize::MAX && f.first.is_multiple_of(16))
 }
 
 /// The number that some fields make together.
@@ -80,11 +78,12 @@ fn fields_of(
     block: u32,
     group: u32,
     #[comptime] fields: &'static [BitField],
+    #[comptime] block_bytes: usize,
 ) -> u32 {
     let mut number = 0u32.runtime();
     #[unroll]
     for f in 0..comptime!(fields.len()) {
-        number |= group_of(words, block, group, comptime!(fields[f]));
+        number |= group_of(words, block, group, comptime!(fields[f]), block_bytes);
     }
     number
 }

@@ -1,0 +1,162 @@
+//! Instructions of the CUDA kernels' inner loops, counted in machine code: what a multiplication costs beside itself, told
+//! without a GPU.
+
+use crate::{nvrtc, root, run};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// NVIDIA's disassembler, as tried.
+const PACKAGE: &str = "nvidia-cuda-nvdisasm==13.*";
+/// Architecture whose machine code is counted.
+const TARGET: &str = "cuda:sm_90";
+/// Instructions that are told apart.
+const COUNTED: [&str; 5] = ["FFMA", "HMMA", "LDG", "LDS", "I2F"];
+
+/// Prints a table of the kernels of a shape of random weights in some formats.
+pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
+    nvrtc::ensure_compiler()?;
+    let disassembler = disassembler()?;
+    println!("innermost loop of the most instructions of each kernel for {TARGET}, {shape}");
+    println!(
+        "{:<8} {:<18} {:>6} {}  per FFMA",
+        "format",
+        "kernel",
+        "all",
+        COUNTED.map(|c| format!("{c:>5}")).join(" ")
+    );
+    for format in formats {
+        let package = root().join(format!("target/sass/{shape}-{format}"));
+        compile(shape, format, &package)?;
+        let manifest = std::fs::read(package.join("manifest.json"))?;
+        let manifest: Value = serde_json::from_slice(&manifest)?;
+        let kernels = manifest["kernels"]
+            .as_array()
+            .context("a manifest's kernels")?;
+        let mut lines = Vec::new();
+        for kernel in kernels {
+            let (Some(entry), Some(code)) = (kernel["entry"].as_str(), kernel["code"].as_str())
+            else {
+                bail!("no machine code: NVRTC is not there");
+            };
+            let text = Command::new(&disassembler)
+                .arg("-c")
+                .arg(package.join(code))
+                .output()?;
+            let text = String::from_utf8_lossy(&text.stdout).into_owned();
+            if let Some(line) = line(entry.trim_start_matches("rusty_"), &text) {
+                lines.push(line);
+            }
+        }
+        lines.sort();
+        for line in lines {
+            println!("{format:<8} {line}");
+        }
+    }
+    Ok(())
+}
+
+/// What is printed of a kernel; nothing where it has no loop.
+fn line(entry: &str, text: &str) -> Option<String> {
+    let instructions = longest_loop(text)?;
+    let count = |word: &str| instructions.iter().filter(|i| i.starts_with(word)).count();
+    let counts = COUNTED.map(|c| format!("{:>5}", count(c))).join(" ");
+    let all = instructions.len();
+    let each = match count("FFMA") {
+        0 => String::new(),
+        products => format!("{:.1}", all as f64 / products as f64),
+    };
+    Some(format!("{entry:<18} {all:>6} {counts}  {each:>8}"))
+}
+
+/// The instructions of the innermost loop that has most of them.
+fn longest_loop(text: &str) -> Option<Vec<&str>> {
+    let mut labels: HashMap<&str, usize> = HashMap::new();
+    let mut instructions = Vec::new();
+    let mut loops: Vec<(usize, usize)> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(label) = line.strip_suffix(':') {
+            labels.insert(label, instructions.len());
+        } else if let Some((_, instruction)) = line.split_once("*/")
+            && let Some(instruction) = instruction.trim().strip_suffix(';')
+        {
+            // A predicate comes before the name.
+            let name = match instruction.starts_with('@') {
+                true => instruction.split_once(' ').map_or("", |(_, rest)| rest),
+                false => instruction,
+            };
+            let target = name
+                .split_once("`(")
+                .and_then(|(_, rest)| rest.split(')').next());
+            if name.starts_with("BRA")
+                && let Some(first) = target.and_then(|t| labels.get(t))
+            {
+                loops.push((*first, instructions.len()));
+            }
+            instructions.push(name.trim());
+        }
+    }
+    let inner = loops.iter().filter(|(first, last)| {
+        let inside = |other: &&(usize, usize)| other.0 >= *first && other.1 <= *last;
+        loops.iter().filter(inside).count() == 1
+    });
+    let (first, last) = *inner.max_by_key(|(first, last)| last - first)?;
+    Some(instructions[first..=last].to_vec())
+}
+
+/// Writes the kernels of a model as a package.
+fn compile(shape: &str, format: &str, package: &Path) -> Result<()> {
+    std::fs::create_dir_all(package)?;
+    let library = nvrtc::library_folder().context("NVRTC could not be installed")?;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    run(Command::new(cargo)
+        .args(["run", "--release", "--quiet", "-p", "rusty-cli", "--"])
+        .args(["compile", "--random", shape, "--format", format])
+        .args(["--target", TARGET, "--no-adapters", "--out"])
+        .arg(package)
+        .env("RUSTY_NVRTC", library)
+        .stdout(std::process::Stdio::null()))
+}
+
+/// Where the disassembler lies; installed where it is not there.
+fn disassembler() -> Result<PathBuf> {
+    let folder = root().join("target/nvdisasm");
+    let program = folder.join("nvidia/cu13/bin/nvdisasm");
+    if !program.is_file() {
+        run(Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--no-deps"])
+            .args(["--disable-pip-version-check", "--root-user-action"])
+            .args(["ignore", "--target"])
+            .arg(&folder)
+            .arg(PACKAGE))
+        .context("Python's pip is needed to install NVIDIA's disassembler")?;
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::longest_loop;
+
+    #[test]
+    fn the_longest_innermost_loop_is_found() {
+        let text = "
+.L_x_1:
+        /*0000*/                   MOV R1, R2 ;
+.L_x_2:
+        /*0010*/              @!P0 FFMA R1, R2, R3, R4 ;
+        /*0020*/                   LDG.E R1, desc[UR4][R2.64] ;
+        /*0030*/               @P1 BRA `(.L_x_2) ;
+        /*0040*/                   FADD R1, R2, R3 ;
+        /*0050*/               @P1 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0060*/                   BRA `(.L_x_3);
+";
+        let found = longest_loop(text).expect("a loop");
+        assert_eq!(found.len(), 3);
+        assert!(found[0].starts_with("FFMA") && found[1].starts_with("LDG"));
+        assert!(longest_loop("/*0000*/ EXIT ;").is_none());
+    }
+}
