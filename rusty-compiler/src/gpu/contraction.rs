@@ -43,6 +43,7 @@ impl Way {
             "gemm_tiled" => Way::Tile,
             "gemm_matrix_32" => matrix(32, 32),
             "gemm_matrix_64" => matrix(64, 64),
+            "gemm_matrix_128" => matrix(128, 64),
             _ => return None,
         })
     }

@@ -8,7 +8,7 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
-use super::kernels::env::{ARENA, BINDINGS};
+use super::kernels::env::{ARENA, BINDINGS, language_name};
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
@@ -342,7 +342,7 @@ fn device_properties(target: &Target) -> DeviceProperties {
         },
         cubecl_common::profile::TimingMethod::System,
         DeviceIdentity {
-            name: "target".into(),
+            name: language_name(target.language).into(),
             fingerprint: "target".into(),
             physical: None,
         },

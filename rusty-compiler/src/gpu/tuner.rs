@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 /// Rows for which matrix-vector products and tiles are compared: up to four the former are taken as it is.
 const FEW_ROWS: [u32; 2] = [8, 16];
-/// Rows for which the tiles of matrix units are compared.
+/// Rows for which the smaller two tiles of matrix units are compared, and the larger two, where steps may have so many.
 const TILE_ROWS: [u32; 3] = [32, 64, 128];
+const LARGE_TILE_ROWS: [u32; 3] = [128, 256, 512];
 /// Outputs of a team, and units of a cube.
 const LANES: [u32; 4] = [1, 2, 4, 8];
 const UNITS: [u32; 3] = [64, 128, 256];
@@ -173,7 +174,9 @@ impl<'a> Tuner<'a> {
         if tuner.start.elapsed() * STEPS > effort.limit {
             return Ok(None);
         }
-        for rows in [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS) {
+        let large = tuner.large_tile_rows();
+        let all = [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS);
+        for rows in all.chain(large) {
             let logits = tuner.logits(rows)?;
             if !logits.iter().all(|l| l.is_finite()) {
                 return Err(Error::Step("the model's logits are no numbers".into()));
@@ -186,7 +189,7 @@ impl<'a> Tuner<'a> {
     fn best(&mut self, families: &[Family]) -> Result<Tuning> {
         let tiles = self.has_tiles();
         let per_family = LANES.len() + UNITS.len() - 1;
-        self.total = 1 + (families.len() * per_family + 2 + 2 * usize::from(tiles)) as u64;
+        self.total = 1 + (families.len() * per_family + 2 + 4 * usize::from(tiles)) as u64;
         let mut best = self.exe.plan().tuning.clone();
         let mut seconds = self.seconds(&best, &[1])?[0];
         for family in families {
@@ -203,6 +206,9 @@ impl<'a> Tuner<'a> {
         if tiles {
             let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
             best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
+            let rows = self.large_tile_rows();
+            let middle = self.crossing(&best, &rows, |t, rows| t.middle_tile_rows = rows)?;
+            best.middle_tile_rows = middle.unwrap_or(best.middle_tile_rows);
         }
         (self.progress)(self.total, self.total);
         Ok(best)
@@ -257,6 +263,12 @@ impl<'a> Tuner<'a> {
     /// Whether nothing more is to be tried.
     fn is_late(&self) -> bool {
         self.start.elapsed() > self.effort.limit
+    }
+
+    /// Numbers of rows for which the larger tiles are compared.
+    fn large_tile_rows(&self) -> Vec<u32> {
+        let all = LARGE_TILE_ROWS.into_iter();
+        all.filter(|rows| takes(self.exe, *rows)).collect()
     }
 
     /// Whether the plan has a choice of tiles.

@@ -53,9 +53,16 @@ const RULES: &[Rule] = &[
     ),
     rule(
         short_floats,
-        any,
+        middle_tile,
         Target::multiplies_bf16,
         "gemm_matrix_64",
+        1,
+    ),
+    rule(
+        short_floats,
+        any,
+        Target::multiplies_bf16,
+        "gemm_matrix_128",
         1,
     ),
     rule(contract, any, gpu, "gemm_tiled", 1),
@@ -76,6 +83,18 @@ fn any(_: &Plan, _: &Anchor) -> u32 {
 /// Rows of the smaller tile of matrix units.
 fn small_tile(plan: &Plan, _: &Anchor) -> u32 {
     plan.tuning.small_tile_rows
+}
+
+/// Rows of the middle one; products of few lanes make too few of the larger to keep a device busy.
+fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
+    match anchor {
+        Anchor::Contract { parts, .. }
+            if parts.iter().map(|p| p.n).sum::<u32>() >= plan.tuning.large_tile_lanes =>
+        {
+            plan.tuning.middle_tile_rows
+        }
+        _ => u32::MAX,
+    }
 }
 
 /// Of experts, some rows each: a row takes some of them.

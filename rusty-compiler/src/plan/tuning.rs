@@ -9,8 +9,12 @@ pub struct Tuning {
     /// Rows up to which contractions are matrix-vector products, in single precision on all devices; beyond, tiles that
     /// reuse each dequantized weight for several rows read less.
     pub gemv_rows: u32,
-    /// Rows up to which matrix units take the smaller of their tiles.
+    /// Rows up to which matrix units take the smallest of their tiles.
     pub small_tile_rows: u32,
+    /// Rows up to which they take the middle one.
+    pub middle_tile_rows: u32,
+    /// Lanes from which on contractions take the largest tile at all.
+    pub large_tile_lanes: u32,
     /// How matrix-vector products are cut, where it is not as [`Teams::guess`] says.
     pub teams: Vec<(Family, Teams)>,
 }
@@ -20,6 +24,8 @@ impl Default for Tuning {
         Self {
             gemv_rows: 4,
             small_tile_rows: 32,
+            middle_tile_rows: 256,
+            large_tile_lanes: 2048,
             teams: Vec::new(),
         }
     }

@@ -80,7 +80,7 @@ impl Program {
             .collect()
     }
 
-    fn operand(&self, number: u16) -> Place {
+    pub(super) fn operand(&self, number: u16) -> Place {
         self.places[number as usize]
     }
 
@@ -128,8 +128,9 @@ pub fn evaluate(
     regs[upto]
 }
 
+/// Value of instruction `at` from those before it.
 #[cube]
-fn instruction(
+pub(super) fn instruction(
     buffers: &Buffers<'_>,
     results: &Sequence<f32>,
     factors: &Sequence<f32>,

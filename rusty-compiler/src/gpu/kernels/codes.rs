@@ -234,21 +234,17 @@ fn gather_words(
     let shift = (rest / lanes) * comptime!(field.bits);
     let index = (start >> 2) as usize;
     let aligned = comptime!(block_bytes.is_multiple_of(4) && field.first.is_multiple_of(32));
+    let even = comptime!(block_bytes.is_multiple_of(2) && field.first.is_multiple_of(16));
     let mask = comptime!(((1u32 << field.bits) - 1) << to);
     let mut next = words[index];
     #[unroll]
     for w in 0..comptime!(RUN / 4) {
         let mut word = next;
+        if comptime!(!aligned || w + 1 < RUN / 4) {
+            next = words[comptime!(w + 1) + index];
+        }
         if comptime!(!aligned) {
-            next = words[comptime!(w + 1) + index];
-            word = window(
-                word,
-                next,
-                start,
-                comptime!(block_bytes.is_multiple_of(2) && field.first.is_multiple_of(16)),
-            );
-        } else if comptime!(w + 1 < RUN / 4) {
-            next = words[comptime!(w + 1) + index];
+            word = window(word, next, start, even);
         }
         if comptime!(per > lanes) {
             word >>= shift;
@@ -266,13 +262,13 @@ fn gather_words(
     }
 }
 
-/// The four bytes from `start` on, of the word that it lies in and the next; `even`: it is.
+/// The four bytes from `start` on, of the word that it lies in and the next; `even`: so is the start.
 #[cube]
 fn window(word: u32, next: u32, start: u32, #[comptime] even: bool) -> u32 {
+    let offset = (start & 3) * 8;
     if comptime!(even) {
-        select((start & 2) == 0, word, (word >> 16) | (next << 16))
+        select(offset == 0, word, (word >> 16) | (next << 16))
     } else {
-        let offset = (start & 3) * 8;
         // In two shifts, because one by 32 is undefined.
         (word >> offset) | ((next << 1) << (31 - offset))
     }

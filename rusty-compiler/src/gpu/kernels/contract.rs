@@ -7,10 +7,14 @@
 use super::body::{Program, evaluate};
 use super::delta::{Adapters, adapted, entry_of, gain_in};
 use super::env::Buffers;
+use super::pairs::evaluate_pair;
 use super::reduce::Team;
 use super::sink::{Store, store_pair};
 use cubecl::prelude::*;
 use rusty_loader::Format;
+
+/// Depth of tiles: elements of a weight's row that a cube holds at once.
+pub const TILE_DEPTH: u32 = 32;
 
 /// A product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +122,41 @@ pub fn tile_input(
         }
     }
     value
+}
+
+/// [`tile_input`] at `lane`, an even number, and the lane behind it.
+#[cube]
+pub fn tile_pair(
+    buffers: &Buffers<'_>,
+    norms: &Shared<[f32]>,
+    m: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] part: usize,
+    #[comptime] config: ContractConfig,
+) -> (f32, f32) {
+    if comptime!(config.k.is_multiple_of(TILE_DEPTH)) {
+        let mut factors = Sequence::<f32>::new();
+        factors.push(norms[m as usize]);
+        let program = comptime!(config.prologue.clone());
+        let (low, high) = evaluate_pair(buffers, &factors, row, lane, program);
+        match comptime!(config.adapters) {
+            Some(adapters) => {
+                let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
+                (
+                    low * gain_in(buffers, entry, lane),
+                    high * gain_in(buffers, entry, lane + 1),
+                )
+            }
+            None => (low, high),
+        }
+    } else {
+        let first = comptime!(config.clone());
+        (
+            tile_input(buffers, norms, m, row, lane, part, first),
+            tile_input(buffers, norms, m, row, lane + 1, part, config),
+        )
+    }
 }
 
 /// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.

@@ -4,13 +4,32 @@
 //! lies is a scalar of the launch. Step operands (tokens, positions, pages, slots, rotary tables) share one
 //! buffer at addresses that its header states, so that a recorded launch stays valid from step to step.
 
+use cubecl::frontend::comptime;
 use cubecl::prelude::*;
+use rusty_backend::Language;
 
 /// Number of storage buffers of every kernel, in the order of [`Buffers`]' fields.
 pub const BINDINGS: usize = 6;
 
 /// Place of the arena among them.
 pub const ARENA: usize = 1;
+
+/// By what name of a device kernels know the language that they become.
+pub const fn language_name(language: Language) -> &'static str {
+    match language {
+        Language::Wgsl => "wgsl",
+        Language::CudaC => "cuda",
+        Language::Msl => "msl",
+        Language::Native => "native",
+    }
+}
+
+/// Whether the kernel becomes CUDA C++: for what one language has an instruction for, another not.
+#[cube]
+pub fn is_cuda() -> comptime_type!(bool) {
+    let properties = comptime::device_properties().comptime();
+    comptime!(properties.identity.name == language_name(Language::CudaC))
+}
 
 /// Words of a step buffer's header.
 pub mod header {

@@ -11,12 +11,16 @@
 use super::bits::{bf16_pair, f16_pair, f16_value};
 use super::env::put;
 use cubecl::prelude::*;
+use cubecl_cpp::cuda::ptx::generic_to_shared;
 
 /// Units that hold one fragment.
 pub const PLANE: u32 = 32;
+/// Right fragments that the substitute multiplies at once.
+const AT_ONCE: usize = 4;
+
 /// Words of shared memory that the substitute needs for `units` units with `right` right fragments each.
-pub const fn exchange_words(units: u32, right: usize) -> usize {
-    units as usize * (8 + 2 * right)
+pub fn exchange_words(units: u32, right: usize) -> usize {
+    units as usize * (8 + 2 * right.min(AT_ONCE))
 }
 
 /// What fragments hold, and what multiplies them.
@@ -68,6 +72,24 @@ fn unpacked(word: u32, #[comptime] halves: Halves) -> (f32, f32) {
     }
 }
 
+/// Bytes that what [`load_matrices`] reads must be a multiple of from.
+pub const ALIGNMENT: usize = 16;
+
+/// Four matrices of eight rows of four words out of shared memory (PTX ISA, `ldmatrix`): unit `8 i + r` of a plane names the word at
+/// which row `r` of matrix `i` starts, unit `4 g + t` gets word `t` of row `g` of each.
+#[cube]
+pub fn load_matrices(tile: &Shared<[u32]>, at: u32) -> Vector<u32, Const<4>> {
+    let row = &tile[at as usize..(at + 4) as usize];
+    let address = generic_to_shared::<u32>(row.as_ptr());
+    let out: Vector<u32, Const<4>>;
+    gpu_asm!(
+        "ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {d}, [{a}];",
+        d = out(_) out, a = mem_in(_) address,
+        options(explicit_mem),
+    );
+    out
+}
+
 /// Adds the products of two left fragments, one below the other, with `count` right ones, side by side, to the sums from
 /// `at` on, `[left][right][4]`. All units of the cube call it together.
 #[cube]
@@ -98,7 +120,11 @@ pub fn multiply_add(
             }
         }
     } else {
-        substitute(left, right, sums, exchange, count, at, halves);
+        #[unroll]
+        for some in 0..comptime!(count.div_ceil(AT_ONCE)) {
+            let from = comptime!(some * AT_ONCE);
+            substitute(left, right, sums, exchange, from, count, at, halves);
+        }
     }
 }
 
@@ -146,32 +172,36 @@ fn instruction(
     }
 }
 
+/// Right fragments from `from` on, as many as are multiplied at once.
 #[cube]
 fn substitute(
     left: &Array<u32>,
     right: &Array<u32>,
     sums: &mut Array<f32>,
     exchange: &Shared<[u32]>,
+    #[comptime] from: usize,
     #[comptime] count: usize,
     #[comptime] at: usize,
     #[comptime] halves: Halves,
 ) {
-    let words = comptime!(8 + 2 * count as u32);
+    let some = comptime!((count - from).min(AT_ONCE));
+    let words = comptime!(8 + 2 * some as u32);
     #[unroll]
     for i in 0..8usize {
         put(exchange, UNIT_POS * words + i as u32, left[i]);
     }
     #[unroll]
-    for i in 0..comptime!(2 * count) {
-        put(exchange, UNIT_POS * words + 8 + i as u32, right[i]);
+    for i in 0..comptime!(2 * some) {
+        let word = right[comptime!(2 * from + i)];
+        put(exchange, UNIT_POS * words + 8 + i as u32, word);
     }
     sync_cube();
     let plane = UNIT_POS / PLANE * PLANE;
     let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
-    for product in 0..comptime!(8 * count as u32) {
+    for product in 0..comptime!(8 * some as u32) {
         let (m, n, i) = (
-            product / comptime!(4 * count as u32),
-            product / 4 % comptime!(count as u32),
+            product / comptime!(4 * some as u32),
+            product / 4 % comptime!(some as u32),
             product % 4,
         );
         let column = inner * 2 + i % 2;
@@ -185,7 +215,8 @@ fn substitute(
             let (b_low, b_high) = unpacked(b, halves);
             sum += a_low * b_low + a_high * b_high;
         }
-        sums[comptime!(at) + product as usize] += sum;
+        let place = (m * comptime!(count as u32) + comptime!(from as u32) + n) * 4 + i;
+        sums[comptime!(at) + place as usize] += sum;
     }
     sync_cube();
 }

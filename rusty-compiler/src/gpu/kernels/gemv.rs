@@ -9,8 +9,9 @@
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::decode::{RUN, decode_chunks, run_product, run_total};
 use super::delta::entry_of;
-use super::env::{Buffers, bound, put};
+use super::env::{Buffers, bound, is_cuda, put};
 use super::gemv_inputs::make_inputs;
+use super::reduce::{plane_total, plane_totals};
 use super::rows::norm_factors;
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -99,7 +100,7 @@ fn unit_tile(
         comptime!(config.clone()),
         comptime!(unit.clone()),
     );
-    share(memory, &sums, comptime!(config.clone()), count);
+    share(memory, &mut sums, comptime!(config.clone()), count);
     finish(buffers, &memory.totals, row, first, end, config, unit);
 }
 
@@ -304,7 +305,7 @@ fn lane_product(
 #[cube]
 fn share(
     memory: &CubeMemory,
-    sums: &Array<f32>,
+    sums: &mut Array<f32>,
     #[comptime] config: ContractConfig,
     #[comptime] count: usize,
 ) {
@@ -312,10 +313,18 @@ fn share(
     let size = comptime!(config.team_units());
     let team = UNIT_POS / size;
     let inner = UNIT_POS % size;
-    if comptime!(config.team.plane > 0) {
+    let alike = comptime!(count.is_power_of_two() && count <= size as usize);
+    let cuda = is_cuda();
+    if comptime!(config.team.plane > 0 && alike && cuda) {
+        let each = comptime!(size / count as u32);
+        let total = plane_totals(sums, count, size);
+        if inner.is_multiple_of(each) {
+            put(totals, team * comptime!(count as u32) + inner / each, total);
+        }
+    } else if comptime!(config.team.plane > 0) {
         #[unroll]
         for i in 0..count {
-            let total = plane_sum(sums[i]);
+            let total = plane_total(sums[i], size);
             if inner == 0 {
                 put(totals, team * comptime!(count as u32) + i as u32, total);
             }

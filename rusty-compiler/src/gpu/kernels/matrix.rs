@@ -3,16 +3,18 @@
 //!
 //! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
 
-use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
+use super::contract::{
+    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, tile_number,
+};
 use super::env::{Buffers, bound};
-use super::fragments::{Halves, exchange_words};
+use super::fragments::{ALIGNMENT, Halves, exchange_words};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
 use super::matrix_tiles::{load_inputs, load_weights, tile_norms};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
 /// Elements of a weight's row in shared memory at once.
-pub const DEPTH: u32 = 32;
+pub const DEPTH: u32 = TILE_DEPTH;
 /// Words of a row of a tile: its elements in pairs, and as many more as leave its fragments in different banks.
 pub const STRIDE: u32 = DEPTH / 2 + 4;
 
@@ -50,12 +52,17 @@ impl MatrixConfig {
         }
     }
 
-    fn input_words(&self) -> usize {
-        self.inputs() * (self.tile.rows * STRIDE) as usize
+    /// First row of the weights in the memory of both tiles, behind the inputs.
+    pub fn weights_from(&self) -> u32 {
+        self.inputs() as u32 * self.tile.rows
     }
 
-    fn weight_words(&self) -> usize {
-        self.contract.most_parts() * (self.tile.lanes * STRIDE) as usize
+    /// Words of the inputs and weights; products lie there, too, a quarter of a tile's rows.
+    fn tile_words(&self) -> usize {
+        let parts = self.contract.most_parts() as u32;
+        let rows = self.weights_from() + parts * self.tile.lanes;
+        let products = parts * self.tile.rows / 4 * self.tile.lanes;
+        (rows * STRIDE).max(products) as usize
     }
 
     fn exchange_words(&self) -> usize {
@@ -67,7 +74,7 @@ impl MatrixConfig {
 
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
-        let tiles = self.input_words() + self.weight_words() + self.exchange_words();
+        let tiles = self.tile_words() + self.exchange_words();
         4 * (tiles as u32 + self.tile.rows)
     }
 }
@@ -128,10 +135,8 @@ pub fn matrix(
 struct CubeMemory {
     /// Norm factors of the rows.
     norms: Shared<[f32]>,
-    /// Inputs.
-    x_tile: Shared<[u32]>,
-    /// Weights, and products before they are stored.
-    w_tile: Shared<[u32]>,
+    /// Inputs and behind them weights, rows of [`STRIDE`] words; products before they are stored.
+    tiles: Shared<[u32]>,
     /// What stands for matrix units exchanges.
     exchange: Shared<[u32]>,
 }
@@ -141,8 +146,7 @@ impl CubeMemory {
     fn new(#[comptime] config: MatrixConfig) -> Self {
         CubeMemory {
             norms: Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize)),
-            x_tile: Shared::<[u32]>::new_slice(comptime!(config.input_words())),
-            w_tile: Shared::<[u32]>::new_slice(comptime!(config.weight_words())),
+            tiles: Shared::<[u32]>::new_aligned_slice(comptime!(config.tile_words()), ALIGNMENT),
             exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
         }
     }
@@ -173,7 +177,7 @@ fn unit_tile(
         for p in 0..parts {
             load_weights(
                 buffers,
-                &memory.w_tile,
+                &memory.tiles,
                 first,
                 depth,
                 p,
@@ -183,7 +187,7 @@ fn unit_tile(
             if comptime!(p < inputs) {
                 load_inputs(
                     buffers,
-                    &memory.x_tile,
+                    &memory.tiles,
                     &memory.norms,
                     count,
                     row,
@@ -199,14 +203,14 @@ fn unit_tile(
         for p in 0..parts {
             let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
             multiply(
-                &memory.x_tile,
-                &memory.w_tile,
+                &memory.tiles,
+                &memory.tiles,
                 &memory.exchange,
                 &mut sums,
                 comptime!(Product {
                     tile,
                     left: (from * tile.rows, STRIDE),
-                    right: (p as u32 * tile.lanes, STRIDE),
+                    right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
                     depth: DEPTH,
                     at: p * tile.fragments() * 8,
                     halves: config.halves(),
@@ -218,7 +222,7 @@ fn unit_tile(
     }
     finish(
         buffers,
-        &memory.w_tile,
+        &memory.tiles,
         &sums,
         count,
         row,
@@ -229,7 +233,7 @@ fn unit_tile(
     );
 }
 
-/// Products go through the memory of the weights by their bits, a quarter at a time (of both fragments below each other the upper
+/// Products go through the memory of the tiles by their bits, a quarter at a time (of both fragments below each other the upper
 /// or lower half), so that the tails are one piece of code and units take neighbouring pairs of lanes.
 #[cube]
 fn finish(

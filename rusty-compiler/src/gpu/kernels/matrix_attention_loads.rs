@@ -2,7 +2,7 @@
 
 use super::attention_shape::{KEYS, LOWEST};
 use super::env::{Buffers, put};
-use super::fragments::{PLANE, packed};
+use super::fragments::{ALIGNMENT, PLANE, packed};
 use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
 use super::matrix_product::UNITS;
 use cubecl::prelude::*;
@@ -32,10 +32,16 @@ impl CubeMemory {
     pub fn new(#[comptime] config: MatrixAttentionConfig) -> Self {
         let queries = comptime!(config.queries as usize);
         CubeMemory {
-            q: Shared::<[u32]>::new_slice(comptime!(queries * config.stride() as usize)),
-            pages: Shared::<[u32]>::new_slice(comptime!(config.pages_words())),
+            q: Shared::<[u32]>::new_aligned_slice(
+                comptime!(queries * config.stride() as usize),
+                ALIGNMENT,
+            ),
+            pages: Shared::<[u32]>::new_aligned_slice(comptime!(config.pages_words()), ALIGNMENT),
             scores: Shared::<[f32]>::new_slice(comptime!(queries * (KEYS as usize + 1))),
-            weights: Shared::<[u32]>::new_slice(comptime!(queries * KEY_STRIDE as usize)),
+            weights: Shared::<[u32]>::new_aligned_slice(
+                comptime!(queries * KEY_STRIDE as usize),
+                ALIGNMENT,
+            ),
             state: Shared::<[f32]>::new_slice(comptime!(queries * 3)),
             places: Shared::<[u32]>::new_slice(comptime!(KEYS as usize * 2)),
             exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),

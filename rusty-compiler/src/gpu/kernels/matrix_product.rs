@@ -1,7 +1,7 @@
 //! A product of two tiles in shared memory on matrix units: how planes share it, and how units give their sums back.
 
 use super::env::put;
-use super::fragments::{Halves, PLANE, multiply_add};
+use super::fragments::{Halves, PLANE, load_matrices, multiply_add};
 use cubecl::prelude::*;
 
 /// Units of a cube.
@@ -11,7 +11,7 @@ pub const PLANE_ROWS: u32 = 32;
 /// A tile of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
-    /// Rows: 32 or 64.
+    /// Rows: 32, 64 or 128.
     pub rows: u32,
     /// Lanes: a multiple of 8 times the planes side by side.
     pub lanes: u32,
@@ -39,7 +39,7 @@ impl MatrixTile {
 pub struct Product {
     /// The result: rows of the left tile by rows of the right one.
     pub tile: MatrixTile,
-    /// First row of the left tile, and words from row to row.
+    /// First row of the left tile, and words from row to row, a multiple of four.
     pub left: (u32, u32),
     /// The same of the right tile.
     pub right: (u32, u32),
@@ -61,31 +61,17 @@ pub fn multiply(
     #[comptime] product: Product,
 ) {
     let tile = comptime!(product.tile);
-    let (left_first, left_stride) = comptime!(product.left);
-    let (right_first, right_stride) = comptime!(product.right);
-    let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
     let plane = UNIT_POS / PLANE;
-    let row = left_first + plane / tile.across() * PLANE_ROWS + group;
-    let lane = right_first + plane % tile.across() * tile.plane_lanes() + group;
+    let row = product.left.0 + plane / tile.across() * PLANE_ROWS;
+    let lane = product.right.0 + plane % tile.across() * tile.plane_lanes();
     let fragments = comptime!(tile.fragments());
     #[unroll]
     for step in 0..comptime!(product.depth / 16) {
-        let word = comptime!(step * 8) + inner;
+        let word = comptime!(step * 8);
         let mut left = Array::<u32>::new(8usize);
-        #[unroll]
-        for i in 0..8usize {
-            // Two fragments, of each: row, row + 8, both 8 elements further.
-            let at = row + comptime!(i as u32 / 4 * 16 + i as u32 % 2 * 8);
-            left[i] =
-                left_tile[(at * left_stride + word + comptime!(i as u32 % 4 / 2 * 4)) as usize];
-        }
+        load_left(left_tile, &mut left, row, word, product);
         let mut right = Array::<u32>::new(comptime!(fragments * 2));
-        #[unroll]
-        for n in 0..fragments {
-            let at = (lane + comptime!(n as u32 * 8)) * right_stride + word;
-            right[comptime!(n * 2)] = right_tile[at as usize];
-            right[comptime!(n * 2 + 1)] = right_tile[(at + 4) as usize];
-        }
+        load_right(right_tile, &mut right, lane, word, product);
         multiply_add(
             &left,
             &right,
@@ -96,6 +82,81 @@ pub fn multiply(
             comptime!(product.halves),
         );
     }
+}
+
+/// Two fragments, one below the other, from `row` and `word` on: of each a unit has words of a row, of that eight rows below, then
+/// both eight elements further.
+#[cube]
+fn load_left(
+    tile: &Shared<[u32]>,
+    left: &mut Array<u32>,
+    row: u32,
+    word: u32,
+    #[comptime] product: Product,
+) {
+    let stride = comptime!(product.left.1);
+    let unit = UNIT_POS % PLANE;
+    #[unroll]
+    for f in 0..2u32 {
+        let first = (row + comptime!(f * 16)) * stride + word;
+        if comptime!(product.halves.native) {
+            let four = load_matrices(tile, first + left_start(unit / 8, unit % 8, stride));
+            #[unroll]
+            for i in 0..4usize {
+                left[comptime!(f as usize * 4 + i)] = four.extract(i);
+            }
+        } else {
+            #[unroll]
+            for i in 0..4u32 {
+                let at = first + left_start(i.runtime(), unit / 4, stride) + unit % 4;
+                left[comptime!((f * 4 + i) as usize)] = tile[at as usize];
+            }
+        }
+    }
+}
+
+/// Where a row of one of the four matrices of a left fragment starts.
+#[cube]
+fn left_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
+    (row + matrix % 2 * 8) * stride + matrix / 2 * 4
+}
+
+/// Fragments side by side from `lane` and `word` on: of each a unit has words of a lane, then those eight elements further.
+#[cube]
+fn load_right(
+    tile: &Shared<[u32]>,
+    right: &mut Array<u32>,
+    lane: u32,
+    word: u32,
+    #[comptime] product: Product,
+) {
+    let stride = comptime!(product.right.1);
+    let unit = UNIT_POS % PLANE;
+    let fragments = comptime!(product.tile.fragments());
+    // Two at a time.
+    #[unroll]
+    for pair in 0..comptime!(fragments.div_ceil(2)) {
+        let first = (lane + comptime!(pair as u32 * 16)) * stride + word;
+        if comptime!(product.halves.native && pair * 2 + 1 < fragments) {
+            let four = load_matrices(tile, first + right_start(unit / 8, unit % 8, stride));
+            #[unroll]
+            for i in 0..4usize {
+                right[comptime!(pair * 4 + i)] = four.extract(i);
+            }
+        } else {
+            #[unroll]
+            for i in 0..comptime!((fragments - pair * 2).min(2) as u32 * 2) {
+                let at = first + right_start(i.runtime(), unit / 4, stride) + unit % 4;
+                right[comptime!(pair * 4 + i as usize)] = tile[at as usize];
+            }
+        }
+    }
+}
+
+/// Where a row of one of the four matrices of two right fragments starts.
+#[cube]
+fn right_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
+    (row + matrix / 2 * 8) * stride + matrix % 2 * 4
 }
 
 /// The sums of quarter `q`, `[part][row][lane]`: of each plane's rows eight.

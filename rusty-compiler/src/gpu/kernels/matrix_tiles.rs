@@ -2,12 +2,13 @@
 //! factors of its rows.
 
 use super::body::evaluate;
-use super::contract::{UnitConfig, tile_input};
+use super::contract::{UnitConfig, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use super::fragments::packed;
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::UNITS;
+use super::reduce::plane_total;
 use cubecl::prelude::*;
 
 /// The norm factor of each row of the tile; a plane makes one row at a time.
@@ -42,7 +43,7 @@ pub fn tile_norms(
             sum += value * value;
             lane += plane;
         }
-        let total = plane_sum(sum);
+        let total = plane_total(sum, plane);
         if UNIT_POS.is_multiple_of(plane) {
             put(
                 norms,
@@ -59,7 +60,7 @@ pub fn tile_norms(
 #[cube]
 pub fn load_weights(
     buffers: &Buffers<'_>,
-    w_tile: &Shared<[u32]>,
+    tiles: &Shared<[u32]>,
     first: u32,
     depth: u32,
     #[comptime] p: usize,
@@ -68,17 +69,31 @@ pub fn load_weights(
 ) {
     let part = comptime!(config.contract.parts[unit.parts[p]]);
     let lanes = comptime!(config.tile.lanes);
-    let before = comptime!(p as u32 * config.tile.lanes);
+    let before = comptime!(config.weights_from() + p as u32 * config.tile.lanes);
     let own = first - buffers.args[comptime!(unit.arg)];
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
     let last = buffers.args[comptime!(unit.arg + 1)] - first - 1;
-    if comptime!(config.by_words(unit.parts[p])) {
+    if comptime!(config.by_words(unit.parts[p]) && config.native) {
+        // Rows are whole fours of words: four units take one.
+        let quarter = UNIT_POS % 4;
+        let from = buffers.weights.as_vectorized();
+        let from = from.with_vector_size::<Const<4>>();
+        let to = tiles.as_vectorized().with_vector_size::<Const<4>>();
+        #[unroll]
+        for i in 0..comptime!(lanes / (UNITS / 4)) {
+            let lane = UNIT_POS / 4 + comptime!(i * (UNITS / 4));
+            let address = start + min(lane, last) * comptime!(part.row_bytes) + depth * 2;
+            let four = from[(address / 16 + quarter) as usize];
+            let at = (before + lane) * comptime!(STRIDE / 4) + quarter;
+            put(to, at, four);
+        }
+    } else if comptime!(config.by_words(unit.parts[p])) {
         let mut at = UNIT_POS;
         while at < comptime!(lanes * DEPTH / 2) {
             let (lane, word) = (at / (DEPTH / 2), at % (DEPTH / 2));
             let address = start + min(lane, last) * comptime!(part.row_bytes) + depth * 2;
             let value = buffers.weights[(address / 4 + word) as usize];
-            put(w_tile, (before + lane) * STRIDE + word, value);
+            put(tiles, (before + lane) * STRIDE + word, value);
             at += UNITS;
         }
     } else if UNIT_POS < comptime!(lanes * DEPTH / RUN as u32) {
@@ -97,23 +112,22 @@ pub fn load_weights(
             );
         }
         let to = (before + lane) * STRIDE + piece * comptime!(RUN as u32 / 2);
+        let mut words = Array::<u32>::new(comptime!(RUN / 2));
         #[unroll]
         for i in 0..comptime!(RUN / 2) {
             let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
-            put(
-                w_tile,
-                to + i as u32,
-                packed(low, high, comptime!(config.halves())),
-            );
+            words[i] = packed(low, high, comptime!(config.halves()));
         }
+        put_words(tiles, to, &words, comptime!(config.native));
     }
 }
 
-/// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end.
+/// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
+/// of the same lanes, so that what depends on these is made once.
 #[cube]
 pub fn load_inputs(
     buffers: &Buffers<'_>,
-    x_tile: &Shared<[u32]>,
+    tiles: &Shared<[u32]>,
     norms: &Shared<[f32]>,
     count: u32,
     row: u32,
@@ -122,13 +136,15 @@ pub fn load_inputs(
     #[comptime] part: usize,
     #[comptime] config: MatrixConfig,
 ) {
+    let words = comptime!(DEPTH / 2);
     let before = comptime!(p as u32 * config.tile.rows);
-    let mut at = UNIT_POS;
-    while at < comptime!(config.tile.rows * DEPTH / 2) {
-        let (m, word) = (at / (DEPTH / 2), at % (DEPTH / 2));
+    let (m, word) = (UNIT_POS / words, UNIT_POS % words);
+    let lane = depth + word * 2;
+    #[unroll]
+    for i in 0..comptime!(config.tile.rows * words / UNITS) {
+        let m = m + comptime!(i * (UNITS / words));
         let own = min(row + m, count - 1);
-        let lane = depth + word * 2;
-        let low = tile_input(
+        let (low, high) = tile_pair(
             buffers,
             norms,
             m,
@@ -137,17 +153,29 @@ pub fn load_inputs(
             part,
             comptime!(config.contract.clone()),
         );
-        let high = tile_input(
-            buffers,
-            norms,
-            m,
-            own,
-            lane + 1,
-            part,
-            comptime!(config.contract.clone()),
-        );
         let value = packed(low, high, comptime!(config.halves()));
-        put(x_tile, (before + m) * STRIDE + word, value);
-        at += UNITS;
+        put(tiles, (before + m) * STRIDE + word, value);
+    }
+}
+
+/// Stores eight words from `to` on, a multiple of four, by fours where the language can.
+#[cube]
+fn put_words(tile: &Shared<[u32]>, to: u32, words: &Array<u32>, #[comptime] native: bool) {
+    if comptime!(native) {
+        #[unroll]
+        for i in 0..2usize {
+            let mut four = Vector::<u32, Const<4>>::empty();
+            #[unroll]
+            for w in 0..4usize {
+                four.insert(w, words[comptime!(i * 4 + w)]);
+            }
+            let fours = tile.as_vectorized().with_vector_size::<Const<4>>();
+            put(fours, to / 4 + i as u32, four);
+        }
+    } else {
+        #[unroll]
+        for i in 0..8usize {
+            put(tile, to + i as u32, words[i]);
+        }
     }
 }

@@ -27,6 +27,7 @@ pub mod matrix_product;
 pub mod matrix_tiles;
 pub mod page_blocks;
 pub mod page_words;
+pub mod pairs;
 pub mod reduce;
 pub mod route;
 pub mod row_attention;

@@ -1,5 +1,6 @@
 //! Reductions over a cube: by planes where the target has them, in shared memory otherwise.
 
+use super::env::is_cuda;
 use cubecl::prelude::*;
 
 /// How the units of a cube work together.
@@ -11,13 +12,56 @@ pub struct Team {
     pub plane: u32,
 }
 
+/// Sum over a plane, the same in every unit. All units must call it together.
+#[cube]
+pub fn plane_total(value: f32, #[comptime] plane: u32) -> f32 {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        // CUDA has no instruction for sums of floats, and the loop that CubeCL writes stays one.
+        let mut total = value;
+        #[unroll]
+        for level in 0..comptime!(plane.ilog2()) {
+            total += plane_shuffle_xor(total, comptime!(1u32 << level));
+        }
+        total
+    } else {
+        plane_sum(value)
+    }
+}
+
+/// Sums of `count` values over a plane, both powers of two: the unit gets that of value `UNIT_POS % plane / (plane / count)`.
+/// `values` are overwritten. All units must call it together.
+///
+/// Units exchange halves of what they have, so that `count - 1 + log2(plane / count)` values are passed on instead of
+/// `count * log2(plane)`.
+#[cube]
+pub fn plane_totals(
+    values: &mut Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] plane: u32,
+) -> f32 {
+    #[unroll]
+    for level in 0..comptime!(count.ilog2()) {
+        let mask = comptime!(plane >> (level + 1));
+        let half = comptime!(count >> (level + 1));
+        let upper = (UNIT_POS & mask) != 0;
+        #[unroll]
+        for i in 0..half {
+            let (low, high) = (values[i], values[comptime!(i + half)]);
+            let given = select(upper, low, high);
+            values[i] = select(upper, high, low) + plane_shuffle_xor(given, mask);
+        }
+    }
+    plane_total(values[0], comptime!(plane / count as u32))
+}
+
 /// Sum over the cube, the same in every unit. All units must call it together.
 #[cube]
 pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {
     if comptime!(team.plane > 0) {
         let planes = comptime!((team.units / team.plane) as usize);
         let mut partial = Shared::<[f32]>::new_slice(planes);
-        let own = plane_sum(value);
+        let own = plane_total(value, comptime!(team.plane));
         if UNIT_POS.is_multiple_of(team.plane) {
             partial[(UNIT_POS / team.plane) as usize] = own;
         }

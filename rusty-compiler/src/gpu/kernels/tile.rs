@@ -4,6 +4,7 @@
 //! Elements lie in shared memory by fours, neighbours of a row, so that a unit reads four at once: for four rows and four lanes
 //! eight reads serve 64 products. A unit's rows and lanes lie apart, so that those of neighbouring units lie side by side.
 
+use super::contract::TILE_DEPTH;
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use cubecl::prelude::*;
@@ -14,7 +15,7 @@ pub const ROWS: u32 = 32;
 /// Lanes of a tile.
 pub const LANES: u32 = 64;
 /// Depth of a tile.
-pub const DEPTH: u32 = 32;
+pub const DEPTH: u32 = TILE_DEPTH;
 /// Units of a cube: one run of the weight tile each.
 pub const UNITS: u32 = LANES * DEPTH / RUN as u32;
 /// Rows and lanes of a unit.
