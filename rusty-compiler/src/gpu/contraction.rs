@@ -138,6 +138,9 @@ impl Lowering<'_> {
             lanes: teams.lanes,
             wide: self.target.language == Language::CudaC,
         };
+        if !config.prologue.norms_late() {
+            return Err(self.refuse(kernel, "has a norm that does not end its input"));
+        }
         let (rows, tile) = match way {
             Way::Vector { .. } => (1, config.cube_lanes()),
             Way::Tile => (tile::ROWS, tile::LANES),

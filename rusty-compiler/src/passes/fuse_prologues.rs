@@ -1,4 +1,4 @@
-//! A map that only a contraction reads becomes its prologue, with at most one row reduction: the norm before
+//! A map that only a contraction reads becomes its prologue, with at most one row reduction, at its end: the norm before
 //! a product is computed where the product's input row is made.
 
 use super::rewrite::{compact_operands, inline, is_output, moved, plain_input, producer, readers};
@@ -44,14 +44,11 @@ pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
         .any(|t| t.body.insts.contains(&Inst::Load(operand)))
 }
 
-/// Elementwise but for at most one whole-row reduction.
+/// Elementwise but for at most one norm, over the whole row, which ends it: its factor can then be applied to products.
 pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
-    let mut reductions = 0;
-    body.insts.iter().all(|i| match i {
-        Inst::RmsNorm { group, .. } => {
-            reductions += 1;
-            *group == k && reductions == 1
-        }
+    let last = body.insts.len() - 1;
+    body.insts.iter().enumerate().all(|(at, inst)| match inst {
+        Inst::RmsNorm { group, .. } => *group == k && at == last,
         Inst::Rope { .. } => false,
         _ => true,
     })

@@ -3,14 +3,28 @@
 //! Weights and caches are bound as 32-bit words because WGSL has no smaller storage types and blocks of 18,
 //! 34 or 210 bytes start anywhere.
 
+use super::env::is_cuda;
 use cubecl::prelude::*;
 use rusty_loader::formats::BitField;
 
-/// The value of IEEE half-precision bits; exact, subnormals included where the device keeps them.
+/// The value of IEEE half-precision bits, without any above them; exact, subnormals included where the device keeps them.
 #[cube]
 pub fn f16_value(bits: u32) -> f32 {
-    let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192_297e33_f32;
-    f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        // Assembly takes values; a variable would be handed over by its address.
+        let bits = u32::reinterpret(f32::reinterpret(bits));
+        let out: f32;
+        gpu_asm!(
+            "{{ .reg .b16 h; cvt.u16.u32 h, {b}; cvt.f32.f16 {d}, h; }}",
+            b = in(_) bits, d = out(_) out,
+            options(nomem),
+        );
+        out
+    } else {
+        let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192_297e33_f32;
+        f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))
+    }
 }
 
 /// The value of an 8-bit float E4M3: half-precision numbers of the same bits are a 256th as large.

@@ -262,7 +262,7 @@ fn changed(
 
 /// Reads an operand.
 #[cube]
-fn load(buffers: &Buffers<'_>, row: u32, lane: u32, #[comptime] place: Place) -> f32 {
+pub(super) fn load(buffers: &Buffers<'_>, row: u32, lane: u32, #[comptime] place: Place) -> f32 {
     match place {
         Place::Arena { arg, width } => {
             buffers.arena[(buffers.args[arg] + row * width + lane) as usize]

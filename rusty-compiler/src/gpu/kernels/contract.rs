@@ -4,10 +4,10 @@
 //! read them; parts that no tail combines (queries, keys, values) are units of their own. A launch covers a
 //! range of lanes of each unit; a cube works inside one unit.
 
-use super::body::{Program, evaluate};
+use super::body::Program;
 use super::delta::{Adapters, adapted, entry_of, gain_in};
 use super::env::Buffers;
-use super::pairs::evaluate_pair;
+use super::norms::{input_at, input_pair};
 use super::reduce::Team;
 use super::sink::{Store, store_pair};
 use cubecl::prelude::*;
@@ -88,74 +88,59 @@ pub fn lane_in_unit(
     (inside, buffers.args[arg] + (tile - before) * lanes)
 }
 
-/// The input of part `part` at a lane of a tile's row `m`, which is the step's row `row`, as its adapter changes it; zero past the
-/// row's end. `norms` has the norm factors of the tile's rows.
+/// The input of part `part` at a lane of a row, as its adapter changes it, and what it adds to the squares of the row's norm; zero
+/// past the row's end.
 #[cube]
 pub fn tile_input(
     buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
-    m: u32,
-    row: u32,
-    lane: u32,
-    #[comptime] part: usize,
-    #[comptime] config: ContractConfig,
-) -> f32 {
-    let none = Sequence::<f32>::new();
-    let last = comptime!(config.prologue.insts.len() - 1);
-    let mut value = 0.0f32;
-    if lane < config.k {
-        let mut factors = Sequence::<f32>::new();
-        factors.push(norms[m as usize]);
-        value = evaluate(
-            buffers,
-            &none,
-            &factors,
-            0u32,
-            row,
-            lane,
-            comptime!(config.prologue.clone()),
-            last,
-        );
-        if let Some(adapters) = comptime!(config.adapters) {
-            let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
-            value *= gain_in(buffers, entry, lane);
-        }
-    }
-    value
-}
-
-/// [`tile_input`] at `lane`, an even number, and the lane behind it.
-#[cube]
-pub fn tile_pair(
-    buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
-    m: u32,
     row: u32,
     lane: u32,
     #[comptime] part: usize,
     #[comptime] config: ContractConfig,
 ) -> (f32, f32) {
-    if comptime!(config.k.is_multiple_of(TILE_DEPTH)) {
-        let mut factors = Sequence::<f32>::new();
-        factors.push(norms[m as usize]);
+    let mut value = 0.0f32;
+    let mut square = 0.0f32;
+    if lane < config.k {
         let program = comptime!(config.prologue.clone());
-        let (low, high) = evaluate_pair(buffers, &factors, row, lane, program);
+        let (input, squared) = input_at(buffers, row, lane, program);
+        value = input;
+        square = squared;
+        if let Some(adapters) = comptime!(config.adapters) {
+            let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
+            value *= gain_in(buffers, entry, lane);
+        }
+    }
+    (value, square)
+}
+
+/// [`tile_input`] at `lane`, an even number, and the lane behind it, with what both add.
+#[cube]
+pub fn tile_pair(
+    buffers: &Buffers<'_>,
+    row: u32,
+    lane: u32,
+    #[comptime] part: usize,
+    #[comptime] config: ContractConfig,
+) -> (f32, f32, f32) {
+    if comptime!(config.k.is_multiple_of(TILE_DEPTH)) {
+        let program = comptime!(config.prologue.clone());
+        let (low, high, square) = input_pair(buffers, row, lane, program);
         match comptime!(config.adapters) {
             Some(adapters) => {
                 let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
                 (
                     low * gain_in(buffers, entry, lane),
                     high * gain_in(buffers, entry, lane + 1),
+                    square,
                 )
             }
-            None => (low, high),
+            None => (low, high, square),
         }
     } else {
         let first = comptime!(config.clone());
-        (
-            tile_input(buffers, norms, m, row, lane, part, first),
-            tile_input(buffers, norms, m, row, lane + 1, part, config),
-        )
+        let (low, square) = tile_input(buffers, row, lane, part, first);
+        let (high, other) = tile_input(buffers, row, lane + 1, part, config);
+        (low, high, square + other)
     }
 }
 

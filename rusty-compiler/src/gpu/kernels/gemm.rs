@@ -1,16 +1,21 @@
 //! Contraction for many rows: a cube makes a [tile](super::tile) of rows by lanes of a unit, dequantizing each weight
 //! once per tile into shared memory.
 
-use super::body::evaluate;
 use super::contract::{
     ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_input, tile_number,
 };
 use super::env::{Buffers, bound, put};
+use super::norms::norm_scale;
 use super::tile::{
     DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
     multiply, own_lane, own_row,
 };
 use cubecl::prelude::*;
+
+/// Quads of a row's inputs.
+const QUADS: u32 = DEPTH / QUAD;
+/// Rows of the tile of which a unit makes a quad.
+const INPUT_ROWS: usize = (ROWS * QUADS / UNITS) as usize;
 
 impl ContractConfig {
     /// Floats of all parts' products of half of a tile's rows.
@@ -20,7 +25,7 @@ impl ContractConfig {
 
     /// Bytes of shared memory of the tiled kernel.
     pub fn tile_bytes(&self) -> u32 {
-        4 * (TILE_WORDS + UNITS) + 4 * self.product_floats() as u32
+        4 * (TILE_WORDS + ROWS) + 4 * self.product_floats() as u32
     }
 }
 
@@ -43,11 +48,8 @@ pub fn gemm(
     let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
     let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
     let products = Shared::<[f32]>::new_slice(comptime!(config.product_floats()));
-    let norms = Shared::<[f32]>::new_slice(comptime!(UNITS as usize));
+    let norms = Shared::<[f32]>::new_slice(comptime!(ROWS as usize));
     if row < count {
-        if comptime!(!config.prologue.reductions().is_empty()) {
-            tile_norms(&buffers, &norms, count, row, comptime!(config.clone()));
-        }
         #[unroll]
         for u in 0..comptime!(config.units.len()) {
             let (inside, first) = lane_in_unit(
@@ -75,55 +77,6 @@ pub fn gemm(
     }
 }
 
-/// The norm factor of each row of the tile, in the first [`ROWS`] elements.
-#[cube]
-fn tile_norms(
-    buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
-    count: u32,
-    row: u32,
-    #[comptime] config: ContractConfig,
-) {
-    let none = Sequence::<f32>::new();
-    let share = comptime!(UNITS / ROWS);
-    let (x, eps) = comptime!(config.prologue.norm(config.prologue.reductions()[0]));
-    let at = min(row + UNIT_POS / share, count - 1);
-    let mut sum = 0.0f32;
-    let mut lane = UNIT_POS % share;
-    while lane < config.k {
-        let value = evaluate(
-            buffers,
-            &none,
-            &none,
-            0u32,
-            at,
-            lane,
-            comptime!(config.prologue.clone()),
-            x,
-        );
-        sum += value * value;
-        lane += share;
-    }
-    put(norms, UNIT_POS, sum);
-    sync_cube();
-    let mut total = 0.0f32;
-    if UNIT_POS < ROWS {
-        #[unroll]
-        for i in 0..share {
-            total += norms[(UNIT_POS * share + i) as usize];
-        }
-    }
-    sync_cube();
-    if UNIT_POS < ROWS {
-        put(
-            norms,
-            UNIT_POS,
-            (total / comptime!(config.k as f32) + eps).inverse_sqrt(),
-        );
-    }
-    sync_cube();
-}
-
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
@@ -140,6 +93,11 @@ fn unit_tile(
     let parts = comptime!(unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
+    let mut squares = Array::<f32>::new(INPUT_ROWS);
+    #[unroll]
+    for i in 0..INPUT_ROWS {
+        squares[i] = 0.0f32.runtime();
+    }
     let mut depth = 0u32;
     while depth < config.k {
         #[unroll]
@@ -148,12 +106,13 @@ fn unit_tile(
                 load_inputs(
                     buffers,
                     x_tile,
-                    norms,
+                    &mut squares,
                     count,
                     row,
                     depth,
                     comptime!(config.clone()),
                     comptime!(unit.parts[p]),
+                    comptime!(p == 0),
                 );
             }
             let part = comptime!(config.parts[unit.parts[p]]);
@@ -176,37 +135,82 @@ fn unit_tile(
         }
         depth += DEPTH;
     }
+    if comptime!(config.prologue.late_norm().is_some()) {
+        tile_norms(norms, products, &squares, comptime!(config.clone()));
+    }
     finish(
-        buffers, products, &sums, count, row, first, end, config, unit,
+        buffers, products, norms, &sums, count, row, first, end, config, unit,
     );
 }
 
-/// Input tile, `[row][quad]`; zero past the row's end.
+/// The `i`-th row of the tile of which a unit makes a quad.
+#[cube]
+fn input_row(#[comptime] i: u32) -> u32 {
+    UNIT_POS / QUADS + comptime!(i * (UNITS / QUADS))
+}
+
+/// Input tile, `[row][quad]`; zero past the row's end. Of the first part `squares` are summed, one for each of the unit's rows.
 #[cube]
 fn load_inputs(
     buffers: &Buffers<'_>,
     x_tile: &Shared<[Quad]>,
-    norms: &Shared<[f32]>,
+    squares: &mut Array<f32>,
     count: u32,
     row: u32,
     depth: u32,
     #[comptime] config: ContractConfig,
     #[comptime] part: usize,
+    #[comptime] is_first: bool,
 ) {
-    for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
-        let element = UNIT_POS + i * UNITS;
-        let q = element % comptime!(DEPTH / QUAD);
-        let m = element / comptime!(DEPTH / QUAD);
+    let q = UNIT_POS % QUADS;
+    #[unroll]
+    for i in 0..comptime!(INPUT_ROWS as u32) {
+        let m = input_row(i);
         let at = min(row + m, count - 1);
         let mut quad = Quad::empty();
         #[unroll]
-        for i in 0..comptime!(QUAD as usize) {
-            let lane = depth + q * QUAD + i as u32;
-            let value = tile_input(buffers, norms, m, at, lane, part, comptime!(config.clone()));
-            quad.insert(i, value);
+        for j in 0..comptime!(QUAD as usize) {
+            let lane = depth + q * QUAD + j as u32;
+            let (value, square) = tile_input(buffers, at, lane, part, comptime!(config.clone()));
+            quad.insert(j, value);
+            if comptime!(is_first) {
+                squares[i as usize] += square;
+            }
         }
         put(x_tile, m * STRIDE + q, quad);
     }
+}
+
+/// The norm factors of the rows of the tile, from the squares that units summed.
+#[cube]
+fn tile_norms(
+    norms: &Shared<[f32]>,
+    scratch: &Shared<[f32]>,
+    squares: &Array<f32>,
+    #[comptime] config: ContractConfig,
+) {
+    #[unroll]
+    for i in 0..comptime!(INPUT_ROWS as u32) {
+        put(
+            scratch,
+            input_row(i) * QUADS + UNIT_POS % QUADS,
+            squares[i as usize],
+        );
+    }
+    sync_cube();
+    if UNIT_POS < ROWS {
+        let mut total = 0.0f32;
+        for i in 0..QUADS {
+            total += scratch[(UNIT_POS * QUADS + i) as usize];
+        }
+        let program = comptime!(config.prologue.clone());
+        put(
+            norms,
+            UNIT_POS,
+            norm_scale(total, comptime!(config.k), program),
+        );
+    }
+    sync_cube();
 }
 
 /// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn.
@@ -214,6 +218,7 @@ fn load_inputs(
 fn finish(
     buffers: &Buffers<'_>,
     tile: &Shared<[f32]>,
+    norms: &Shared<[f32]>,
     sums: &Array<f32>,
     count: u32,
     row: u32,
@@ -233,13 +238,18 @@ fn finish(
             let local = (task % comptime!(LANES / 2)) * 2;
             let at = row + half * rows + m;
             if at < count && first + local < end {
+                let mut scale = 1.0f32;
+                if comptime!(config.prologue.late_norm().is_some()) {
+                    scale = norms[(half * rows + m) as usize];
+                }
                 let mut products = Array::<f32>::new(comptime!(parts * 2));
                 #[unroll]
                 for p in 0..parts {
                     #[unroll]
                     for side in 0..2usize {
                         let from = (comptime!(p as u32 * ROWS / 2) + m) * LANES + local;
-                        products[comptime!(p * 2 + side)] = tile[(from + side as u32) as usize];
+                        products[comptime!(p * 2 + side)] =
+                            tile[(from + side as u32) as usize] * scale;
                     }
                 }
                 finish_pair(

@@ -11,8 +11,8 @@ use super::decode::{RUN, decode_chunks, run_product, run_total};
 use super::delta::entry_of;
 use super::env::{Buffers, bound, is_cuda, put};
 use super::gemv_inputs::make_inputs;
+use super::norms::norm_scale;
 use super::reduce::{plane_total, plane_totals};
-use super::rows::norm_factors;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -65,6 +65,8 @@ struct CubeMemory {
     totals: Shared<[f32]>,
     /// Sums of units, where the target has no planes.
     partial: Shared<[f32]>,
+    /// Each team's part of the squares of the input row.
+    squares: Shared<[f32]>,
 }
 
 #[cube]
@@ -74,6 +76,7 @@ impl CubeMemory {
             segment: Shared::<[f32]>::new_slice(comptime!(config.segment_words())),
             totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
             partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
+            squares: Shared::<[f32]>::new_slice(comptime!(config.teams() as usize)),
         }
     }
 }
@@ -90,18 +93,24 @@ fn unit_tile(
     let count = comptime!(config.lanes as usize * unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(count);
+    let mut squares = Array::<f32>::new(1usize);
+    squares[0] = 0.0f32.runtime();
     accumulate(
         buffers,
         &memory.segment,
         &mut sums,
+        &mut squares,
         row,
         first,
         end,
         comptime!(config.clone()),
         comptime!(unit.clone()),
     );
+    if comptime!(config.prologue.late_norm().is_some()) {
+        share_squares(memory, squares[0], comptime!(config.clone()));
+    }
     share(memory, &mut sums, comptime!(config.clone()), count);
-    finish(buffers, &memory.totals, row, first, end, config, unit);
+    finish(buffers, memory, row, first, end, config, unit);
 }
 
 /// Each unit's part of the products `sums[lane * parts + part]`.
@@ -110,20 +119,13 @@ fn accumulate(
     buffers: &Buffers<'_>,
     segment: &Shared<[f32]>,
     sums: &mut Array<f32>,
+    squares: &mut Array<f32>,
     row: u32,
     first: u32,
     end: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let factors = norm_factors(
-        buffers,
-        0u32,
-        row,
-        0u32,
-        comptime!(config.prologue.clone()),
-        comptime!(config.team),
-    );
     let team = comptime!(config.team_units());
     let start = first + (UNIT_POS / team) * config.lanes;
     let inner = UNIT_POS % team;
@@ -138,7 +140,7 @@ fn accumulate(
         make_inputs(
             buffers,
             segment,
-            &factors,
+            squares,
             row,
             block,
             here,
@@ -332,32 +334,54 @@ fn share(
     } else {
         #[unroll]
         for i in 0..count {
-            put(partial, UNIT_POS, sums[i]);
-            sync_cube();
-            #[unroll]
-            for step in 0..comptime!(size.ilog2()) {
-                let half = comptime!(size >> (step + 1));
-                if inner < half {
-                    let other = partial[(UNIT_POS + half) as usize];
-                    put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
-                }
-                sync_cube();
-            }
+            let total = shared_total(partial, sums[i], size);
             if inner == 0 {
-                let total = partial[UNIT_POS as usize];
                 put(totals, team * comptime!(count as u32) + i as u32, total);
             }
-            sync_cube();
         }
     }
     sync_cube();
+}
+
+/// Each team's sum of squares, into shared memory.
+#[cube]
+fn share_squares(memory: &CubeMemory, squares: f32, #[comptime] config: ContractConfig) {
+    let size = comptime!(config.team_units());
+    let total = if comptime!(config.team.plane > 0) {
+        plane_total(squares, size)
+    } else {
+        shared_total(&memory.partial, squares, size)
+    };
+    if UNIT_POS.is_multiple_of(size) {
+        put(&memory.squares, UNIT_POS / size, total);
+    }
+}
+
+/// Sum over a team of `size` units in shared memory; its first unit gets it.
+#[cube]
+fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) -> f32 {
+    let inner = UNIT_POS % size;
+    put(partial, UNIT_POS, value);
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(size.ilog2()) {
+        let half = comptime!(size >> (step + 1));
+        if inner < half {
+            let other = partial[(UNIT_POS + half) as usize];
+            put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
+        }
+        sync_cube();
+    }
+    let total = partial[(UNIT_POS - inner) as usize];
+    sync_cube();
+    total
 }
 
 /// Tails, one pair of lanes per unit.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
-    totals: &Shared<[f32]>,
+    memory: &CubeMemory,
     row: u32,
     first: u32,
     end: u32,
@@ -366,6 +390,18 @@ fn finish(
 ) {
     let parts = comptime!(unit.parts.len());
     let local = UNIT_POS * 2;
+    let mut squares = 0.0f32;
+    if comptime!(config.prologue.late_norm().is_some()) {
+        #[unroll]
+        for team in 0..comptime!(config.teams()) {
+            squares += memory.squares[team as usize];
+        }
+    }
+    let scale = norm_scale(
+        squares,
+        comptime!(config.k),
+        comptime!(config.prologue.clone()),
+    );
     if local < comptime!(config.cube_lanes()) && first + local < end {
         let mut products = Array::<f32>::new(comptime!(parts * 2));
         #[unroll]
@@ -373,7 +409,7 @@ fn finish(
             #[unroll]
             for side in 0..2usize {
                 let at = (local + side as u32) * comptime!(parts as u32) + p as u32;
-                products[comptime!(p * 2 + side)] = totals[at as usize];
+                products[comptime!(p * 2 + side)] = memory.totals[at as usize] * scale;
             }
         }
         finish_pair(

@@ -1,16 +1,16 @@
 //! The input row of [the matrix-vector kernel](super::gemv) in shared memory.
 
-use super::body::evaluate;
 use super::contract::ContractConfig;
 use super::env::{Buffers, put};
+use super::norms::input_at;
 use cubecl::prelude::*;
 
-/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
+/// The input from block `block` on, whose squares are added to `squares[0]`, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,
     segment: &Shared<[f32]>,
-    factors: &Sequence<f32>,
+    squares: &mut Array<f32>,
     row: u32,
     block: u32,
     here: u32,
@@ -22,13 +22,13 @@ pub fn make_inputs(
     let stride = comptime!(config.stride());
     let mut lane = UNIT_POS;
     while lane < here * lanes {
-        let value = input(
+        let (value, square) = input(
             buffers,
-            factors,
             row,
             block * lanes + lane,
             comptime!(config.clone()),
         );
+        squares[0] += square;
         let number = lane % lanes / chunk;
         let of_unit = number / team * chunk + lane % chunk;
         put(
@@ -40,35 +40,26 @@ pub fn make_inputs(
     }
 }
 
-/// The prologue's value at a lane; zero past the row's end.
+/// What is multiplied at a lane, and what it adds to the squares; zero past the row's end.
 #[cube]
 fn input(
     buffers: &Buffers<'_>,
-    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] config: ContractConfig,
-) -> f32 {
-    let results = Sequence::<f32>::new();
-    let last = comptime!(config.prologue.insts.len() - 1);
-    let inside = if comptime!(config.k.is_multiple_of(config.block())) {
+) -> (f32, f32) {
+    let whole = comptime!(config.k.is_multiple_of(config.block()));
+    let inside = if comptime!(whole) {
         lane
     } else {
         min(lane, comptime!(config.k - 1).runtime())
     };
-    let value = evaluate(
-        buffers,
-        &results,
-        factors,
-        0u32,
-        row,
-        inside,
-        comptime!(config.prologue.clone()),
-        last,
-    );
-    if comptime!(config.k.is_multiple_of(config.block())) {
-        value
+    let program = comptime!(config.prologue.clone());
+    let (value, square) = input_at(buffers, row, inside, program);
+    if comptime!(whole) {
+        (value, square)
     } else {
-        select(lane < config.k, value, 0.0f32)
+        let there = lane < config.k;
+        (select(there, value, 0.0f32), select(there, square, 0.0f32))
     }
 }

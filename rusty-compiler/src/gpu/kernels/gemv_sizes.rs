@@ -101,7 +101,8 @@ impl ContractConfig {
 
     /// Bytes of shared memory of the matrix-vector kernel.
     pub fn row_bytes(&self) -> u32 {
-        4 * (self.segment_words() + self.total_words() + self.partial_words()) as u32
+        let teams = self.teams() as usize;
+        4 * (self.segment_words() + self.total_words() + self.partial_words() + teams) as u32
     }
 
     /// Lanes of a cube.

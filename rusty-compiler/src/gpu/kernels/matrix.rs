@@ -9,7 +9,7 @@ use super::contract::{
 use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::matrix_tiles::{load_inputs, load_weights, tile_norms};
+use super::matrix_tiles::{input_rows, load_inputs, load_weights, tile_norms};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -97,15 +97,6 @@ pub fn matrix(
     let row = CUBE_POS_Z * config.tile.rows;
     let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
-        if comptime!(!config.contract.prologue.reductions().is_empty()) {
-            tile_norms(
-                &buffers,
-                &memory.norms,
-                count,
-                row,
-                comptime!(config.clone()),
-            );
-        }
         #[unroll]
         for u in 0..comptime!(config.contract.units.len()) {
             let (inside, first) = lane_in_unit(
@@ -171,6 +162,12 @@ fn unit_tile(
     });
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
+    let rows = comptime!(input_rows(tile) as usize);
+    let mut squares = Array::<f32>::new(rows);
+    #[unroll]
+    for i in 0..rows {
+        squares[i] = 0.0f32.runtime();
+    }
     let mut depth = 0u32.runtime();
     while depth < config.contract.k {
         #[unroll]
@@ -188,7 +185,7 @@ fn unit_tile(
                 load_inputs(
                     buffers,
                     &memory.tiles,
-                    &memory.norms,
+                    &mut squares,
                     count,
                     row,
                     depth,
@@ -220,17 +217,15 @@ fn unit_tile(
         sync_cube();
         depth += DEPTH;
     }
-    finish(
-        buffers,
-        &memory.tiles,
-        &sums,
-        count,
-        row,
-        first,
-        end,
-        config,
-        unit,
-    );
+    if comptime!(config.contract.prologue.late_norm().is_some()) {
+        tile_norms(
+            &memory.tiles,
+            &memory.norms,
+            &squares,
+            comptime!(config.clone()),
+        );
+    }
+    finish(buffers, memory, &sums, count, row, first, end, config, unit);
 }
 
 /// Products go through the memory of the tiles by their bits, a quarter at a time (of both fragments below each other the upper
@@ -238,7 +233,7 @@ fn unit_tile(
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
-    products: &Shared<[u32]>,
+    memory: &CubeMemory,
     sums: &Array<f32>,
     count: u32,
     row: u32,
@@ -250,6 +245,7 @@ fn finish(
     let tile = comptime!(config.tile);
     let parts = comptime!(unit.parts.len());
     let quarter = comptime!(tile.rows / 4);
+    let products = &memory.tiles;
     for q in 0..4u32 {
         keep_quarter(products, sums, q, parts, tile);
         sync_cube();
@@ -257,8 +253,13 @@ fn finish(
         while task < comptime!(quarter * tile.lanes / 2) {
             let (m, local) = (task / (tile.lanes / 2), task % (tile.lanes / 2) * 2);
             // Of each plane's rows eight.
-            let at = row + m / 8 * PLANE_ROWS + q * 8 + m % 8;
+            let own = m / 8 * PLANE_ROWS + q * 8 + m % 8;
+            let at = row + own;
             if at < count && first + local < end {
+                let mut scale = 1.0f32;
+                if comptime!(config.contract.prologue.late_norm().is_some()) {
+                    scale = memory.norms[own as usize];
+                }
                 let mut pair = Array::<f32>::new(comptime!(parts * 2));
                 #[unroll]
                 for p in 0..parts {
@@ -266,7 +267,7 @@ fn finish(
                     for side in 0..2usize {
                         let from = (comptime!(p as u32 * quarter) + m) * tile.lanes + local;
                         pair[comptime!(p * 2 + side)] =
-                            f32::reinterpret(products[(from + side as u32) as usize]);
+                            f32::reinterpret(products[(from + side as u32) as usize]) * scale;
                     }
                 }
                 finish_pair(

@@ -1,60 +1,14 @@
 //! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in bf16, and the norm
 //! factors of its rows.
 
-use super::body::evaluate;
 use super::contract::{UnitConfig, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use super::fragments::packed;
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
-use super::matrix_product::UNITS;
-use super::reduce::plane_total;
+use super::matrix_product::{MatrixTile, UNITS};
+use super::norms::norm_scale;
 use cubecl::prelude::*;
-
-/// The norm factor of each row of the tile; a plane makes one row at a time.
-#[cube]
-pub fn tile_norms(
-    buffers: &Buffers<'_>,
-    norms: &Shared<[f32]>,
-    count: u32,
-    row: u32,
-    #[comptime] config: MatrixConfig,
-) {
-    let none = Sequence::<f32>::new();
-    let program = comptime!(config.contract.prologue.clone());
-    let (x, eps) = comptime!(program.norm(program.reductions()[0]));
-    let plane = comptime!(config.contract.team.plane);
-    let mut m = UNIT_POS / plane;
-    while m < config.tile.rows {
-        let at = min(row + m, count - 1);
-        let mut sum = 0.0f32;
-        let mut lane = UNIT_POS % plane;
-        while lane < config.contract.k {
-            let value = evaluate(
-                buffers,
-                &none,
-                &none,
-                0u32,
-                at,
-                lane,
-                comptime!(program.clone()),
-                x,
-            );
-            sum += value * value;
-            lane += plane;
-        }
-        let total = plane_total(sum, plane);
-        if UNIT_POS.is_multiple_of(plane) {
-            put(
-                norms,
-                m,
-                (total / comptime!(config.contract.k as f32) + eps).inverse_sqrt(),
-            );
-        }
-        m += comptime!(UNITS / plane);
-    }
-    sync_cube();
-}
 
 /// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero.
 #[cube]
@@ -122,13 +76,28 @@ pub fn load_weights(
     }
 }
 
+/// Rows of the tile of which a unit makes some lanes; `i`-th of them: [`input_row`].
+pub const fn input_rows(tile: MatrixTile) -> u32 {
+    tile.rows / (UNITS / WORDS)
+}
+
+/// Words of a row's inputs.
+const WORDS: u32 = DEPTH / 2;
+
+/// The `i`-th row of the tile of which a unit makes some lanes.
+#[cube]
+fn input_row(#[comptime] i: u32) -> u32 {
+    UNIT_POS / WORDS + comptime!(i * (UNITS / WORDS))
+}
+
 /// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
-/// of the same lanes, so that what depends on these is made once.
+/// of the same lanes, so that what depends on these is made once. Of the first part `squares` are summed, one for each of the unit's
+/// rows.
 #[cube]
 pub fn load_inputs(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
-    norms: &Shared<[f32]>,
+    squares: &mut Array<f32>,
     count: u32,
     row: u32,
     depth: u32,
@@ -136,26 +105,50 @@ pub fn load_inputs(
     #[comptime] part: usize,
     #[comptime] config: MatrixConfig,
 ) {
-    let words = comptime!(DEPTH / 2);
     let before = comptime!(p as u32 * config.tile.rows);
-    let (m, word) = (UNIT_POS / words, UNIT_POS % words);
+    let word = UNIT_POS % WORDS;
     let lane = depth + word * 2;
     #[unroll]
-    for i in 0..comptime!(config.tile.rows * words / UNITS) {
-        let m = m + comptime!(i * (UNITS / words));
+    for i in 0..comptime!(input_rows(config.tile)) {
+        let m = input_row(i);
         let own = min(row + m, count - 1);
-        let (low, high) = tile_pair(
-            buffers,
-            norms,
-            m,
-            own,
-            lane,
-            part,
-            comptime!(config.contract.clone()),
-        );
+        let (low, high, square) =
+            tile_pair(buffers, own, lane, part, comptime!(config.contract.clone()));
+        if comptime!(p == 0) {
+            squares[i as usize] += square;
+        }
         let value = packed(low, high, comptime!(config.halves()));
         put(tiles, (before + m) * STRIDE + word, value);
     }
+}
+
+/// The norm factors of the rows of the tile, from the squares that units summed; `tiles` are overwritten.
+#[cube]
+pub fn tile_norms(
+    tiles: &Shared<[u32]>,
+    norms: &Shared<[f32]>,
+    squares: &Array<f32>,
+    #[comptime] config: MatrixConfig,
+) {
+    #[unroll]
+    for i in 0..comptime!(input_rows(config.tile)) {
+        let at = input_row(i) * WORDS + UNIT_POS % WORDS;
+        put(tiles, at, u32::reinterpret(squares[i as usize]));
+    }
+    sync_cube();
+    if UNIT_POS < config.tile.rows {
+        let mut total = 0.0f32;
+        for i in 0..WORDS {
+            total += f32::reinterpret(tiles[(UNIT_POS * WORDS + i) as usize]);
+        }
+        let program = comptime!(config.contract.prologue.clone());
+        put(
+            norms,
+            UNIT_POS,
+            norm_scale(total, comptime!(config.contract.k), program),
+        );
+    }
+    sync_cube();
 }
 
 /// Stores eight words from `to` on, a multiple of four, by fours where the language can.

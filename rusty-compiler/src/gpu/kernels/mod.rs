@@ -25,6 +25,7 @@ pub mod matrix_attention;
 pub mod matrix_attention_loads;
 pub mod matrix_product;
 pub mod matrix_tiles;
+pub mod norms;
 pub mod page_blocks;
 pub mod page_words;
 pub mod pairs;

@@ -20,21 +20,20 @@ impl Program {
     }
 }
 
-/// The last instruction's values at `lane`, an even number, and the lane behind it; `factors` are those of the row's norms.
+/// The values of instruction `upto` at `lane`, an even number, and the lane behind it.
 #[cube]
 pub fn evaluate_pair(
     buffers: &Buffers<'_>,
-    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] program: Program,
+    #[comptime] upto: usize,
 ) -> (f32, f32) {
     let cuda = is_cuda();
     let mut low = Sequence::<f32>::new();
     let mut high = Sequence::<f32>::new();
-    let last = comptime!(program.insts.len() - 1);
     #[unroll]
-    for at in 0..comptime!(last + 1) {
+    for at in 0..comptime!(upto + 1) {
         let pairs = comptime!(if cuda { program.pairs(at) } else { None });
         match pairs {
             Some((arg, width)) => {
@@ -45,18 +44,9 @@ pub fn evaluate_pair(
                 high.push(two.extract(1usize));
             }
             None => {
-                let first = single(
-                    buffers,
-                    factors,
-                    &low,
-                    row,
-                    lane,
-                    comptime!(program.clone()),
-                    at,
-                );
+                let first = single(buffers, &low, row, lane, comptime!(program.clone()), at);
                 let second = single(
                     buffers,
-                    factors,
                     &high,
                     row,
                     lane + 1,
@@ -68,14 +58,13 @@ pub fn evaluate_pair(
             }
         }
     }
-    (low[last], high[last])
+    (low[upto], high[upto])
 }
 
 /// Instruction `at` at one lane.
 #[cube]
 fn single(
     buffers: &Buffers<'_>,
-    factors: &Sequence<f32>,
     before: &Sequence<f32>,
     row: u32,
     lane: u32,
@@ -83,7 +72,5 @@ fn single(
     #[comptime] at: usize,
 ) -> f32 {
     let none = Sequence::<f32>::new();
-    instruction(
-        buffers, &none, factors, before, 0u32, row, lane, program, at,
-    )
+    instruction(buffers, &none, &none, before, 0u32, row, lane, program, at)
 }
