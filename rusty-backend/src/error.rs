@@ -44,6 +44,14 @@ pub enum Error {
         /// The driver's reason.
         reason: String,
     },
+    /// A folder is no package of kernels.
+    #[error("{folder}: no package of kernels ({reason}); `rusty compile` writes one")]
+    Package {
+        /// The folder.
+        folder: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A kernel's text was refused.
     #[error("{device}: kernel {entry} does not compile:\n{log}")]
     Kernel {

@@ -1,12 +1,13 @@
 //! Kernel text, pipelines, launches and recordings: what a compiler hands to a device.
 
 use crate::{BufferSlice, Error, Language, Result, Target};
+use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 /// How a kernel uses a binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BindingAccess {
     /// Read only.
     Read,
@@ -15,11 +16,12 @@ pub enum BindingAccess {
 }
 
 /// A kernel as text for one device language.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelText {
     /// Entry point.
     pub entry: String,
     /// Source.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Its language.
     pub language: Language,

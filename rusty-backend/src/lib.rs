@@ -15,6 +15,7 @@ pub mod error;
 pub mod gpu;
 pub mod launch;
 pub mod memory;
+pub mod package;
 pub mod target;
 mod targets;
 pub mod tensor;

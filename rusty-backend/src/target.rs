@@ -1,5 +1,7 @@
 //! What a compiler may know of a device: plain data, so that plans are made and tested with no device.
 
+use serde::{Deserialize, Serialize};
+
 /// Who runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -46,7 +48,7 @@ pub enum Isa {
 }
 
 /// Text that a device's pipelines are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Language {
     /// None: native kernels.
     Native,

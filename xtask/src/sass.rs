@@ -19,9 +19,12 @@ const COUNTED: [&str; 5] = ["FFMA", "HMMA", "LDG", "LDS", "I2F"];
 pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
     nvrtc::ensure_compiler()?;
     let disassembler = disassembler()?;
-    println!("innermost loop of the most instructions of each kernel for {TARGET}, {shape}");
     println!(
-        "{:<8} {:<18} {:>6} {}  per FFMA",
+        "for {TARGET}, {shape}: of each kernel that multiplies the longest innermost loop, its instructions, and how many there are for \
+         each HMMA or, without one, FFMA"
+    );
+    println!(
+        "{:<8} {:<18} {:>6} {}  for each",
         "format",
         "kernel",
         "all",
@@ -51,6 +54,7 @@ pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
             }
         }
         lines.sort();
+        lines.dedup();
         for line in lines {
             println!("{format:<8} {line}");
         }
@@ -58,17 +62,16 @@ pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What is printed of a kernel; nothing where it has no loop.
+/// What is printed of a kernel; nothing where no loop multiplies.
 fn line(entry: &str, text: &str) -> Option<String> {
     let instructions = longest_loop(text)?;
     let count = |word: &str| instructions.iter().filter(|i| i.starts_with(word)).count();
     let counts = COUNTED.map(|c| format!("{:>5}", count(c))).join(" ");
     let all = instructions.len();
-    let each = match count("FFMA") {
-        0 => String::new(),
-        products => format!("{:.1}", all as f64 / products as f64),
-    };
-    Some(format!("{entry:<18} {all:>6} {counts}  {each:>8}"))
+    let products = [count("HMMA"), count("FFMA")];
+    let products = products.into_iter().find(|n| *n > 0)?;
+    let each = all as f64 / products as f64;
+    Some(format!("{entry:<18} {all:>6} {counts}  {each:>8.1}"))
 }
 
 /// The instructions of the innermost loop that has most of them.

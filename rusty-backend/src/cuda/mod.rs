@@ -30,7 +30,9 @@ fn why_none() -> Option<String> {
     match CudaContext::device_count() {
         Ok(0) => Some("NVIDIA's driver is there but sees no device".into()),
         Err(error) => Some(format!("NVIDIA's driver counts no devices: {error}")),
-        Ok(_) => nvrtc::load().err().filter(|_| !nvrtc::has_packages()),
+        Ok(_) => nvrtc::load()
+            .err()
+            .filter(|_| !crate::package::has_machine_code()),
     }
 }
 

@@ -5,13 +5,13 @@
 //! Headers that texts include (`cuda_fp16.h`, ...) are looked for beside the library, in `CUDA_PATH`,
 //! `CUDA_HOME` and the toolkit's folder.
 
-use crate::cache;
+use crate::{cache, package};
 use cudarc::nvrtc::{result, sys};
 use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Where the toolkit usually is.
 const TOOLKITS: [&str; 2] = ["/usr/local/cuda", "/opt/cuda"];
@@ -127,7 +127,7 @@ pub fn machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
 /// # Errors
 /// As [`ptx`].
 pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
-    if let Some(code) = packaged(source, arch) {
+    if let Some(code) = package::machine_code(&packaged_name(&digest(source), arch)) {
         return Ok(code);
     }
     let name = cache_name(source, arch)?;
@@ -139,16 +139,6 @@ pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
     Ok(made)
 }
 
-/// Folders of packages, see [`use_package`].
-static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// From now on machine code is looked for in this folder first: NVRTC is not needed for what lies there as
-/// [`packaged_name`] says.
-pub fn use_package(folder: &Path) {
-    let mut packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    packages.push(folder.into());
-}
-
 /// What names a text in packages and caches: its SHA-256.
 pub fn digest(source: &str) -> String {
     let digest = Sha256::digest(source.as_bytes());
@@ -158,20 +148,6 @@ pub fn digest(source: &str) -> String {
 /// The file of a package that holds the machine code of a text.
 pub fn packaged_name(digest: &str, arch: u32) -> String {
     format!("{digest}.sm_{arch}.cubin")
-}
-
-fn packaged(source: &str, arch: u32) -> Option<Vec<u8>> {
-    let packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = (!packages.is_empty()).then(|| packaged_name(&digest(source), arch))?;
-    packages
-        .iter()
-        .find_map(|p| std::fs::read(p.join(&name)).ok())
-}
-
-/// Whether there are packages, whose code needs no NVRTC.
-pub(super) fn has_packages() -> bool {
-    let packages = PACKAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    !packages.is_empty()
 }
 
 /// Its version, `13.0`.

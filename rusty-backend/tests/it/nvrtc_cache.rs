@@ -1,6 +1,7 @@
 //! Machine code of CUDA texts is kept between processes, and taken from packages.
 
 use rusty_backend::cuda::nvrtc;
+use rusty_backend::package;
 use std::time::SystemTime;
 
 /// What a package holds is taken as it is, with no compiler at hand.
@@ -11,7 +12,9 @@ fn packages_come_first() {
     let text = "extern \"C\" __global__ void packaged() {}";
     let name = nvrtc::packaged_name(&nvrtc::digest(text), 90);
     std::fs::write(folder.join(name), b"code").expect("written");
-    nvrtc::use_package(&folder);
+    let manifest = r#"{"rusty": "0", "arch": "test", "target": "test", "kernels": []}"#;
+    std::fs::write(folder.join(package::MANIFEST), manifest).expect("written");
+    package::use_package(&folder).expect("a package");
     assert_eq!(
         nvrtc::cached_machine_code(text, 90).as_deref(),
         Ok(&b"code"[..])

@@ -4,9 +4,10 @@ use crate::args::Compile;
 use crate::{model, progress};
 use anyhow::{Context, Result, bail};
 use rusty_backend::cuda::nvrtc;
+use rusty_backend::package::{MANIFEST, Manifest, Packed};
 use rusty_backend::{KernelText, Language};
 use rusty_compiler::{BindOptions, kernel_texts};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -34,22 +35,24 @@ pub fn run(options: &Compile) -> Result<()> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let manifest = json!({
-        "rusty": env!("CARGO_PKG_VERSION"),
-        "arch": graph.arch,
-        "target": target.name,
-        "language": format!("{:?}", target.language),
-        "kernels": kernels,
-    });
+    let manifest = Manifest {
+        rusty: env!("CARGO_PKG_VERSION").into(),
+        arch: graph.arch,
+        target: target.name,
+        kernels,
+    };
     let manifest = serde_json::to_string_pretty(&manifest)?;
-    fs::write(options.out.join("manifest.json"), manifest + "\n")?;
+    fs::write(options.out.join(MANIFEST), manifest + "\n")?;
     let how = match (coded, missing) {
         (true, None) => format!(
-            "machine code for sm_{}: --kernels uses it",
+            "as text and machine code for sm_{}: --kernels uses both",
             target.cuda_arch
         ),
-        (true, Some(why)) => format!("as text alone: {why}"),
-        (false, _) => "as text: the driver there compiles it once and keeps the result".into(),
+        (true, Some(why)) => format!("as text alone, which --kernels uses: {why}"),
+        (false, _) => {
+            "as text, which --kernels uses: the driver there compiles it once and keeps the result"
+                .into()
+        }
     };
     let (count, folder) = (texts.len(), options.out.display());
     let mut out = std::io::stdout().lock();
@@ -67,7 +70,7 @@ fn prepare(folder: &Path) -> Result<()> {
     if fs::read_dir(folder)?.next().is_none() {
         return Ok(());
     }
-    let manifest = folder.join("manifest.json");
+    let manifest = folder.join(MANIFEST);
     let before = fs::read(&manifest).ok();
     let before: Option<Value> = before.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let Some(kernels) = before.as_ref().and_then(|b| b["kernels"].as_array()) else {
@@ -88,7 +91,7 @@ fn prepare(folder: &Path) -> Result<()> {
 }
 
 /// Writes a text, and its machine code where it is asked for; gives the manifest's entry.
-fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Value> {
+fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Packed> {
     let ending = match text.language {
         Language::CudaC => "cu",
         Language::Msl => "metal",
@@ -107,11 +110,5 @@ fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Valu
             Some(name)
         }
     };
-    Ok(json!({
-        "entry": text.entry,
-        "text": source,
-        "code": code,
-        "units": text.unit_dim[0],
-        "shared_bytes": text.shared_bytes,
-    }))
+    Ok(Packed::new(text, source, code))
 }

@@ -1,6 +1,6 @@
 //! Packages of kernels, made with no device at hand.
 
-use crate::command::{failure, json, stdout};
+use crate::command::{command, failure, json, said, stdout};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,6 +70,35 @@ fn packages_hold_every_kernel() {
         let answer = json(&[&["run", "Hi", "--kernels", package], &options[..]].concat());
         assert!(answer["text"].is_string(), "{answer}");
     }
+}
+
+/// Of a package's kernels no text is made, nor kept, where it is used.
+#[test]
+fn packages_are_loaded() {
+    if !stdout(&["devices"]).contains("llvmpipe") {
+        println!("packages are made for llvmpipe here, which this machine does not have");
+        return;
+    }
+    let (package, _) = compiled("llvmpipe", "package-llvmpipe");
+    let cache = folder("package-cache");
+    let bench = [
+        "bench",
+        "--random",
+        "qwen3-tiny",
+        "--format",
+        "q4_0",
+        "--device",
+        "vulkan",
+    ];
+    let sizes = ["-p", "8", "-n", "2", "-r", "1"];
+    let texts_after = |kernels: &[&str]| {
+        let arguments = [&bench[..], &sizes[..], kernels].concat();
+        said(command(&arguments).env("RUSTY_CACHE", &cache));
+        fs::read_dir(cache.join("texts")).map_or(0, Iterator::count)
+    };
+    let package = package.to_str().expect("UTF-8");
+    assert_eq!(texts_after(&["--kernels", package]), 0);
+    assert!(texts_after(&[]) > 10);
 }
 
 #[test]

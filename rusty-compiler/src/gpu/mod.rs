@@ -14,6 +14,7 @@ mod attention;
 mod contraction;
 mod executable;
 mod experts;
+mod kept_texts;
 pub mod kernels;
 mod lower;
 mod operands;

@@ -56,7 +56,7 @@ pub(super) fn compile<'a>(
         .map(|spec| {
             let pipeline = match known.get(spec) {
                 Some(pipeline) => pipeline.clone(),
-                None => device.pipeline(&spec.text(target)?)?,
+                None => device.pipeline(&spec.found_text(target)?)?,
             };
             Ok((spec.clone(), pipeline))
         })

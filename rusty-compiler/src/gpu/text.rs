@@ -111,7 +111,7 @@ impl KernelSpec {
         }
     }
 
-    /// A name for caches: the same in every build of the same version.
+    /// A name for caches and packages: the same in every build that makes the same texts.
     pub fn key(&self, target: &Target) -> String {
         let mut low = Fnv(0xcbf2_9ce4_8422_2325);
         let mut high = Fnv(0x6c62_272e_07bb_0142);
@@ -121,8 +121,9 @@ impl KernelSpec {
                 target.plane_size,
                 target.plane_ops,
                 target.shared_bytes,
+                target.orders_groups,
             );
-            (env!("CARGO_PKG_VERSION"), self, facts).hash(hasher);
+            (env!("RUSTY_KERNELS"), self, facts).hash(hasher);
         }
         format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
     }
