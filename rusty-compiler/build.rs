@@ -1,10 +1,17 @@
 //! A digest of all that kernels' texts are made by, so that texts that are kept are found by the builds that would make the same.
+//! Outside of the workspace the versions of crates stand for what is not there.
 
 use std::fs;
 use std::path::Path;
 
-/// Sources: this crate's, the formats that kernels decode, and, in the workspace, the versions of what compiles them.
-const SOURCES: [&str; 3] = ["src", "../rusty-loader/src/formats", "../Cargo.lock"];
+/// Sources: this crate's, the operations and formats that kernels are made for, and the versions of what compiles them.
+const SOURCES: [&str; 5] = [
+    "src",
+    "../rusty-graph/src",
+    "../rusty-loader/src/formats",
+    "../rusty-backend/src/target.rs",
+    "../Cargo.lock",
+];
 
 fn main() {
     // FNV-1a, whose results do not change between builds.

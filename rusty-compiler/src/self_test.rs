@@ -2,7 +2,8 @@
 //! layers does, and is compared with the oracle. Drivers and compilers have bugs; a slower answer is better than a wrong one.
 //!
 //! Formats that random weights are not made of are not tested so, nor what only some architectures have beside experts and latent
-//! attention: windows, capped scores and logits, other activations.
+//! attention (windows, capped scores and logits, other activations), nor of adapters 4-bit tables, factors on inputs and outputs,
+//! biases and changed embeddings.
 //! What was found is kept for the next process of the same build, device and driver.
 
 pub(crate) mod small_model;

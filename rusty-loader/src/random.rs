@@ -1,6 +1,6 @@
 //! Models of real shapes with random weights, in memory: for measuring speed without a download.
 //!
-//! Payloads are random bits; only the scales are set, so that weights have a mean near 0 and a standard
+//! Payloads are random bits; only the scales, and the biases of experts' scores, are set, so that weights have a mean near 0 and a standard
 //! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
 
 mod save;

@@ -121,8 +121,7 @@ impl Lowering<'_> {
         let places = self.places(kernel, &mut scalars);
         let (teams, plane) = match way {
             Way::Vector { plane } => (self.teams(kernel), plane),
-            Way::Tile => (TILE_TEAMS, 0),
-            Way::Matrix(_) => (TILE_TEAMS, self.target.plane_size),
+            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, 0),
         };
         let mut config = ContractConfig {
             team: Team {
@@ -138,9 +137,6 @@ impl Lowering<'_> {
             lanes: teams.lanes,
             wide: self.target.language == Language::CudaC,
         };
-        if !config.prologue.norms_late() {
-            return Err(self.refuse(kernel, "has a norm that does not end its input"));
-        }
         let (rows, tile) = match way {
             Way::Vector { .. } => (1, config.cube_lanes()),
             Way::Tile => (tile::ROWS, tile::LANES),

@@ -123,7 +123,13 @@ impl KernelSpec {
                 target.shared_bytes,
                 target.orders_groups,
             );
-            (env!("RUSTY_KERNELS"), self, facts).hash(hasher);
+            (
+                env!("CARGO_PKG_VERSION"),
+                env!("RUSTY_KERNELS"),
+                self,
+                facts,
+            )
+                .hash(hasher);
         }
         format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
     }

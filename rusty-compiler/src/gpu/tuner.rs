@@ -2,7 +2,7 @@
 //!
 //! Whole steps are timed on the bound weights, one change at a time: what a kernel costs beside its neighbours is what
 //! counts. First how matrix-vector products of each family are cut, then up to how many rows they beat tiles, then
-//! where matrix units take the larger tile. The cost model bounds what is tried: families whose weights are few bytes
+//! which of their tiles matrix units take. The cost model bounds what is tried: families whose weights are few bytes
 //! of a step cannot gain much, and a model of few bytes is not measured at all. A candidate must give the guesses'
 //! logits before it is timed; one that the device refuses is left out.
 
@@ -21,9 +21,10 @@ use std::time::{Duration, Instant};
 
 /// Rows for which matrix-vector products and tiles are compared: up to four the former are taken as it is.
 const FEW_ROWS: [u32; 2] = [8, 16];
-/// Rows for which the smaller two tiles of matrix units are compared, and the larger two, where steps may have so many.
+/// Rows for which the smaller two tiles of matrix units are compared, and the larger two, where steps may have so many. Up to the
+/// first of these the largest tile would only multiply more.
 const TILE_ROWS: [u32; 3] = [32, 64, 128];
-const LARGE_TILE_ROWS: [u32; 3] = [128, 256, 512];
+const LARGE_TILE_ROWS: [u32; 4] = [64, 128, 256, 512];
 /// Outputs of a team, and units of a cube.
 const LANES: [u32; 4] = [1, 2, 4, 8];
 const UNITS: [u32; 3] = [64, 128, 256];
@@ -208,7 +209,11 @@ impl<'a> Tuner<'a> {
             best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
             let rows = self.large_tile_rows();
             let middle = self.crossing(&best, &rows, |t, rows| t.middle_tile_rows = rows)?;
-            best.middle_tile_rows = middle.unwrap_or(best.middle_tile_rows);
+            best.middle_tile_rows = match middle {
+                None => best.middle_tile_rows,
+                Some(up_to) if Some(&up_to) == rows.last() => u32::MAX,
+                Some(up_to) => up_to.max(LARGE_TILE_ROWS[0]),
+            };
         }
         (self.progress)(self.total, self.total);
         Ok(best)

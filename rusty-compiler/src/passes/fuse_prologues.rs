@@ -1,5 +1,5 @@
-//! A map that only a contraction reads becomes its prologue, with at most one row reduction, at its end: the norm before
-//! a product is computed where the product's input row is made.
+//! A map that only a contraction reads becomes its prologue, with at most one row reduction, at its end: of the norm
+//! before a product the gain is applied where the product's input row is made, the row's factor wherever a kernel likes.
 
 use super::rewrite::{compact_operands, inline, is_output, moved, plain_input, producer, readers};
 use crate::plan::{Anchor, Body, Inst, Kernel, Plan, PlanValueId, Sink};

@@ -244,7 +244,9 @@ impl State<'_> {
                 } => {
                     before(x)?;
                     self.operand(kernel, &Inst::Lane(weight), weight, group)?;
-                    if group == 0 || !width.is_multiple_of(group) || (prologue && group != width) {
+                    // A prologue's is applied to products.
+                    let ends = !prologue || (group == width && at + 1 == body.insts.len());
+                    if group == 0 || !width.is_multiple_of(group) || !ends {
                         return Err(format!("norm over groups of {group} in rows of {width}"));
                     }
                 }

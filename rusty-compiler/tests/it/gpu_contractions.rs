@@ -73,7 +73,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
                 kind: Kind::Gemv(c.clone()),
                 scalars: 14,
             });
-            for (rows, lanes) in [(32, 32), (64, 64)] {
+            for (rows, lanes) in [(32, 32), (64, 64), (128, 64)] {
                 if plane > 0 && format != Format::F32 {
                     let contract = c.clone();
                     let tile = MatrixTile { rows, lanes };

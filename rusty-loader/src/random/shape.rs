@@ -63,6 +63,8 @@ const TINY: Shape = Shape {
 const QWEN3_TINY: Shape = Shape {
     name: "qwen3-tiny",
     arch: "qwen3",
+    // More than kernels hold of a row at once.
+    inner: 3072,
     heads: 4,
     kv_heads: 2,
     head_dim: 64,

@@ -2,7 +2,7 @@
 //!
 //! Evaluation is lazy in lanes: a rotation evaluates its operand again at the partner lane, so no lane waits
 //! for another. Only a norm over a whole segment is a reduction; its factors are made beforehand by the
-//! cube that owns the segment.
+//! cube that owns the segment, or, of contractions' inputs, [last](super::norms).
 
 // `erf` is CubeCL's; the standard library's unstable method of that name takes no part.
 #![allow(unstable_name_collisions)]

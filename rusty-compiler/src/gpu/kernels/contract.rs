@@ -113,7 +113,7 @@ pub fn tile_input(
     (value, square)
 }
 
-/// [`tile_input`] at `lane`, an even number, and the lane behind it, with what both add.
+/// [`tile_input()`] at `lane`, an even number, and the lane behind it, with what both add.
 #[cube]
 pub fn tile_pair(
     buffers: &Buffers<'_>,

@@ -175,7 +175,7 @@ fn dot(numbers: &Array<f32>, x: &Array<f32>, #[comptime] from: usize) -> f32 {
     sum
 }
 
-/// The sum of a run's inputs from `x[from]` on, where [`run_product`] needs it.
+/// The sum of a run's inputs from `x[from]` on, where [`run_product()`] needs it.
 #[cube]
 pub fn run_total(x: &Array<f32>, #[comptime] from: usize, #[comptime] format: Format) -> f32 {
     let mut total = 0.0f32;

@@ -24,7 +24,8 @@ pub const fn language_name(language: Language) -> &'static str {
     }
 }
 
-/// Whether the kernel becomes CUDA C++: for what one language has an instruction for, another not.
+/// Whether the kernel becomes CUDA C++: for what one language has an instruction for, another not. Configurations whose sizes depend
+/// on it say so for themselves (`wide`, `native`).
 #[cube]
 pub fn is_cuda() -> comptime_type!(bool) {
     let properties = comptime::device_properties().comptime();

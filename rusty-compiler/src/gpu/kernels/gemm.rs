@@ -5,7 +5,7 @@ use super::contract::{
     ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_input, tile_number,
 };
 use super::env::{Buffers, bound, put};
-use super::norms::norm_scale;
+use super::norms::{RowShares, tile_norms};
 use super::tile::{
     DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
     multiply, own_lane, own_row,
@@ -136,17 +136,22 @@ fn unit_tile(
         depth += DEPTH;
     }
     if comptime!(config.prologue.late_norm().is_some()) {
-        tile_norms(norms, products, &squares, comptime!(config.clone()));
+        tile_norms(
+            norms,
+            products,
+            &squares,
+            comptime!(RowShares {
+                parts: QUADS,
+                rows: INPUT_ROWS as u32,
+                units: UNITS,
+            }),
+            comptime!(config.k),
+            comptime!(config.prologue.clone()),
+        );
     }
     finish(
         buffers, products, norms, &sums, count, row, first, end, config, unit,
     );
-}
-
-/// The `i`-th row of the tile of which a unit makes a quad.
-#[cube]
-fn input_row(#[comptime] i: u32) -> u32 {
-    UNIT_POS / QUADS + comptime!(i * (UNITS / QUADS))
 }
 
 /// Input tile, `[row][quad]`; zero past the row's end. Of the first part `squares` are summed, one for each of the unit's rows.
@@ -165,7 +170,7 @@ fn load_inputs(
     let q = UNIT_POS % QUADS;
     #[unroll]
     for i in 0..comptime!(INPUT_ROWS as u32) {
-        let m = input_row(i);
+        let m = UNIT_POS / QUADS + comptime!(i * (UNITS / QUADS));
         let at = min(row + m, count - 1);
         let mut quad = Quad::empty();
         #[unroll]
@@ -179,38 +184,6 @@ fn load_inputs(
         }
         put(x_tile, m * STRIDE + q, quad);
     }
-}
-
-/// The norm factors of the rows of the tile, from the squares that units summed.
-#[cube]
-fn tile_norms(
-    norms: &Shared<[f32]>,
-    scratch: &Shared<[f32]>,
-    squares: &Array<f32>,
-    #[comptime] config: ContractConfig,
-) {
-    #[unroll]
-    for i in 0..comptime!(INPUT_ROWS as u32) {
-        put(
-            scratch,
-            input_row(i) * QUADS + UNIT_POS % QUADS,
-            squares[i as usize],
-        );
-    }
-    sync_cube();
-    if UNIT_POS < ROWS {
-        let mut total = 0.0f32;
-        for i in 0..QUADS {
-            total += scratch[(UNIT_POS * QUADS + i) as usize];
-        }
-        let program = comptime!(config.prologue.clone());
-        put(
-            norms,
-            UNIT_POS,
-            norm_scale(total, comptime!(config.k), program),
-        );
-    }
-    sync_cube();
 }
 
 /// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn.

@@ -4,15 +4,15 @@
 //!
 //! A cube makes its input row once, a segment at a time, in shared memory, where lanes that units read together lie side by
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
-//! its neighbours.
+//! its neighbours. Of blocks it takes two runs, which share bytes or a scale.
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
 use super::decode::{RUN, decode_chunks, run_product, run_total};
 use super::delta::entry_of;
-use super::env::{Buffers, bound, is_cuda, put};
+use super::env::{Buffers, bound};
 use super::gemv_inputs::make_inputs;
+use super::gemv_sums::{CubeMemory, share, share_squares};
 use super::norms::norm_scale;
-use super::reduce::{plane_total, plane_totals};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -52,31 +52,6 @@ pub fn gemv(
                     comptime!(config.units[u].clone()),
                 );
             }
-        }
-    }
-}
-
-/// Shared memory of a cube, whichever unit it works in.
-#[derive(CubeType)]
-struct CubeMemory {
-    /// The input row, a segment of it.
-    segment: Shared<[f32]>,
-    /// Sums of teams, `[team][sum]`.
-    totals: Shared<[f32]>,
-    /// Sums of units, where the target has no planes.
-    partial: Shared<[f32]>,
-    /// Each team's part of the squares of the input row.
-    squares: Shared<[f32]>,
-}
-
-#[cube]
-impl CubeMemory {
-    fn new(#[comptime] config: ContractConfig) -> Self {
-        CubeMemory {
-            segment: Shared::<[f32]>::new_slice(comptime!(config.segment_words())),
-            totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
-            partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
-            squares: Shared::<[f32]>::new_slice(comptime!(config.teams() as usize)),
         }
     }
 }
@@ -301,80 +276,6 @@ fn lane_product(
         }
     }
     sum
-}
-
-/// Sums over each team, into shared memory.
-#[cube]
-fn share(
-    memory: &CubeMemory,
-    sums: &mut Array<f32>,
-    #[comptime] config: ContractConfig,
-    #[comptime] count: usize,
-) {
-    let (totals, partial) = (&memory.totals, &memory.partial);
-    let size = comptime!(config.team_units());
-    let team = UNIT_POS / size;
-    let inner = UNIT_POS % size;
-    let alike = comptime!(count.is_power_of_two() && count <= size as usize);
-    let cuda = is_cuda();
-    if comptime!(config.team.plane > 0 && alike && cuda) {
-        let each = comptime!(size / count as u32);
-        let total = plane_totals(sums, count, size);
-        if inner.is_multiple_of(each) {
-            put(totals, team * comptime!(count as u32) + inner / each, total);
-        }
-    } else if comptime!(config.team.plane > 0) {
-        #[unroll]
-        for i in 0..count {
-            let total = plane_total(sums[i], size);
-            if inner == 0 {
-                put(totals, team * comptime!(count as u32) + i as u32, total);
-            }
-        }
-    } else {
-        #[unroll]
-        for i in 0..count {
-            let total = shared_total(partial, sums[i], size);
-            if inner == 0 {
-                put(totals, team * comptime!(count as u32) + i as u32, total);
-            }
-        }
-    }
-    sync_cube();
-}
-
-/// Each team's sum of squares, into shared memory.
-#[cube]
-fn share_squares(memory: &CubeMemory, squares: f32, #[comptime] config: ContractConfig) {
-    let size = comptime!(config.team_units());
-    let total = if comptime!(config.team.plane > 0) {
-        plane_total(squares, size)
-    } else {
-        shared_total(&memory.partial, squares, size)
-    };
-    if UNIT_POS.is_multiple_of(size) {
-        put(&memory.squares, UNIT_POS / size, total);
-    }
-}
-
-/// Sum over a team of `size` units in shared memory; its first unit gets it.
-#[cube]
-fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) -> f32 {
-    let inner = UNIT_POS % size;
-    put(partial, UNIT_POS, value);
-    sync_cube();
-    #[unroll]
-    for step in 0..comptime!(size.ilog2()) {
-        let half = comptime!(size >> (step + 1));
-        if inner < half {
-            let other = partial[(UNIT_POS + half) as usize];
-            put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
-        }
-        sync_cube();
-    }
-    let total = partial[(UNIT_POS - inner) as usize];
-    sync_cube();
-    total
 }
 
 /// Tails, one pair of lanes per unit.

@@ -9,7 +9,8 @@ use super::contract::{
 use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::matrix_tiles::{input_rows, load_inputs, load_weights, tile_norms};
+use super::matrix_tiles::{WORDS, input_rows, load_inputs, load_weights};
+use super::norms::{RowShares, tile_norms};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -219,10 +220,16 @@ fn unit_tile(
     }
     if comptime!(config.contract.prologue.late_norm().is_some()) {
         tile_norms(
-            &memory.tiles,
             &memory.norms,
+            &memory.tiles,
             &squares,
-            comptime!(config.clone()),
+            comptime!(RowShares {
+                parts: WORDS,
+                rows: rows as u32,
+                units: UNITS,
+            }),
+            comptime!(config.contract.k),
+            comptime!(config.contract.prologue.clone()),
         );
     }
     finish(buffers, memory, &sums, count, row, first, end, config, unit);

@@ -7,7 +7,6 @@ use super::env::{Buffers, put};
 use super::fragments::packed;
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
-use super::norms::norm_scale;
 use cubecl::prelude::*;
 
 /// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero.
@@ -76,19 +75,13 @@ pub fn load_weights(
     }
 }
 
-/// Rows of the tile of which a unit makes some lanes; `i`-th of them: [`input_row`].
+/// Rows of the tile of which a unit makes some lanes.
 pub const fn input_rows(tile: MatrixTile) -> u32 {
     tile.rows / (UNITS / WORDS)
 }
 
 /// Words of a row's inputs.
-const WORDS: u32 = DEPTH / 2;
-
-/// The `i`-th row of the tile of which a unit makes some lanes.
-#[cube]
-fn input_row(#[comptime] i: u32) -> u32 {
-    UNIT_POS / WORDS + comptime!(i * (UNITS / WORDS))
-}
+pub const WORDS: u32 = DEPTH / 2;
 
 /// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
 /// of the same lanes, so that what depends on these is made once. Of the first part `squares` are summed, one for each of the unit's
@@ -110,7 +103,7 @@ pub fn load_inputs(
     let lane = depth + word * 2;
     #[unroll]
     for i in 0..comptime!(input_rows(config.tile)) {
-        let m = input_row(i);
+        let m = UNIT_POS / WORDS + comptime!(i * (UNITS / WORDS));
         let own = min(row + m, count - 1);
         let (low, high, square) =
             tile_pair(buffers, own, lane, part, comptime!(config.contract.clone()));
@@ -120,35 +113,6 @@ pub fn load_inputs(
         let value = packed(low, high, comptime!(config.halves()));
         put(tiles, (before + m) * STRIDE + word, value);
     }
-}
-
-/// The norm factors of the rows of the tile, from the squares that units summed; `tiles` are overwritten.
-#[cube]
-pub fn tile_norms(
-    tiles: &Shared<[u32]>,
-    norms: &Shared<[f32]>,
-    squares: &Array<f32>,
-    #[comptime] config: MatrixConfig,
-) {
-    #[unroll]
-    for i in 0..comptime!(input_rows(config.tile)) {
-        let at = input_row(i) * WORDS + UNIT_POS % WORDS;
-        put(tiles, at, u32::reinterpret(squares[i as usize]));
-    }
-    sync_cube();
-    if UNIT_POS < config.tile.rows {
-        let mut total = 0.0f32;
-        for i in 0..WORDS {
-            total += f32::reinterpret(tiles[(UNIT_POS * WORDS + i) as usize]);
-        }
-        let program = comptime!(config.contract.prologue.clone());
-        put(
-            norms,
-            UNIT_POS,
-            norm_scale(total, comptime!(config.contract.k), program),
-        );
-    }
-    sync_cube();
 }
 
 /// Stores eight words from `to` on, a multiple of four, by fours where the language can.

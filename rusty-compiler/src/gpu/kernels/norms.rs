@@ -3,7 +3,7 @@
 //! nobody reads the row before, or waits for its sum.
 
 use super::body::{Place, Program, evaluate, load};
-use super::env::Buffers;
+use super::env::{Buffers, put};
 use super::pairs::evaluate_pair;
 use crate::plan::Inst;
 use cubecl::prelude::*;
@@ -18,7 +18,7 @@ pub struct LateNorm {
 }
 
 impl Program {
-    /// The norm that ends it.
+    /// The norm that ends it, which a contraction's prologue has nowhere else.
     pub fn late_norm(&self) -> Option<LateNorm> {
         match *self.insts.last()? {
             Inst::RmsNorm { x, weight, eps, .. } => Some(LateNorm {
@@ -30,11 +30,9 @@ impl Program {
         }
     }
 
-    /// Whether it has no norm over a row but one that ends it.
-    pub fn norms_late(&self) -> bool {
-        self.reductions()
-            .iter()
-            .all(|at| *at + 1 == self.insts.len())
+    /// The instruction whose value contractions take: what is normed, or the last.
+    fn taken(&self) -> usize {
+        self.late_norm().map_or(self.insts.len() - 1, |norm| norm.x)
     }
 }
 
@@ -47,8 +45,7 @@ pub fn input_at(
     #[comptime] program: Program,
 ) -> (f32, f32) {
     let none = Sequence::<f32>::new();
-    let upto = comptime!(program.late_norm().map_or(program.insts.len() - 1, |n| n.x));
-    let norm = comptime!(program.late_norm());
+    let (upto, norm) = comptime!((program.taken(), program.late_norm()));
     let value = evaluate(buffers, &none, &none, 0u32, row, lane, program, upto);
     match norm {
         Some(norm) => {
@@ -67,8 +64,7 @@ pub fn input_pair(
     lane: u32,
     #[comptime] program: Program,
 ) -> (f32, f32, f32) {
-    let upto = comptime!(program.late_norm().map_or(program.insts.len() - 1, |n| n.x));
-    let norm = comptime!(program.late_norm());
+    let (upto, norm) = comptime!((program.taken(), program.late_norm()));
     let (low, high) = evaluate_pair(buffers, row, lane, program, upto);
     match norm {
         Some(norm) => {
@@ -87,4 +83,43 @@ pub fn norm_scale(squares: f32, #[comptime] k: u32, #[comptime] program: Program
         Some(norm) => (squares / comptime!(k as f32) + comptime!(norm.eps)).inverse_sqrt(),
         None => 1.0f32.runtime(),
     }
+}
+
+/// How units share the inputs of a tile's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowShares {
+    /// Units that share a row.
+    pub parts: u32,
+    /// Rows of which a unit has a part, `units / parts` apart.
+    pub rows: u32,
+    /// Units of the cube.
+    pub units: u32,
+}
+
+/// The factors of a tile's rows, from the squares that units summed of their parts. `scratch` is overwritten; all units of the cube
+/// must call it together.
+#[cube]
+pub fn tile_norms<T: CubePrimitive>(
+    norms: &Shared<[f32]>,
+    scratch: &Shared<[T]>,
+    squares: &Array<f32>,
+    #[comptime] shares: RowShares,
+    #[comptime] k: u32,
+    #[comptime] program: Program,
+) {
+    let parts = comptime!(shares.parts);
+    #[unroll]
+    for i in 0..comptime!(shares.rows) {
+        let at = UNIT_POS + comptime!(i * shares.units);
+        put(scratch, at, T::reinterpret(squares[i as usize]));
+    }
+    sync_cube();
+    if UNIT_POS < comptime!(shares.rows * shares.units / shares.parts) {
+        let mut total = 0.0f32;
+        for i in 0..parts {
+            total += f32::reinterpret(scratch[(UNIT_POS * parts + i) as usize]);
+        }
+        put(norms, UNIT_POS, norm_scale(total, k, program));
+    }
+    sync_cube();
 }

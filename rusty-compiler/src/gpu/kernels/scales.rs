@@ -1,7 +1,7 @@
 //! Scales and minima of block formats.
 
 use super::bits::{e4m3_value, f16_value};
-use super::codes::group_of;
+use super::gather::group_of;
 use cubecl::prelude::*;
 use rusty_loader::formats::{BitField, Codec, Scale, Unit};
 

@@ -1,0 +1,106 @@
+//! Shared memory of [the matrix-vector kernel](super::gemv), and how teams of units sum there.
+
+use super::contract::ContractConfig;
+use super::env::{is_cuda, put};
+use super::reduce::{plane_total, plane_totals};
+use cubecl::prelude::*;
+
+/// Shared memory of a cube, whichever unit it works in.
+#[derive(CubeType)]
+pub struct CubeMemory {
+    /// The input row, a segment of it.
+    pub segment: Shared<[f32]>,
+    /// Sums of teams, `[team][sum]`.
+    pub totals: Shared<[f32]>,
+    /// Sums of units, where the target has no planes.
+    partial: Shared<[f32]>,
+    /// Each team's part of the squares of the input row.
+    pub squares: Shared<[f32]>,
+}
+
+#[cube]
+impl CubeMemory {
+    /// Memory for a configuration.
+    pub fn new(#[comptime] config: ContractConfig) -> Self {
+        CubeMemory {
+            segment: Shared::<[f32]>::new_slice(comptime!(config.segment_words())),
+            totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
+            partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
+            squares: Shared::<[f32]>::new_slice(comptime!(config.teams() as usize)),
+        }
+    }
+}
+
+/// Sums over each team, into shared memory.
+#[cube]
+pub fn share(
+    memory: &CubeMemory,
+    sums: &mut Array<f32>,
+    #[comptime] config: ContractConfig,
+    #[comptime] count: usize,
+) {
+    let (totals, partial) = (&memory.totals, &memory.partial);
+    let size = comptime!(config.team_units());
+    let team = UNIT_POS / size;
+    let inner = UNIT_POS % size;
+    let alike = comptime!(count.is_power_of_two() && count <= size as usize);
+    let cuda = is_cuda();
+    if comptime!(config.team.plane > 0 && alike && cuda) {
+        let each = comptime!(size / count as u32);
+        let total = plane_totals(sums, count, size);
+        if inner.is_multiple_of(each) {
+            put(totals, team * comptime!(count as u32) + inner / each, total);
+        }
+    } else if comptime!(config.team.plane > 0) {
+        #[unroll]
+        for i in 0..count {
+            let total = plane_total(sums[i], size);
+            if inner == 0 {
+                put(totals, team * comptime!(count as u32) + i as u32, total);
+            }
+        }
+    } else {
+        #[unroll]
+        for i in 0..count {
+            let total = shared_total(partial, sums[i], size);
+            if inner == 0 {
+                put(totals, team * comptime!(count as u32) + i as u32, total);
+            }
+        }
+    }
+    sync_cube();
+}
+
+/// Each team's sum of squares, into shared memory.
+#[cube]
+pub fn share_squares(memory: &CubeMemory, squares: f32, #[comptime] config: ContractConfig) {
+    let size = comptime!(config.team_units());
+    let total = if comptime!(config.team.plane > 0) {
+        plane_total(squares, size)
+    } else {
+        shared_total(&memory.partial, squares, size)
+    };
+    if UNIT_POS.is_multiple_of(size) {
+        put(&memory.squares, UNIT_POS / size, total);
+    }
+}
+
+/// Sum over a team of `size` units in shared memory; its first unit gets it.
+#[cube]
+fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) -> f32 {
+    let inner = UNIT_POS % size;
+    put(partial, UNIT_POS, value);
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(size.ilog2()) {
+        let half = comptime!(size >> (step + 1));
+        if inner < half {
+            let other = partial[(UNIT_POS + half) as usize];
+            put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
+        }
+        sync_cube();
+    }
+    let total = partial[(UNIT_POS - inner) as usize];
+    sync_cube();
+    total
+}
