@@ -9,7 +9,7 @@ use super::decode::RUN;
 use super::env::Buffers;
 use super::gather::{gather_groups, gather_words, group_of, is_wordwise};
 use cubecl::prelude::*;
-use rusty_loader::formats::{ALL, Codec, Grid, Levels, Part, TritRun};
+use rusty_loader::formats::{ALL, BitField, Codec, Grid, Levels, Part, TritRun};
 
 /// The grids of all formats, each once.
 fn grids() -> impl Iterator<Item = &'static [u16]> {
@@ -76,44 +76,24 @@ pub fn run_codes(
                     );
                 }
             }
-            Part::Grid(grid) => {
-                let width = comptime!(grid.width());
-                #[unroll]
-                for k in 0..comptime!(RUN / width) {
-                    let point = point_of(
-                        buffers,
-                        block,
-                        first + comptime!((k * width) as u32),
-                        grid,
-                        comptime!(codec.block_bytes),
-                    );
-                    #[unroll]
-                    for i in 0..width {
-                        let shift = comptime!(grid.bits * i as u32);
-                        codes[comptime!(k * width + i)] ^=
-                            ((point >> shift) & comptime!((1u32 << grid.bits) - 1)) << up;
-                    }
-                }
-            }
-            Part::EvenSigns { field, place } =>
-            {
-                #[unroll]
-                for k in 0..comptime!(RUN / 8) {
-                    let at = first + comptime!((k * 8) as u32);
-                    let signs = even_signs(group_of(
-                        buffers.weights,
-                        block,
-                        at,
-                        field,
-                        comptime!(codec.block_bytes),
-                    ));
-                    #[unroll]
-                    for i in 0..8usize {
-                        codes[comptime!(k * 8 + i)] ^=
-                            ((signs >> comptime!(i as u32)) & 1) << comptime!(up + place);
-                    }
-                }
-            }
+            Part::Grid(grid) => flip_points(
+                buffers,
+                block,
+                first,
+                codes,
+                up,
+                grid,
+                comptime!(codec.block_bytes),
+            ),
+            Part::EvenSigns { field, place } => flip_signs(
+                buffers.weights,
+                block,
+                first,
+                codes,
+                comptime!(up + place),
+                field,
+                comptime!(codec.block_bytes),
+            ),
             Part::Trits(runs) =>
             {
                 #[unroll]
@@ -121,6 +101,53 @@ pub fn run_codes(
                     codes[i] ^= trit_of(buffers.weights, block, first + i as u32, runs) << up;
                 }
             }
+        }
+    }
+}
+
+/// Flips a run's codes by the points of a grid, `up` above their bits.
+#[cube]
+fn flip_points(
+    buffers: &Buffers<'_>,
+    block: u32,
+    first: u32,
+    codes: &mut Array<u32>,
+    #[comptime] up: u32,
+    #[comptime] grid: Grid,
+    #[comptime] block_bytes: usize,
+) {
+    let width = comptime!(grid.width());
+    #[unroll]
+    for k in 0..comptime!(RUN / width) {
+        let at = first + comptime!((k * width) as u32);
+        let point = point_of(buffers, block, at, grid, block_bytes);
+        #[unroll]
+        for i in 0..width {
+            let shift = comptime!(grid.bits * i as u32);
+            codes[comptime!(k * width + i)] ^=
+                ((point >> shift) & comptime!((1u32 << grid.bits) - 1)) << up;
+        }
+    }
+}
+
+/// Flips bit `to` of a run's codes by signs of even parity.
+#[cube]
+fn flip_signs(
+    words: &[u32],
+    block: u32,
+    first: u32,
+    codes: &mut Array<u32>,
+    #[comptime] to: u32,
+    #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
+) {
+    #[unroll]
+    for k in 0..comptime!(RUN / 8) {
+        let at = first + comptime!((k * 8) as u32);
+        let signs = even_signs(group_of(words, block, at, field, block_bytes));
+        #[unroll]
+        for i in 0..8usize {
+            codes[comptime!(k * 8 + i)] ^= ((signs >> comptime!(i as u32)) & 1) << to;
         }
     }
 }

@@ -91,8 +91,6 @@ fn product_lane(
     let base = buffers.args[comptime!(config.arg + 5)] + (lane - first) * config.row_bytes;
     let stride = buffers.args[comptime!(config.arg + 6)];
     let x = buffers.args[comptime!(config.arg)] + row * comptime!(config.k * inputs_per_row);
-    let runs = comptime!(config.k.div_ceil(RUN as u32));
-    let mut values = Array::<f32>::new(RUN);
     let mut sum = 0.0f32;
     #[unroll]
     for j in 0..places {
@@ -109,30 +107,7 @@ fn product_lane(
             true => x + place * config.k,
             false => x,
         };
-        let mut product = 0.0f32;
-        let mut run = UNIT_POS;
-        while run < runs {
-            let address = base + expert * stride;
-            #[unroll]
-            for i in 0..RUN {
-                let at = min(
-                    run * RUN as u32 + i as u32,
-                    comptime!(config.k - 1).runtime(),
-                );
-                values[i] = buffers.arena[(inputs + at) as usize];
-            }
-            product += run_product(
-                buffers,
-                address,
-                run,
-                &values,
-                run_total(&values, 0usize, comptime!(config.format)),
-                0usize,
-                comptime!(config.format),
-                comptime!(config.k),
-            );
-            run += comptime!(config.team.units);
-        }
+        let mut product = unit_product(buffers, base + expert * stride, inputs, config);
         if comptime!(config.combine) {
             product *= buffers.arena[(routes + comptime!(config.used) + place) as usize];
         }
@@ -144,4 +119,38 @@ fn product_lane(
         let at = pair * config.n + lane;
         put(buffers.arena, out + at, total);
     }
+}
+
+/// This unit's part of the product of the row that starts at byte `row` with the inputs from word `inputs` on.
+#[cube]
+fn unit_product(
+    buffers: &Buffers<'_>,
+    row: u32,
+    inputs: u32,
+    #[comptime] config: ExpertsConfig,
+) -> f32 {
+    let runs = comptime!(config.k.div_ceil(RUN as u32));
+    let last = comptime!(config.k - 1);
+    let mut values = Array::<f32>::new(RUN);
+    let mut product = 0.0f32;
+    let mut run = UNIT_POS;
+    while run < runs {
+        #[unroll]
+        for i in 0..RUN {
+            let at = min(run * RUN as u32 + i as u32, last.runtime());
+            values[i] = buffers.arena[(inputs + at) as usize];
+        }
+        product += run_product(
+            buffers,
+            row,
+            run,
+            &values,
+            run_total(&values, 0usize, comptime!(config.format)),
+            0usize,
+            comptime!(config.format),
+            comptime!(config.k),
+        );
+        run += comptime!(config.team.units);
+    }
+    product
 }

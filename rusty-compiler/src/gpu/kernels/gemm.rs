@@ -5,7 +5,7 @@ use super::contract::{
     ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_input, tile_number,
 };
 use super::env::{Buffers, bound, put};
-use super::norms::{RowShares, tile_norms};
+use super::norms::{RowShares, no_squares, tile_norms};
 use super::tile::{
     DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
     multiply, own_lane, own_row,
@@ -14,8 +14,12 @@ use cubecl::prelude::*;
 
 /// Quads of a row's inputs.
 const QUADS: u32 = DEPTH / QUAD;
-/// Rows of the tile of which a unit makes a quad.
-const INPUT_ROWS: usize = (ROWS * QUADS / UNITS) as usize;
+/// How units share the inputs of a tile: each makes a quad of some rows.
+const INPUTS: RowShares = RowShares {
+    parts: QUADS,
+    rows: ROWS * QUADS / UNITS,
+    units: UNITS,
+};
 
 impl ContractConfig {
     /// Floats of all parts' products of half of a tile's rows.
@@ -93,11 +97,7 @@ fn unit_tile(
     let parts = comptime!(unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
-    let mut squares = Array::<f32>::new(INPUT_ROWS);
-    #[unroll]
-    for i in 0..INPUT_ROWS {
-        squares[i] = 0.0f32.runtime();
-    }
+    let mut squares = no_squares(INPUTS.rows as usize);
     let mut depth = 0u32;
     while depth < config.k {
         #[unroll]
@@ -140,11 +140,7 @@ fn unit_tile(
             norms,
             products,
             &squares,
-            comptime!(RowShares {
-                parts: QUADS,
-                rows: INPUT_ROWS as u32,
-                units: UNITS,
-            }),
+            INPUTS,
             comptime!(config.k),
             comptime!(config.prologue.clone()),
         );
@@ -169,7 +165,7 @@ fn load_inputs(
 ) {
     let q = UNIT_POS % QUADS;
     #[unroll]
-    for i in 0..comptime!(INPUT_ROWS as u32) {
+    for i in 0..comptime!(INPUTS.rows) {
         let m = UNIT_POS / QUADS + comptime!(i * (UNITS / QUADS));
         let at = min(row + m, count - 1);
         let mut quad = Quad::empty();

@@ -12,7 +12,7 @@ use super::delta::entry_of;
 use super::env::{Buffers, bound};
 use super::gemv_inputs::make_inputs;
 use super::gemv_sums::{CubeMemory, share, share_squares};
-use super::norms::norm_scale;
+use super::norms::{no_squares, norm_scale};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -68,8 +68,7 @@ fn unit_tile(
     let count = comptime!(config.lanes as usize * unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(count);
-    let mut squares = Array::<f32>::new(1usize);
-    squares[0] = 0.0f32.runtime();
+    let mut squares = no_squares(1usize);
     accumulate(
         buffers,
         &memory.segment,
@@ -168,35 +167,14 @@ fn part_products(
     let parts = comptime!(unit.parts.len());
     let part = comptime!(config.parts[unit.parts[p]]);
     let first = buffers.args[comptime!(unit.arg)];
-    let team = comptime!(config.team_units());
-    let chunk = comptime!(config.chunk());
-    let inner = UNIT_POS % team;
-    let width = comptime!(config.width() as usize);
-    let mut gained = Array::<f32>::new(width);
-    #[unroll]
-    for i in 0..width {
-        gained[i] = x[i];
-    }
-    if let Some(adapters) = comptime!(config.adapters) {
-        let entry = entry_of(
-            buffers,
-            row,
-            comptime!(unit.parts[p] as u32).runtime(),
-            adapters,
-        );
-        let gain = buffers.pool[(entry + 4) as usize];
-        if gain > 0 {
-            #[unroll]
-            for i in 0..width {
-                let number = comptime!(i as u32 / chunk * team) + inner;
-                let lane = block * comptime!(config.block())
-                    + number * chunk
-                    + comptime!(i as u32 % chunk);
-                let lane = min(lane, comptime!(config.k - 1).runtime());
-                gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
-            }
-        }
-    }
+    let gained = gained_inputs(
+        buffers,
+        x,
+        row,
+        block,
+        comptime!(unit.parts[p] as u32),
+        comptime!(config.clone()),
+    );
     let runs = comptime!(config.runs() as usize);
     let mut totals = Array::<f32>::new(runs);
     #[unroll]
@@ -219,6 +197,43 @@ fn part_products(
         );
         sums[comptime!(l * parts + p)] += product;
     }
+}
+
+/// The unit's inputs of its team's block `block`, as the row's adapter changes those of a part.
+#[cube]
+fn gained_inputs(
+    buffers: &Buffers<'_>,
+    x: &Array<f32>,
+    row: u32,
+    block: u32,
+    #[comptime] part: u32,
+    #[comptime] config: ContractConfig,
+) -> Array<f32> {
+    let team = comptime!(config.team_units());
+    let chunk = comptime!(config.chunk());
+    let inner = UNIT_POS % team;
+    let width = comptime!(config.width() as usize);
+    let mut gained = Array::<f32>::new(width);
+    #[unroll]
+    for i in 0..width {
+        gained[i] = x[i];
+    }
+    if let Some(adapters) = comptime!(config.adapters) {
+        let entry = entry_of(buffers, row, part.runtime(), adapters);
+        let gain = buffers.pool[(entry + 4) as usize];
+        if gain > 0 {
+            #[unroll]
+            for i in 0..width {
+                let number = comptime!(i as u32 / chunk * team) + inner;
+                let lane = block * comptime!(config.block())
+                    + number * chunk
+                    + comptime!(i as u32 % chunk);
+                let lane = min(lane, comptime!(config.k - 1).runtime());
+                gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
+            }
+        }
+    }
+    gained
 }
 
 /// The product of the unit's runs of its team's block `block` with inputs, of which each run's sum is in `totals`.

@@ -9,8 +9,8 @@ use super::contract::{
 use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::matrix_tiles::{WORDS, input_rows, load_inputs, load_weights};
-use super::norms::{RowShares, tile_norms};
+use super::matrix_tiles::{input_shares, load_inputs, load_weights};
+use super::norms::{no_squares, tile_norms};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -163,12 +163,7 @@ fn unit_tile(
     });
     let end = buffers.args[comptime!(unit.arg + 1)];
     let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
-    let rows = comptime!(input_rows(tile) as usize);
-    let mut squares = Array::<f32>::new(rows);
-    #[unroll]
-    for i in 0..rows {
-        squares[i] = 0.0f32.runtime();
-    }
+    let mut squares = no_squares(comptime!(input_shares(tile).rows as usize));
     let mut depth = 0u32.runtime();
     while depth < config.contract.k {
         #[unroll]
@@ -197,24 +192,7 @@ fn unit_tile(
             }
         }
         sync_cube();
-        #[unroll]
-        for p in 0..parts {
-            let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
-            multiply(
-                &memory.tiles,
-                &memory.tiles,
-                &memory.exchange,
-                &mut sums,
-                comptime!(Product {
-                    tile,
-                    left: (from * tile.rows, STRIDE),
-                    right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
-                    depth: DEPTH,
-                    at: p * tile.fragments() * 8,
-                    halves: config.halves(),
-                }),
-            );
-        }
+        multiply_tiles(memory, &mut sums, inputs, parts, comptime!(config.clone()));
         sync_cube();
         depth += DEPTH;
     }
@@ -223,16 +201,42 @@ fn unit_tile(
             &memory.norms,
             &memory.tiles,
             &squares,
-            comptime!(RowShares {
-                parts: WORDS,
-                rows: rows as u32,
-                units: UNITS,
-            }),
+            comptime!(input_shares(tile)),
             comptime!(config.contract.k),
             comptime!(config.contract.prologue.clone()),
         );
     }
     finish(buffers, memory, &sums, count, row, first, end, config, unit);
+}
+
+/// Adds the products of the inputs' tiles, one or one for each part, with those of the weights.
+#[cube]
+fn multiply_tiles(
+    memory: &CubeMemory,
+    sums: &mut Array<f32>,
+    #[comptime] inputs: usize,
+    #[comptime] parts: usize,
+    #[comptime] config: MatrixConfig,
+) {
+    let tile = comptime!(config.tile);
+    #[unroll]
+    for p in 0..parts {
+        let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
+        multiply(
+            &memory.tiles,
+            &memory.tiles,
+            &memory.exchange,
+            sums,
+            comptime!(Product {
+                tile,
+                left: (from * tile.rows, STRIDE),
+                right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
+                depth: DEPTH,
+                at: p * tile.fragments() * 8,
+                halves: config.halves(),
+            }),
+        );
+    }
 }
 
 /// Products go through the memory of the tiles by their bits, a quarter at a time (of both fragments below each other the upper

@@ -7,6 +7,7 @@ use super::env::{Buffers, put};
 use super::fragments::packed;
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
+use super::norms::RowShares;
 use cubecl::prelude::*;
 
 /// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero.
@@ -26,29 +27,16 @@ pub fn load_weights(
     let own = first - buffers.args[comptime!(unit.arg)];
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
     let last = buffers.args[comptime!(unit.arg + 1)] - first - 1;
-    if comptime!(config.by_words(unit.parts[p]) && config.native) {
-        // Rows are whole fours of words: four units take one.
-        let quarter = UNIT_POS % 4;
-        let from = buffers.weights.as_vectorized();
-        let from = from.with_vector_size::<Const<4>>();
-        let to = tiles.as_vectorized().with_vector_size::<Const<4>>();
-        #[unroll]
-        for i in 0..comptime!(lanes / (UNITS / 4)) {
-            let lane = UNIT_POS / 4 + comptime!(i * (UNITS / 4));
-            let address = start + min(lane, last) * comptime!(part.row_bytes) + depth * 2;
-            let four = from[(address / 16 + quarter) as usize];
-            let at = (before + lane) * comptime!(STRIDE / 4) + quarter;
-            put(to, at, four);
-        }
-    } else if comptime!(config.by_words(unit.parts[p])) {
-        let mut at = UNIT_POS;
-        while at < comptime!(lanes * DEPTH / 2) {
-            let (lane, word) = (at / (DEPTH / 2), at % (DEPTH / 2));
-            let address = start + min(lane, last) * comptime!(part.row_bytes) + depth * 2;
-            let value = buffers.weights[(address / 4 + word) as usize];
-            put(tiles, (before + lane) * STRIDE + word, value);
-            at += UNITS;
-        }
+    if comptime!(config.by_words(unit.parts[p])) {
+        load_words(
+            buffers,
+            tiles,
+            start + depth * 2,
+            last,
+            before,
+            comptime!(part.row_bytes),
+            comptime!(config.clone()),
+        );
     } else if UNIT_POS < comptime!(lanes * DEPTH / RUN as u32) {
         let lane = UNIT_POS % lanes;
         let piece = UNIT_POS / lanes;
@@ -75,13 +63,54 @@ pub fn load_weights(
     }
 }
 
-/// Rows of the tile of which a unit makes some lanes.
-pub const fn input_rows(tile: MatrixTile) -> u32 {
-    tile.rows / (UNITS / WORDS)
+/// Weights of bf16 as they lie, from byte `start` on.
+#[cube]
+fn load_words(
+    buffers: &Buffers<'_>,
+    tiles: &Shared<[u32]>,
+    start: u32,
+    last: u32,
+    #[comptime] before: u32,
+    #[comptime] row_bytes: u32,
+    #[comptime] config: MatrixConfig,
+) {
+    let lanes = comptime!(config.tile.lanes);
+    if comptime!(config.native) {
+        // Rows are whole fours of words: four units take one.
+        let quarter = UNIT_POS % 4;
+        let from = buffers.weights.as_vectorized();
+        let from = from.with_vector_size::<Const<4>>();
+        let to = tiles.as_vectorized().with_vector_size::<Const<4>>();
+        #[unroll]
+        for i in 0..comptime!(lanes / (UNITS / 4)) {
+            let lane = UNIT_POS / 4 + comptime!(i * (UNITS / 4));
+            let address = start + min(lane, last) * row_bytes;
+            let four = from[(address / 16 + quarter) as usize];
+            put(to, (before + lane) * comptime!(STRIDE / 4) + quarter, four);
+        }
+    } else {
+        let mut at = UNIT_POS;
+        while at < comptime!(lanes * WORDS) {
+            let (lane, word) = (at / WORDS, at % WORDS);
+            let address = start + min(lane, last) * row_bytes;
+            let value = buffers.weights[(address / 4 + word) as usize];
+            put(tiles, (before + lane) * STRIDE + word, value);
+            at += UNITS;
+        }
+    }
+}
+
+/// How units share the inputs of a tile: each makes a word of some rows.
+pub const fn input_shares(tile: MatrixTile) -> RowShares {
+    RowShares {
+        parts: WORDS,
+        rows: tile.rows / (UNITS / WORDS),
+        units: UNITS,
+    }
 }
 
 /// Words of a row's inputs.
-pub const WORDS: u32 = DEPTH / 2;
+const WORDS: u32 = DEPTH / 2;
 
 /// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
 /// of the same lanes, so that what depends on these is made once. Of the first part `squares` are summed, one for each of the unit's
@@ -102,7 +131,7 @@ pub fn load_inputs(
     let word = UNIT_POS % WORDS;
     let lane = depth + word * 2;
     #[unroll]
-    for i in 0..comptime!(input_rows(config.tile)) {
+    for i in 0..comptime!(input_shares(config.tile).rows) {
         let m = UNIT_POS / WORDS + comptime!(i * (UNITS / WORDS));
         let own = min(row + m, count - 1);
         let (low, high, square) =
