@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// The file of a package that lists what it holds.
 pub const MANIFEST: &str = "manifest.json";
@@ -74,10 +74,10 @@ struct Package {
     by_key: HashMap<String, Packed>,
 }
 
-static PACKAGES: Mutex<Vec<Package>> = Mutex::new(Vec::new());
+static PACKAGES: RwLock<Vec<Package>> = RwLock::new(Vec::new());
 
-fn packages() -> MutexGuard<'static, Vec<Package>> {
-    PACKAGES.lock().unwrap_or_else(PoisonError::into_inner)
+fn packages() -> RwLockReadGuard<'static, Vec<Package>> {
+    PACKAGES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// From now on kernels are looked for in this folder first.
@@ -94,7 +94,8 @@ pub fn use_package(folder: &Path) -> Result<()> {
     let manifest: Manifest =
         serde_json::from_slice(&manifest).map_err(|e| refuse(format!("{MANIFEST}: {e}")))?;
     let by_key = manifest.kernels.into_iter();
-    packages().push(Package {
+    let mut packages = PACKAGES.write().unwrap_or_else(PoisonError::into_inner);
+    packages.push(Package {
         folder: folder.into(),
         by_key: by_key.map(|k| (k.kernel.key.clone(), k)).collect(),
     });

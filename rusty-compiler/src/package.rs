@@ -32,9 +32,44 @@ pub fn kernel_texts(
     for format in self_test::formats(&graph.weights) {
         let small = SmallModel::new(shape, format, options.slots > 0)?;
         if let Some(small) = small.filter(|s| options.kv.refusal(&s.graph.kv).is_none()) {
-            let (plan, options) = (compile(&small.graph, target)?, small.options(options.kv));
+            let (plan, options) = (small.plan(target)?, small.options(options.kv));
             GpuExecutable::bind(plan, &*small.file, device.clone(), options)?;
         }
     }
     Ok(device.texts())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A machine that has the package compiles nothing for the test before its first step.
+    #[test]
+    fn packages_have_what_the_self_test_runs() {
+        let target = Target::named("h200").expect("target");
+        let file = rusty_loader::random::model("qwen3-tiny", "q4_0").expect("random");
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        let options = BindOptions {
+            pages: 1,
+            kv: Default::default(),
+            slots: 0,
+        };
+        let texts = kernel_texts(&graph, &*file, &target, options).expect("texts");
+        let packed: BTreeSet<String> = texts.into_iter().map(|t| t.key).collect();
+        let shape = small_model::shape(&graph);
+        for format in self_test::formats(&graph.weights) {
+            let small = SmallModel::new(shape, format, false).expect("built");
+            let small = small.expect("made");
+            let device = Arc::new(DescribedDevice::new(target.clone()));
+            let plan = small.plan(&target).expect("plan");
+            let large = plan.kernels.iter().flat_map(|k| &k.variants);
+            assert!(large.clone().any(|v| v.name == "gemm_matrix_128"));
+            let options = small.options(options.kv);
+            GpuExecutable::bind(plan, &*small.file, device.clone(), options).expect("bound");
+            for text in device.texts() {
+                assert!(packed.contains(&text.key), "{format}: {}", text.key);
+            }
+        }
+    }
 }

@@ -1,8 +1,7 @@
 //! llama.cpp's `gguf` Python package, by which tests have what Rusty writes read by somebody else.
 
-use crate::{root, run};
+use crate::{pip, root, run};
 use anyhow::{Context, Result};
-use std::process::Command;
 
 /// The package, as tried.
 const PACKAGE: &str = "gguf==0.19.0";
@@ -13,15 +12,6 @@ pub fn ensure() -> Result<()> {
     if folder.join("gguf").is_dir() {
         return Ok(());
     }
-    run(Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet"])
-        .args([
-            "--disable-pip-version-check",
-            "--root-user-action",
-            "ignore",
-        ])
-        .arg("--target")
-        .arg(folder)
-        .arg(PACKAGE))
-    .context("Python's pip is needed to install the gguf package")
+    run(&mut pip::install(PACKAGE, &folder))
+        .context("Python's pip is needed to install the gguf package")
 }

@@ -8,6 +8,7 @@ mod gpu_pack;
 mod layers;
 mod licences;
 mod nvrtc;
+mod pip;
 mod sass;
 mod vulkan;
 

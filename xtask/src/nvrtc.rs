@@ -1,9 +1,8 @@
 //! NVIDIA's run-time compiler from PyPI, so that CUDA texts are compiled in tests on machines without CUDA.
 
-use crate::root;
+use crate::{pip, root};
 use anyhow::Result;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// The package, as tried.
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.*";
@@ -14,19 +13,7 @@ pub fn ensure_compiler() -> Result<()> {
     if !(cfg!(target_os = "linux") && cfg!(target_arch = "x86_64")) || library_folder().is_some() {
         return Ok(());
     }
-    let pip = Command::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--disable-pip-version-check",
-        ])
-        .args(["--root-user-action", "ignore", "--target"])
-        .arg(folder())
-        .arg(PACKAGE)
-        .output();
+    let pip = pip::install(PACKAGE, &folder()).arg("--no-deps").output();
     let reason = match pip {
         Ok(output) if output.status.success() => return Ok(()),
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),

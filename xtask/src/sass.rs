@@ -1,7 +1,7 @@
 //! Instructions of the CUDA kernels' inner loops, counted in machine code: what a multiplication costs beside itself, told
 //! without a GPU.
 
-use crate::{nvrtc, root, run};
+use crate::{nvrtc, pip, root, run};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -128,13 +128,8 @@ fn disassembler() -> Result<PathBuf> {
     let folder = root().join("target/nvdisasm");
     let program = folder.join("nvidia/cu13/bin/nvdisasm");
     if !program.is_file() {
-        run(Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-deps"])
-            .args(["--disable-pip-version-check", "--root-user-action"])
-            .args(["ignore", "--target"])
-            .arg(&folder)
-            .arg(PACKAGE))
-        .context("Python's pip is needed to install NVIDIA's disassembler")?;
+        run(pip::install(PACKAGE, &folder).arg("--no-deps"))
+            .context("Python's pip is needed to install NVIDIA's disassembler")?;
     }
     Ok(program)
 }

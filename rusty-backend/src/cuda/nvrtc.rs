@@ -127,10 +127,11 @@ pub fn machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
 /// # Errors
 /// As [`ptx`].
 pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
-    if let Some(code) = package::machine_code(&packaged_name(&digest(source), arch)) {
+    let digest = digest(source);
+    if let Some(code) = package::machine_code(&packaged_name(&digest, arch)) {
         return Ok(code);
     }
-    let name = cache_name(source, arch)?;
+    let name = format!("cuda/nvrtc-{}/sm_{arch}/{digest}.cubin", version()?);
     if let Some(kept) = cache::load(&name) {
         return Ok(kept);
     }
@@ -162,12 +163,6 @@ pub fn version() -> Result<String, String> {
         .result()
         .map_err(|e| e.to_string())?;
     Ok(format!("{major}.{minor}"))
-}
-
-/// Where the machine code of `source` is kept.
-fn cache_name(source: &str, arch: u32) -> Result<String, String> {
-    let (version, digest) = (version()?, digest(source));
-    Ok(format!("cuda/nvrtc-{version}/sm_{arch}/{digest}.cubin"))
 }
 
 /// A compiled program; dropped, it is destroyed.

@@ -16,7 +16,7 @@ use crate::{
     Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want, device_cache,
 };
 use rusty_backend::cuda::nvrtc;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Rows for which matrix-vector products and tiles are compared: up to four the former are taken as it is.
@@ -177,7 +177,7 @@ impl<'a> Tuner<'a> {
         }
         let large = tuner.large_tile_rows();
         let all = [1].into_iter().chain(FEW_ROWS).chain(TILE_ROWS);
-        for rows in all.chain(large) {
+        for rows in all.chain(large).collect::<BTreeSet<u32>>() {
             let logits = tuner.logits(rows)?;
             if !logits.iter().all(|l| l.is_finite()) {
                 return Err(Error::Step("the model's logits are no numbers".into()));
@@ -270,10 +270,11 @@ impl<'a> Tuner<'a> {
         self.start.elapsed() > self.effort.limit
     }
 
-    /// Numbers of rows for which the larger tiles are compared.
+    /// Numbers of rows for which the larger tiles are compared, if there are such.
     fn large_tile_rows(&self) -> Vec<u32> {
+        let tiles = self.has_tiles();
         let all = LARGE_TILE_ROWS.into_iter();
-        all.filter(|rows| takes(self.exe, *rows)).collect()
+        all.filter(|rows| tiles && takes(self.exe, *rows)).collect()
     }
 
     /// Whether the plan has a choice of tiles.

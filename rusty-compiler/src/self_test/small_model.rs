@@ -7,8 +7,8 @@
 use crate::delta_table::DeltaTable;
 use crate::passes::select;
 use crate::{
-    BindOptions, Error, Executable, KvFormat, Result, RowResult, Sequence, SiteDelta, SlotData,
-    SlotId, Step, Want, bind, compile,
+    BindOptions, Error, Executable, KvFormat, Plan, Result, RowResult, Sequence, SiteDelta,
+    SlotData, SlotId, Step, Want, bind, compile,
 };
 use rusty_backend::{Device, Target};
 use rusty_graph::interpret::{Interpreter, Matrix, SiteLora};
@@ -87,6 +87,15 @@ impl SmallModel {
         }
     }
 
+    /// Its kernels, so chosen that few rows take all tiles of matrix units.
+    pub(crate) fn plan(&self, target: &Target) -> Result<Plan> {
+        let mut plan = compile(&self.graph, target)?;
+        plan.tuning.middle_tile_rows = 64;
+        plan.tuning.large_tile_lanes = 1024;
+        select::again(&mut plan)?;
+        Ok(plan)
+    }
+
     /// The oracle's answers.
     pub(crate) fn passes(&self) -> Result<Vec<Pass>> {
         let oracle = Interpreter::new(&self.graph, &*self.file)?;
@@ -115,11 +124,7 @@ impl SmallModel {
         device: &Device,
         kv: KvFormat,
     ) -> Result<f64> {
-        let mut plan = compile(&self.graph, target)?;
-        // So that few rows take all tiles of matrix units.
-        plan.tuning.middle_tile_rows = 64;
-        plan.tuning.large_tile_lanes = 1024;
-        select::again(&mut plan)?;
+        let plan = self.plan(target)?;
         let mut exe = bind(plan, &*self.file, device, &self.options(kv))?;
         for (slot, adapter) in (1..).zip(&self.adapters) {
             exe.attach(SlotId(slot), adapter.data.clone())?;

@@ -5,7 +5,8 @@ use super::env::{Buffers, put};
 use super::norms::input_at;
 use cubecl::prelude::*;
 
-/// The input from block `block` on, whose squares are added to `squares[0]`, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
+/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
+/// Its squares are added to `squares[0]`.
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,

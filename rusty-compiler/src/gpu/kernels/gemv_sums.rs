@@ -2,7 +2,7 @@
 
 use super::contract::ContractConfig;
 use super::env::{is_cuda, put};
-use super::reduce::{plane_total, plane_totals};
+use super::reduce::{plane_total, plane_totals, shared_total};
 use cubecl::prelude::*;
 
 /// Shared memory of a cube, whichever unit it works in.
@@ -83,24 +83,4 @@ pub fn share_squares(memory: &CubeMemory, squares: f32, #[comptime] config: Cont
     if UNIT_POS.is_multiple_of(size) {
         put(&memory.squares, UNIT_POS / size, total);
     }
-}
-
-/// Sum over a team of `size` units in shared memory; its first unit gets it.
-#[cube]
-fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) -> f32 {
-    let inner = UNIT_POS % size;
-    put(partial, UNIT_POS, value);
-    sync_cube();
-    #[unroll]
-    for step in 0..comptime!(size.ilog2()) {
-        let half = comptime!(size >> (step + 1));
-        if inner < half {
-            let other = partial[(UNIT_POS + half) as usize];
-            put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
-        }
-        sync_cube();
-    }
-    let total = partial[(UNIT_POS - inner) as usize];
-    sync_cube();
-    total
 }

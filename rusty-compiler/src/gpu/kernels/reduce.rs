@@ -1,6 +1,6 @@
 //! Reductions over a cube: by planes where the target has them, in shared memory otherwise.
 
-use super::env::is_cuda;
+use super::env::{is_cuda, put};
 use cubecl::prelude::*;
 
 /// How the units of a cube work together.
@@ -55,6 +55,27 @@ pub fn plane_totals(
     plane_total(values[0], comptime!(plane / count as u32))
 }
 
+/// Sum over each team of `size` units, a power of two, in shared memory, the same in all of them. All units of the cube must call it
+/// together.
+#[cube]
+pub fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) -> f32 {
+    let inner = UNIT_POS % size;
+    put(partial, UNIT_POS, value);
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(size.ilog2()) {
+        let half = comptime!(size >> (step + 1));
+        if inner < half {
+            let other = partial[(UNIT_POS + half) as usize];
+            put(partial, UNIT_POS, partial[UNIT_POS as usize] + other);
+        }
+        sync_cube();
+    }
+    let total = partial[(UNIT_POS - inner) as usize];
+    sync_cube();
+    total
+}
+
 /// Sum over the cube, the same in every unit. All units must call it together.
 #[cube]
 pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {
@@ -74,20 +95,7 @@ pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {
         sync_cube();
         total
     } else {
-        let mut partial = Shared::<[f32]>::new_slice(comptime!(team.units as usize));
-        partial[UNIT_POS as usize] = value;
-        sync_cube();
-        #[unroll]
-        for step in 0..comptime!(team.units.ilog2()) {
-            let half = comptime!(team.units >> (step + 1));
-            if UNIT_POS < half {
-                let other = partial[(UNIT_POS + half) as usize];
-                partial[UNIT_POS as usize] += other;
-            }
-            sync_cube();
-        }
-        let total = partial[0];
-        sync_cube();
-        total
+        let partial = Shared::<[f32]>::new_slice(comptime!(team.units as usize));
+        shared_total(&partial, value, comptime!(team.units))
     }
 }
