@@ -1,14 +1,16 @@
-//! Integer tiles of sixteen rows on AMX's tile registers (Intel SDM, TDPBSUD): sixteen rows of inputs times sixteen
+//! Integer tiles of sixteen rows on AMX's tile registers (Intel SDM, TDPBSSD): sixteen rows of inputs times sixteen
 //! outputs of a panel, whose quads lie as the instruction wants them.
 //!
-//! A *piece* is what shares a scale: a group of 32 inputs or half of one. While one piece's products are scaled and added,
-//! the tile registers multiply the next. Sums of integers are exact and what follows is in the order of
-//! [`group_sums`](super::group_sums), so rows are bit-equal to those of narrower tiles.
+//! A *piece* is what shares a scale: a group of 32 inputs or half of one. Codes become signed bytes a chunk of groups at a
+//! time, once for all rows: tiles can be loaded from what is stored only when it has reached the cache, and without a zero
+//! point nothing is added to a product. While a piece's products are scaled and added, the tile registers multiply the next
+//! ones. Sums of integers are exact and what follows is in the order of [`group_sums`](super::group_sums), so rows are
+//! bit-equal to those of narrower tiles.
 
 use super::forms::Form;
 use super::group_sums::{min_of, scale_of, supers};
 use super::kind::Decoding;
-use super::panel::GROUP;
+use super::panel::{GROUP, HALF};
 use super::prefetch::Ahead;
 use super::quads::Codes;
 use super::quantize::InputRows;
@@ -17,12 +19,20 @@ use super::simd::avx512::Avx512 as V;
 use super::tile::{Panel, TILE_ROWS as ROWS};
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Bytes of a quad of sixteen outputs, a row of a tile register.
 const QUAD: usize = 64;
+/// Bytes of a group's codes.
+const GROUP_BYTES: usize = 8 * QUAD;
+/// Groups of a chunk, whole blocks of all formats: its bytes and a tile's inputs fit the first-level cache together.
+const CHUNK: usize = 32;
+/// Pieces of which products are under way.
+const UNDER_WAY: usize = 3;
 
-/// What `ldtilecfg` loads: palette 1, then bytes of a row and rows of each register. Sums are 0 and 1; weights and inputs
-/// of groups 2 and 3, of halves 4 and 5.
+/// What `ldtilecfg` loads: palette 1, then bytes of a row and rows of each register. Four registers hold sums, two weights,
+/// two inputs.
 #[repr(C, align(64))]
 struct Config {
     palette: [u8; 16],
@@ -30,60 +40,140 @@ struct Config {
     rows: [u8; 16],
 }
 
-const CONFIG: Config = {
-    let mut config = Config {
-        palette: [0; 16],
-        row_bytes: [0; 16],
-        rows: [0; 16],
-    };
-    config.palette[0] = 1;
-    let registers = [(16, 64), (16, 64), (8, 64), (16, 32), (4, 64), (16, 16)];
-    let mut i = 0;
-    while i < registers.len() {
-        config.rows[i] = registers[i].0;
-        config.row_bytes[i] = registers[i].1;
-        i += 1;
-    }
-    config
-};
-
-/// Sets the registers up for this thread until it is dropped.
-pub(super) struct Tiles(());
-
-impl Tiles {
-    /// # Safety
-    /// The process may use AMX.
-    #[inline(always)]
-    pub(super) unsafe fn set_up() -> Self {
-        // SAFETY: the configuration is valid and 64 bytes long.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) };
-        Self(())
+impl Config {
+    /// For pieces of so many inputs.
+    const fn new(piece: usize) -> Self {
+        let mut config = Config {
+            palette: [0; 16],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        config.palette[0] = 1;
+        let mut i = 0;
+        while i < 8 {
+            let (rows, bytes) = match i {
+                0..4 => (ROWS, QUAD),
+                4..6 => (piece / 4, QUAD),
+                _ => (ROWS, piece),
+            };
+            config.rows[i] = rows as u8;
+            config.row_bytes[i] = bytes as u16;
+            i += 1;
+        }
+        config
     }
 }
 
-impl Drop for Tiles {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: there is a configuration, and no compiled code uses tile registers.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
-    }
+static GROUPS: Config = Config::new(GROUP);
+static HALVES: Config = Config::new(HALF);
+
+/// Sets this thread's registers up for pieces that are groups, or halves of them.
+///
+/// # Safety
+/// The process may use AMX.
+pub(super) unsafe fn set_up(halves: bool) {
+    let config = if halves { &HALVES } else { &GROUPS };
+    // SAFETY: the configuration is valid and 64 bytes long.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
 }
 
-/// Codes and products of two pieces.
+/// Gives this thread's registers up.
+///
+/// # Safety
+/// As [`set_up`].
+pub(super) unsafe fn release() {
+    // SAFETY: no compiled code uses tile registers.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Codes of a chunk as signed bytes.
 #[repr(C, align(64))]
-struct Pieces {
-    codes: [[u8; 8 * QUAD]; 2],
-    dots: [[i32; ROWS * 16]; 2],
+struct Bytes([MaybeUninit<u8>; CHUNK * GROUP_BYTES]);
+
+/// Products of two pieces.
+#[repr(C, align(64))]
+struct Dots([[MaybeUninit<i32>; ROWS * 16]; 2]);
+
+/// As many tiles of the panel as there are rows for, each as [`tile`](super::tile) makes it; the rows done.
+///
+/// # Safety
+/// The registers are [set up](set_up) for the panel's form; the panel and the input rows, which lie one after the other,
+/// are whole; `out` holds the results.
+#[inline(always)]
+pub(super) unsafe fn tiles<F: Form>(
+    panel: Panel,
+    x: InputRows,
+    (first, rows): (usize, usize),
+    (out, stride): (*mut f32, usize),
+    ahead: &mut Ahead,
+) -> usize {
+    let passes = rows / ROWS;
+    let mut bytes = Bytes([MaybeUninit::uninit(); CHUNK * GROUP_BYTES]);
+    for from in (0..panel.groups).step_by(CHUNK) {
+        let chunk = from..(from + CHUNK).min(panel.groups);
+        // SAFETY: the caller's duty; each tile covers rows below `rows`.
+        unsafe {
+            decode::<F>(&panel, chunk.clone(), &mut bytes);
+            for i in 0..passes {
+                let (panel, r) = (panel.pass(i, passes), i * ROWS);
+                let out = (out.add(r * stride), stride);
+                tile::<F>(panel, &bytes, chunk.clone(), (x, first + r), out, ahead);
+            }
+        }
+    }
+    passes * ROWS
+}
+
+/// Makes a chunk's codes bytes.
+#[inline(always)]
+unsafe fn decode<F: Form>(p: &Panel, chunk: Range<usize>, bytes: &mut Bytes) {
+    // SAFETY: the caller's duty; a chunk's bytes fit.
+    unsafe {
+        let table = V::table(p.kind.table.as_ptr());
+        let zero = _mm512_set1_epi8(p.kind.zero as i8);
+        for (i, g) in chunk.enumerate() {
+            let at = p.codes.add(g * F::Codes::BYTES);
+            let to = bytes.0.as_mut_ptr().add(i * GROUP_BYTES).cast();
+            store_quads::<F>(to, F::Codes::quads::<V, 0>(at), table, zero);
+            let to = to.add(2);
+            store_quads::<F>(to, F::Codes::quads::<V, 1>(at), table, zero);
+            let to = to.add(2);
+            store_quads::<F>(to, F::Codes::quads::<V, 2>(at), table, zero);
+            let to = to.add(2);
+            store_quads::<F>(to, F::Codes::quads::<V, 3>(at), table, zero);
+        }
+    }
+}
+
+/// Stores what two quads of codes stand for.
+#[inline(always)]
+unsafe fn store_quads<F: Form>(
+    to: *mut __m512i,
+    (mut a, mut b): (__m512i, __m512i),
+    table: __m512i,
+    zero: __m512i,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        if matches!(F::DECODING, Decoding::Lookup | Decoding::LookupWide) {
+            (a, b) = (V::lookup(table, a), V::lookup(table, b));
+        }
+        if !F::SCALING.has_min() {
+            (a, b) = (_mm512_sub_epi8(a, zero), _mm512_sub_epi8(b, zero));
+        }
+        _mm512_store_si512(to, a);
+        _mm512_store_si512(to.add(1), b);
+    }
 }
 
 /// Multiplies weights at `$w` with inputs at `$x` into the sums `$sums`.
 macro_rules! multiply {
-    ($sums:tt, $weights:tt, $inputs:tt, $w:expr, $x:expr, $stride:expr) => {
+    ($sums:literal, $weights:literal, $inputs:literal, $w:expr, $x:expr, $stride:expr) => {
         asm!(
             concat!("tilezero ", $sums),
             concat!("tileloadd ", $weights, ", [{w} + {quad}*1]"),
             concat!("tileloadd ", $inputs, ", [{x} + {stride}*1]"),
-            concat!("tdpbsud ", $sums, ", ", $inputs, ", ", $weights),
+            concat!("tdpbssd ", $sums, ", ", $inputs, ", ", $weights),
             w = in(reg) $w,
             quad = in(reg) QUAD,
             x = in(reg) $x,
@@ -93,12 +183,48 @@ macro_rules! multiply {
     };
 }
 
-/// Whether codes lie in the panel as bytes that stand for themselves.
-const fn are_bytes<F: Form>() -> bool {
-    matches!(F::DECODING, Decoding::Plain | Decoding::Wide) && F::Codes::BYTES == 8 * QUAD
+/// Begins the products of a chunk's piece `i`, whose bytes are at `w` and whose inputs at `x`.
+#[inline(always)]
+unsafe fn begin(i: usize, w: *const MaybeUninit<u8>, x: *const i8, stride: usize) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match i % (UNDER_WAY + 1) {
+            0 => multiply!("tmm0", "tmm4", "tmm6", w, x, stride),
+            1 => multiply!("tmm1", "tmm5", "tmm7", w, x, stride),
+            2 => multiply!("tmm2", "tmm4", "tmm6", w, x, stride),
+            _ => multiply!("tmm3", "tmm5", "tmm7", w, x, stride),
+        }
+    }
 }
 
-/// `$body` for each row `$m` of a tile.
+/// Stores the sums `$sums`.
+macro_rules! store {
+    ($sums:literal, $to:expr) => {
+        asm!(
+            concat!("tilestored [{to} + {quad}*1], ", $sums),
+            to = in(reg) $to,
+            quad = in(reg) QUAD,
+            options(nostack),
+        )
+    };
+}
+
+/// Waits for the products of piece `i`.
+#[inline(always)]
+unsafe fn end(i: usize, dots: &mut Dots) {
+    let to = dots.0[i % 2].as_mut_ptr();
+    // SAFETY: a piece's products take the whole array.
+    unsafe {
+        match i % (UNDER_WAY + 1) {
+            0 => store!("tmm0", to),
+            1 => store!("tmm1", to),
+            2 => store!("tmm2", to),
+            _ => store!("tmm3", to),
+        }
+    }
+}
+
+/// `$body` for each row `$m` of a tile, written out, so that all sums stay in registers.
 macro_rules! each_row {
     ($m:ident => $body:block) => {
         each_row!($m $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -111,171 +237,92 @@ macro_rules! each_row {
     };
 }
 
-/// Begins the products of piece `i` of the rows from `first` on, in the sums of its parity. Its codes were
-/// [decoded](decode).
-#[inline(always)]
-unsafe fn begin<F: Form>(p: &Panel, x: &InputRows, first: usize, i: usize, pieces: &Pieces) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let (group, half) = place::<F>(i);
-        let codes = match are_bytes::<F>() {
-            true => p.codes.add(group * F::Codes::BYTES + half * 4 * QUAD),
-            false => pieces.codes[i % 2].as_ptr(),
-        };
-        let inputs = x
-            .codes
-            .add(first * x.code_stride + group * GROUP + half * 16);
-        match (F::SCALING.halves(), i % 2) {
-            (false, 0) => multiply!("tmm0", "tmm2", "tmm3", codes, inputs, x.code_stride),
-            (false, _) => multiply!("tmm1", "tmm2", "tmm3", codes, inputs, x.code_stride),
-            (true, 0) => multiply!("tmm0", "tmm4", "tmm5", codes, inputs, x.code_stride),
-            (true, _) => multiply!("tmm1", "tmm4", "tmm5", codes, inputs, x.code_stride),
-        }
-    }
-}
-
-/// Group of a piece, and which half of it.
-#[inline(always)]
-fn place<F: Form>(i: usize) -> (usize, usize) {
-    match F::SCALING.halves() {
-        true => (i / 2, i % 2),
-        false => (i, 0),
-    }
-}
-
-/// The codes of piece `i` as bytes, a piece before they are wanted: stores take a while until tiles can be loaded from
-/// them.
-#[inline(always)]
-unsafe fn decode<F: Form>(p: &Panel, i: usize, pieces: &mut Pieces) {
-    if are_bytes::<F>() {
-        return;
-    }
-    let (group, half) = place::<F>(i);
-    let to = pieces.codes[i % 2].as_mut_ptr();
-    // SAFETY: the caller's duty.
-    unsafe {
-        let at = p.codes.add(group * F::Codes::BYTES);
-        let table = V::table(p.kind.table.as_ptr());
-        let put = |pair: usize, (mut a, mut b): (__m512i, __m512i)| {
-            if matches!(F::DECODING, Decoding::Lookup | Decoding::LookupWide) {
-                (a, b) = (V::lookup(table, a), V::lookup(table, b));
-            }
-            _mm512_store_si512(to.add(2 * pair * QUAD).cast(), a);
-            _mm512_store_si512(to.add((2 * pair + 1) * QUAD).cast(), b);
-        };
-        if half == 0 {
-            put(0, F::Codes::quads::<V, 0>(at));
-            put(1, F::Codes::quads::<V, 1>(at));
-        }
-        if !F::SCALING.halves() {
-            put(2, F::Codes::quads::<V, 2>(at));
-            put(3, F::Codes::quads::<V, 3>(at));
-        } else if half == 1 {
-            put(0, F::Codes::quads::<V, 2>(at));
-            put(1, F::Codes::quads::<V, 3>(at));
-        }
-    }
-}
-
-/// Waits for the products of piece `i`.
-#[inline(always)]
-unsafe fn end(i: usize, pieces: &mut Pieces) {
-    let to = pieces.dots[i % 2].as_mut_ptr();
-    // SAFETY: the piece's products take the whole array.
-    unsafe {
-        match i % 2 {
-            0 => asm!("tilestored [{} + {}*1], tmm0", in(reg) to, in(reg) QUAD, options(nostack)),
-            _ => asm!("tilestored [{} + {}*1], tmm1", in(reg) to, in(reg) QUAD, options(nostack)),
-        }
-    }
-}
-
-/// `out[r * stride ..][..16]` for sixteen rows from `first` on.
+/// Adds a chunk's products of sixteen rows from `first` on to `out[r * stride ..][..16]`, where the first chunk's begin at
+/// zero.
 ///
 /// # Safety
-/// The registers are [set up](Tiles), the panel and the input rows, which lie one after the other, are whole; `out` holds
-/// the results.
+/// As [`tiles`]; the chunk's bytes are [decoded](decode).
 #[inline(always)]
-pub(super) unsafe fn tile<F: Form>(
+unsafe fn tile<F: Form>(
     p: Panel,
-    x: InputRows,
-    first: usize,
-    out: *mut f32,
-    stride: usize,
+    bytes: &Bytes,
+    chunk: Range<usize>,
+    (x, first): (InputRows, usize),
+    (out, stride): (*mut f32, usize),
     ahead: &mut Ahead,
 ) {
-    let mut pieces = Pieces {
-        codes: [[0; 8 * QUAD]; 2],
-        dots: [[0; ROWS * 16]; 2],
-    };
+    let mut dots = Dots([[MaybeUninit::uninit(); ROWS * 16]; 2]);
     let per_group = if F::SCALING.halves() { 2 } else { 1 };
-    let last = p.groups * per_group - 1;
+    let pieces = chunk.len() * per_group;
     // SAFETY: the caller's duty.
     unsafe {
+        let inputs = x.codes.add(first * x.code_stride + chunk.start * GROUP);
+        let begin = |i: usize| {
+            let w = bytes.0.as_ptr().add(i * (GROUP_BYTES / per_group));
+            begin(i, w, inputs.add(i * (GROUP / per_group)), x.code_stride);
+        };
         let mut sums = [V::splat(0.0); ROWS];
-        let mut block = p.supers;
-        decode::<F>(&p, 0, &mut pieces);
-        begin::<F>(&p, &x, first, 0, &pieces);
-        decode::<F>(&p, 1.min(last), &mut pieces);
-        for group in (0..p.groups).step_by(p.stretch) {
+        if chunk.start > 0 {
+            each_row!(M => { sums[M] = V::load(out.add(M * stride)); });
+        }
+        for i in 0..UNDER_WAY.min(pieces) {
+            begin(i);
+        }
+        end(0, &mut dots);
+        let mut block = p
+            .supers
+            .wrapping_add(chunk.start / p.stretch * F::SCALING.block_bytes());
+        for group in chunk.clone().step_by(p.stretch) {
             ahead.step();
             let supers = supers::<V, F>(block, p.kind.factor);
             block = block.wrapping_add(F::SCALING.block_bytes());
-            for g in group..(group + p.stretch).min(p.groups) {
+            for g in group..(group + p.stretch).min(chunk.end) {
                 p.ask(g);
                 for half in 0..per_group {
-                    let i = g * per_group + half;
-                    end(i, &mut pieces);
-                    if i < last {
-                        begin::<F>(&p, &x, first, i + 1, &pieces);
-                        decode::<F>(&p, (i + 2).min(last), &mut pieces);
+                    let i = (g - chunk.start) * per_group + half;
+                    if i + UNDER_WAY < pieces {
+                        begin(i + UNDER_WAY);
                     }
-                    let scales = p.scales.add(g * F::SCALING.group_bytes());
-                    let scales = scales.add(half * F::SCALING.group_bytes() / 2);
-                    let dots = &pieces.dots[i % 2];
-                    add::<F>(&mut sums, dots, scales, supers, (&p, &x, first), (g, i));
+                    if i + 1 < pieces {
+                        end(i + 1, &mut dots);
+                    }
+                    let dots = dots.0[i % 2].as_ptr().cast();
+                    add::<F>(&mut sums, dots, supers, (&p, &x, first), (g, half));
                 }
             }
         }
-        for (m, sum) in sums.iter().enumerate() {
-            V::store(out.add(m * stride), *sum);
-        }
+        each_row!(M => { V::store(out.add(M * stride), sums[M]); });
     }
 }
 
-/// Scales and adds the products of piece `i` of group `g`.
+/// Scales and adds the products of a piece, half `half` of group `g` or all of it.
 #[inline(always)]
 unsafe fn add<F: Form>(
     sums: &mut [__m512; ROWS],
-    dots: &[i32; ROWS * 16],
-    scales: *const u8,
+    dots: *const i32,
     (d, dmin): (__m512, __m512),
     (p, x, first): (&Panel, &InputRows, usize),
-    (g, i): (usize, usize),
+    (g, half): (usize, usize),
 ) {
     // SAFETY: the caller's duty.
     unsafe {
+        let scales = p.scales.add(g * F::SCALING.group_bytes());
+        let scales = scales.add(half * F::SCALING.group_bytes() / 2);
         let scale = scale_of::<V, F>(scales, d);
-        let min = match F::SCALING.has_min() {
-            true => min_of::<V, F>(scales, dmin),
-            false => V::splat(0.0),
-        };
-        let dots = dots.as_ptr();
         let (row_scales, between) = (x.scales.add(first * x.groups + g), x.groups);
-        let starts = x.start_row(first, p.start).add(i);
-        let stride = x.start_row(1, 0).offset_from(x.start_row(0, 0)) as usize;
-        // Written out, so that all sums stay in registers.
         each_row!(M => {
-            let mut dot = _mm512_load_si512(dots.add(M * 16).cast());
-            if !F::SCALING.has_min() {
-                dot = _mm512_add_epi32(dot, V::splat_i(*starts.add(M * stride)));
-            }
+            let dot = V::to_f(_mm512_load_si512(dots.add(M * 16).cast()));
             let by = V::mul(scale, V::splat(*row_scales.add(M * between)));
-            sums[M] = V::fma(V::to_f(dot), by, sums[M]);
-            if F::SCALING.has_min() {
-                let inputs = V::splat(*starts.cast::<f32>().add(M * stride));
-                sums[M] = V::fnma(min, inputs, sums[M]);
-            }
+            sums[M] = V::fma(dot, by, sums[M]);
         });
+        if F::SCALING.has_min() {
+            let min = min_of::<V, F>(scales, dmin);
+            let piece = if F::SCALING.halves() { 2 * g + half } else { g };
+            let inputs = x.start_row(first, p.start).cast::<f32>().add(piece);
+            let stride = x.start_row(1, 0).offset_from(x.start_row(0, 0)) as usize;
+            each_row!(M => {
+                sums[M] = V::fnma(min, V::splat(*inputs.add(M * stride)), sums[M]);
+            });
+        }
     }
 }

@@ -42,14 +42,13 @@ macro_rules! kernels {
         /// The panel, which has a kernel, and the input rows are whole; `out` holds 16 values per row.
         pub(super) unsafe fn multiply(
             level: Level,
-            mut p: Panel,
+            p: Panel,
             x: InputRows,
             place: (usize, usize),
             out: *mut f32,
             stride: usize,
             ahead: &mut Ahead,
         ) {
-            p.tiles = level.has_tiles();
             // SAFETY: the caller's duty.
             unsafe {
                 match (p.kind.width, p.kind.decoding, p.kind.scaling) {

@@ -12,7 +12,7 @@ use super::short_rows::ShortRows;
 use super::short_tile::{self, Short};
 use super::simd::LANES;
 use super::stream::Stream;
-use super::tile::{self, Panel};
+use super::tile::{self, Panel, TileRegisters};
 use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
@@ -151,6 +151,7 @@ impl PartCode {
         column: usize,
         distance: Option<isize>,
     ) {
+        let registers = TileRegisters::set_up(ctx.level, &layout.kind, e.rows);
         for panel in column / LANES..(column + e.columns).div_ceil(LANES) {
             let out = e.out.wrapping_add(panel * LANES).wrapping_sub(column);
             // SAFETY: the caller's duty; the thread's own panel has room for any.
@@ -171,7 +172,8 @@ impl PartCode {
                     Matrix::Float { .. } | Matrix::Short(_) => return,
                 };
                 let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
-                let panel = Panel::new(layout, at, self.start, next);
+                let mut panel = Panel::new(layout, at, self.start, next);
+                panel.tiles = registers.is_some();
                 let ahead = &mut scratch.ahead;
                 forms::multiply(ctx.level, panel, x, (e.first, e.rows), out, e.stride, ahead);
             }

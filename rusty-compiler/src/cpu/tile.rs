@@ -26,6 +26,36 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Rows from which on they are taken twelve at a time; sixteen are two times eight, not twelve and four.
 const TWELVES: usize = 24;
 
+/// This thread's tile registers, set up until it is dropped.
+pub(super) struct TileRegisters(());
+
+impl TileRegisters {
+    /// For panels of a kind and so many rows; none where the machine has none or the rows are too few.
+    pub(super) fn set_up(level: Level, kind: &Kind, rows: usize) -> Option<Self> {
+        if rows < TILE_ROWS || !level.has_tiles() {
+            return None;
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level exists only where the process may use them.
+        unsafe {
+            amx::set_up(kind.scaling.halves());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = kind;
+        Some(Self(()))
+    }
+}
+
+impl Drop for TileRegisters {
+    fn drop(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: they were set up.
+        unsafe {
+            amx::release();
+        }
+    }
+}
+
 /// One panel to multiply.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
@@ -36,7 +66,7 @@ pub(super) struct Panel {
     pub(super) supers: *const u8,
     /// Groups between two looks ahead; where blocks have scales, a block's.
     pub(super) stretch: usize,
-    /// Whether tile registers may be used.
+    /// Whether tile registers are set up for its kind.
     pub(super) tiles: bool,
     /// Which of the inputs' starts belong to it.
     pub(super) start: usize,
@@ -73,7 +103,7 @@ impl Panel {
     }
 
     /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.
-    fn pass(self, i: usize, passes: usize) -> Self {
+    pub(super) fn pass(self, i: usize, passes: usize) -> Self {
         let lines = self.group_bytes.div_ceil(LINE);
         Self {
             lines: (lines * i / passes, lines * (i + 1) / passes),
@@ -138,32 +168,6 @@ unsafe fn multiply_with<V: Vector, F: Form>(
             r = tiles::<V, F, 2>(panel, x, place, r, out, ahead);
         }
         tiles::<V, F, 1>(panel, x, place, r, out, ahead);
-    }
-}
-
-/// As many tiles on tile registers as there are rows for; the rows done.
-///
-/// # Safety
-/// As [`multiply`]; the machine has AMX.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) unsafe fn amx_tiles<F: Form>(
-    panel: Panel,
-    x: InputRows,
-    (first, rows): (usize, usize),
-    (out, stride): (*mut f32, usize),
-    ahead: &mut Ahead,
-) -> usize {
-    // SAFETY: the caller's duty; each tile covers rows below `rows`.
-    unsafe {
-        let _set_up = amx::Tiles::set_up();
-        let passes = rows / TILE_ROWS;
-        for i in 0..passes {
-            let r = i * TILE_ROWS;
-            let panel = panel.pass(i, passes);
-            amx::tile::<F>(panel, x, first + r, out.add(r * stride), stride, ahead);
-        }
-        passes * TILE_ROWS
     }
 }
 

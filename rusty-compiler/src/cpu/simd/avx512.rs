@@ -1,10 +1,11 @@
 //! AVX-512 (F, BW, DQ, VL) with VNNI.
 
 use super::Vector;
+use crate::cpu::amx;
 use crate::cpu::forms::Form;
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::quantize::InputRows;
-use crate::cpu::tile::{self, Panel};
+use crate::cpu::tile::Panel;
 use std::arch::x86_64::*;
 
 /// One 512-bit register per vector.
@@ -36,7 +37,7 @@ impl Vector for Avx512 {
         out: (*mut f32, usize),
         ahead: &mut Ahead,
     ) -> usize {
-        unsafe { tile::amx_tiles::<F>(panel, x, place, out, ahead) }
+        unsafe { amx::tiles::<F>(panel, x, place, out, ahead) }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
-use crate::cpu::tile::Panel;
+use crate::cpu::tile::{Panel, TileRegisters};
 use rusty_loader::Format;
 use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
 
@@ -42,7 +42,7 @@ fn integer_tiles_match_decoded_weights() {
     let of_bytes = of_checkpoints.filter(|c| RowKind::of(Format::Blocks(c)).is_err());
     for codec in ALL.iter().copied().chain(of_bytes) {
         let kind = Kind::of(codec).unwrap_or_else(|| panic!("no kernel for {}", codec.name));
-        for (n, k) in [(1, 256), (16, 512), (37, 768)] {
+        for (n, k) in [(1, 256), (16, 512), (37, 768), (5, 1280)] {
             let mut noise = Noise(11 + n as u64);
             let stored = blocks(codec, n * k / codec.block_len, &mut noise);
             let mut weights = vec![0.0; n * k];
@@ -83,7 +83,9 @@ fn check_tiles(
         let at = panels[panel * layout.panel_bytes()..].as_ptr();
         // SAFETY: panel, rows and results are whole.
         unsafe {
-            let panel = Panel::new(layout, at, 1, std::ptr::null());
+            let registers = TileRegisters::set_up(level, &layout.kind, count);
+            let mut panel = Panel::new(layout, at, 1, std::ptr::null());
+            panel.tiles = registers.is_some();
             let ahead = &mut Ahead::default();
             let place = (first, count);
             forms::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);
