@@ -183,13 +183,13 @@ pub struct Sampling {
     /// Keep tokens at least this fraction as likely as the most likely one.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Divide the logits of seen tokens by this.
+    /// Divide the logits of tokens of prompt and answer by this.
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub repetition_penalty: f32,
-    /// Subtract this from the logits of seen tokens.
+    /// Subtract this from the logits of tokens of the answer.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub presence_penalty: f32,
-    /// Subtract this from a token's logit for each time it was seen.
+    /// Subtract this from a token's logit for each time it is in the answer.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
     /// Seed of the random choice.

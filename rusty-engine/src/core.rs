@@ -115,7 +115,13 @@ impl Core {
             (graph, context),
             pool,
         )?;
-        self.write_prefix(id, data.as_deref())
+        let written = self.write_prefix(id, data.as_deref());
+        if written.is_err() {
+            let (sequence, pool) = self.sequence(id)?;
+            sequence.running = None;
+            sequence.keep(0, pool);
+        }
+        written
     }
 
     /// Puts what an adapter's sequences begin with into the cache, where it is not there yet.

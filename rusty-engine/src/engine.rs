@@ -1,15 +1,13 @@
 //! The engine: a model bound to a device, shared by sessions.
 
-use crate::adapters::{AdapterBudget, AdapterSet, Registry};
+use crate::adapters::{AdapterBudget, AdapterSet};
 use crate::bound::Bound;
 use crate::core::{Core, virtual_ids};
 use crate::session::Session;
 use crate::{Error, Result};
 use rusty_adapters::Cache;
 use rusty_backend::DeviceChoice;
-use rusty_compiler::{
-    BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, SlotId, Step, Want,
-};
+use rusty_compiler::{BindOptions, KvFormat, MemoryUse, RowResult, Sequence, SlotId, Step, Want};
 use rusty_graph::Graph;
 use rusty_loader::meta::keys;
 use rusty_loader::text::{ChatTemplate, Tokenizer};
@@ -82,7 +80,8 @@ struct Shared {
     base: OnceLock<Arc<dyn ModelFile>>,
     adapter_cache: Option<Cache>,
     tokenizer: Option<Tokenizer>,
-    template: Option<ChatTemplate>,
+    /// The file's chat template, or what is wrong with it.
+    template: Option<std::result::Result<ChatTemplate, String>>,
     context: usize,
     label: String,
     device: String,
@@ -120,10 +119,9 @@ impl Engine {
             device,
         } = bound?;
         let tokenizer = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let template = match file.meta(keys::CHAT_TEMPLATE).and_then(Meta::as_str) {
-            Some(source) => Some(ChatTemplate::new(file.label(), source)?),
-            None => None,
-        };
+        let template = file.meta(keys::CHAT_TEMPLATE).and_then(Meta::as_str);
+        let template = template
+            .map(|source| ChatTemplate::new(file.label(), source).map_err(|e| e.to_string()));
         let shared = Shared {
             core: Mutex::new(core),
             graph: Arc::new(graph),
@@ -139,34 +137,6 @@ impl Engine {
         Ok(Engine {
             shared: Arc::new(shared),
         })
-    }
-
-    /// An engine over any executable, without text: for tests and for programs with token ids of their own.
-    pub fn with_executable(
-        executable: Box<dyn Executable>,
-        graph: Graph,
-        bind: &BindOptions,
-        context: usize,
-        row_budget: usize,
-    ) -> Engine {
-        let outputs = row_budget.min(graph.symbols[1].max as usize);
-        let adapters = Registry::new(bind.slots, AdapterBudget::default());
-        let core = Core::new(executable, bind.pages, row_budget, outputs, adapters);
-        let shared = Shared {
-            core: Mutex::new(core),
-            label: graph.arch.clone(),
-            graph: Arc::new(graph),
-            base: OnceLock::new(),
-            adapter_cache: None,
-            tokenizer: None,
-            template: None,
-            context,
-            device: String::new(),
-            load_s: 0.0,
-        };
-        Engine {
-            shared: Arc::new(shared),
-        }
     }
 
     /// Keeps a model's file at hand for preparing adapters that are relative to its weights (DoRA, replaced norms and
@@ -282,9 +252,22 @@ impl Engine {
         self.shared.tokenizer.as_ref()
     }
 
-    /// The chat template, where the model has one.
-    pub fn template(&self) -> Option<&ChatTemplate> {
-        self.shared.template.as_ref()
+    /// Whether the model's file states a chat template.
+    pub fn has_template(&self) -> bool {
+        self.shared.template.is_some()
+    }
+
+    /// The chat template.
+    ///
+    /// # Errors
+    /// The model has none, or one that is not valid: plain text and token ids are of use all the same.
+    pub fn template(&self) -> Result<&ChatTemplate> {
+        match &self.shared.template {
+            Some(template) => template.as_ref().map_err(|e| Error::Request(e.clone())),
+            None => Err(Error::Request(
+                "the model has no chat template; give the prompt as plain text".into(),
+            )),
+        }
     }
 
     /// Tokens of context per session.

@@ -3,7 +3,7 @@
 use crate::adapters::{AdapterId, AdapterSet, Resolved};
 use crate::pages::PagePool;
 use crate::request::{Finish, Request, Timings, Token};
-use crate::sampler::Sampler;
+use crate::sampler::{History, Sampler};
 use crate::stop::StopMatcher;
 use crate::{Error, Result};
 use rusty_compiler::{BindOptions, RowResult, SlotId, Want};
@@ -216,7 +216,10 @@ impl Sequence {
                 return Err(not_finite);
             }
             RowResult::Logits(mut logits) => {
-                let history = &self.tokens[self.virtual_tokens..];
+                let history = History {
+                    tokens: &self.tokens[self.virtual_tokens..],
+                    prompt: running.timings.prompt_tokens,
+                };
                 running.sampler.choose(&mut logits, history)
             }
             RowResult::Hidden(_) => return Ok(()),
@@ -228,8 +231,7 @@ impl Sequence {
         }
         self.tokens.push(next);
         if self.tokens.len() >= running.context {
-            running.end(Finish::Context);
-            return Ok(());
+            return running.end(Finish::Context);
         }
         let length = self.tokens.len() as u32;
         if self.rope_limit.is_some_and(|limit| length > limit) {
@@ -249,8 +251,7 @@ impl Running {
         self.timings.ttft_s = (first - self.start).as_secs_f64();
         self.timings.decode_s = (now - first).as_secs_f64();
         if self.ends.contains(&token) {
-            self.end(Finish::End);
-            return Ok(());
+            return self.end(Finish::End);
         }
         self.timings.generated += 1;
         self.left -= 1;
@@ -266,16 +267,23 @@ impl Running {
         if stopped {
             self.finish = Some(Finish::Stop);
         } else if self.left == 0 {
-            self.end(Finish::Length);
+            self.end(Finish::Length)?;
         }
         Ok(())
     }
 
-    fn end(&mut self, finish: Finish) {
-        let text = self.stop.finish();
+    /// Ends the answer with the text that was held back: a character that is not whole, what might have been a stop text.
+    fn end(&mut self, finish: Finish) -> Result<()> {
+        let rest = match &mut self.stream {
+            Some(stream) => stream.finish()?,
+            None => String::new(),
+        };
+        let (mut text, stopped) = self.stop.push(&rest);
+        text.push_str(&self.stop.finish());
         if !text.is_empty() {
             self.queue.push_back(Token { id: None, text });
         }
-        self.finish = Some(finish);
+        self.finish = Some(if stopped { Finish::Stop } else { finish });
+        Ok(())
     }
 }

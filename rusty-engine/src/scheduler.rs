@@ -1,7 +1,8 @@
 //! Which rows of which sequences make the next step.
 //!
 //! Decode rows first, so that running answers never wait for somebody's prompt; then prompts in chunks, within
-//! the budgets of rows and of rows that want an output. Who comes first turns round from step to step.
+//! the budgets of rows and of rows that want an output. One row and one output are kept for prompts, so that these do not
+//! wait for ever beside many answers. Who comes first turns round from step to step.
 
 use crate::generation::Sequence;
 
@@ -31,14 +32,23 @@ pub(crate) fn schedule(
         .filter(|&s| sequences[s].waiting() > 0)
         .partition(|&s| sequences[s].waiting() == 1);
     let (mut rows_left, mut outputs_left) = (row_budget, output_budget);
+    let kept = |budget: usize| usize::from(budget > 1 && !prefill.is_empty());
+    let decoding = (row_budget - kept(row_budget)).min(output_budget - kept(output_budget));
     let mut chunks = Vec::new();
-    for sequence in decode.into_iter().chain(prefill) {
+    for sequence in decode
+        .into_iter()
+        .take(decoding)
+        .chain(prefill.iter().copied())
+    {
         let waiting = sequences[sequence].waiting();
-        let rows = waiting.min(rows_left);
-        let last = rows == waiting;
-        if rows == 0 || (last && outputs_left == 0) {
+        let mut rows = waiting.min(rows_left);
+        if rows == waiting && outputs_left == 0 {
+            rows -= 1;
+        }
+        if rows == 0 {
             continue;
         }
+        let last = rows == waiting;
         rows_left -= rows;
         outputs_left -= usize::from(last);
         chunks.push(Chunk {

@@ -76,40 +76,37 @@ impl Session {
     /// The token ids of a prompt.
     ///
     /// # Errors
-    /// The model has no tokenizer or chat template where one is needed, or they refuse the prompt.
+    /// The model has no tokenizer or chat template where one is needed, they refuse the prompt, or a token has no row
+    /// among the model's embeddings.
     pub fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let tokens = self.tokens_of(prompt)?;
+        // One row that a step refuses would end everybody's answers.
+        let vocab = self.engine.vocab();
+        match tokens.iter().find(|t| **t >= vocab) {
+            Some(t) => Err(Error::Request(format!(
+                "token {t} of the prompt is outside the model's vocabulary of {vocab}"
+            ))),
+            None => Ok(tokens),
+        }
+    }
+
+    fn tokens_of(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let tokenizer = || {
             let missing = || Error::Request("the model has no tokenizer; give token ids".into());
             self.engine.tokenizer().ok_or_else(missing)
         };
         match prompt {
-            Prompt::Tokens(tokens) => {
-                let vocab = self.engine.vocab();
-                match tokens.iter().find(|t| **t >= vocab) {
-                    Some(t) => Err(Error::Request(format!(
-                        "token {t} is outside the vocabulary of {vocab}"
-                    ))),
-                    None => Ok(tokens.clone()),
-                }
-            }
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
             Prompt::Text(text) => Ok(tokenizer()?.encode(text, true)?),
             Prompt::Chat(messages) => {
-                let template = self.engine.template().ok_or_else(|| {
-                    Error::Request(
-                        "the model has no chat template; give the prompt as plain text".into(),
-                    )
-                })?;
+                let template = self.engine.template()?;
                 let tokenizer = tokenizer()?;
-                let name = |id: Option<u32>| {
-                    id.and_then(|id| tokenizer.id_to_token(id))
-                        .unwrap_or_default()
-                };
                 let text = template.render(&Render {
                     messages: serde_json::to_value(messages)
                         .map_err(|e| Error::Request(e.to_string()))?,
                     add_generation_prompt: true,
-                    bos_token: name(tokenizer.bos_id()),
-                    eos_token: name(tokenizer.eos_ids().first().copied()),
+                    bos_token: tokenizer.bos_token().unwrap_or_default(),
+                    eos_token: tokenizer.eos_token().unwrap_or_default(),
                     ..Render::default()
                 })?;
                 Ok(tokenizer.encode(&text, false)?)
@@ -166,7 +163,11 @@ impl Generation<'_> {
             if running.finish.is_some() {
                 return Ok(None);
             }
-            core.step()?;
+            if !core.step()? {
+                return Err(Error::Request(
+                    "the answer cannot go on: a step that served it was interrupted".into(),
+                ));
+            }
         }
     }
 }

@@ -223,7 +223,7 @@ fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<Vec<Prompt>> {
         }
     };
     let lines = lines.into_iter().filter(|l| !l.trim().is_empty());
-    let prompt = |line: String| match engine.template().is_some() {
+    let prompt = |line: String| match engine.has_template() {
         true => Prompt::Chat(vec![Message::new("user", &line)]),
         false => Prompt::Text(line),
     };

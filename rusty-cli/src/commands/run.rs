@@ -94,7 +94,7 @@ fn standard_input() -> Result<String> {
 
 /// A chat turn where the model has a template, plain text otherwise.
 fn prompt(options: &Run, text: String, engine: &Engine) -> Prompt {
-    if options.raw || engine.template().is_none() {
+    if options.raw || !engine.has_template() {
         return Prompt::Text(text);
     }
     let system = options.system.iter().map(|s| Message::new("system", s));

@@ -272,6 +272,12 @@ impl Registry {
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<usize> {
+        if bytes > self.budget.device {
+            return Err(Error::Request(format!(
+                "an adapter of {bytes} bytes is beyond the budget of {}",
+                self.budget.device
+            )));
+        }
         loop {
             let free = self.slots.iter().position(Option::is_none);
             let over = self.device_bytes() + bytes > self.budget.device;
@@ -279,12 +285,6 @@ impl Registry {
                 (Some(at), false) => return Ok(at),
                 _ => match self.idle_slot(busy) {
                     Some(at) => self.empty(at, executable)?,
-                    None if bytes > self.budget.device => {
-                        return Err(Error::Request(format!(
-                            "an adapter of {bytes} bytes is beyond the budget of {}",
-                            self.budget.device
-                        )));
-                    }
                     // A budget that running answers exceed must not stop another one.
                     None => {
                         return free.ok_or_else(|| {

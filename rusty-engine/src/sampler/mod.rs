@@ -1,7 +1,8 @@
 //! From logits to a token: a chain of stages, then a choice.
 //!
 //! Stages change logits in place; a removed token's logit is minus infinity. The definitions are those of
-//! transformers' logits processors where one exists; presence and frequency follow OpenAI's, top-n-sigma
+//! transformers' logits processors where one exists; presence and frequency follow OpenAI's (of what was answered, not of
+//! the prompt), top-n-sigma
 //! arXiv 2411.07641, DRY its author's.
 
 mod filters;
@@ -9,6 +10,24 @@ mod penalties;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+
+/// Temperatures below this are greedy: logits divided by them may overflow.
+const LEAST_TEMPERATURE: f32 = 1e-5;
+
+/// What was said before.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// The prompt and the answer so far, oldest first.
+    pub tokens: &'a [u32],
+    /// Tokens of the prompt.
+    pub prompt: usize,
+}
+
+impl<'a> History<'a> {
+    fn answer(&self) -> &'a [u32] {
+        &self.tokens[self.prompt.min(self.tokens.len())..]
+    }
+}
 
 /// One step of a chain.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,11 +48,11 @@ pub enum Stage {
     Eta(f32),
     /// Keeps logits within `n` standard deviations of the largest.
     TopNSigma(f32),
-    /// Divides positive and multiplies negative logits of seen tokens (arXiv 1909.05858).
+    /// Divides positive and multiplies negative logits of tokens of prompt and answer (arXiv 1909.05858).
     Repetition(f32),
-    /// Subtracts `presence` for seen tokens and `frequency` for each occurrence.
+    /// Subtracts `presence` for tokens of the answer and `frequency` for each occurrence there.
     PresenceFrequency {
-        /// Once per seen token.
+        /// Once per token.
         presence: f32,
         /// Per occurrence.
         frequency: f32,
@@ -56,8 +75,9 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Applies the stage; `history` is all tokens so far, oldest first.
-    pub fn apply(&self, logits: &mut [f32], history: &[u32]) {
+    /// Applies the stage to the logits of the token behind `history`.
+    pub fn apply(&self, logits: &mut [f32], history: History<'_>) {
+        let said = history.tokens;
         match self {
             Stage::Temperature(t) => logits.iter_mut().for_each(|l| *l /= t),
             Stage::TopK(k) => filters::top_k(logits, *k),
@@ -67,14 +87,14 @@ impl Stage {
             Stage::Epsilon(e) => filters::epsilon(logits, *e),
             Stage::Eta(e) => filters::eta(logits, *e),
             Stage::TopNSigma(n) => filters::top_n_sigma(logits, *n),
-            Stage::Repetition(p) => penalties::repetition(logits, history, *p),
+            Stage::Repetition(p) => penalties::repetition(logits, said, *p),
             Stage::PresenceFrequency {
                 presence,
                 frequency,
             } => {
-                penalties::presence_frequency(logits, history, *presence, *frequency);
+                penalties::presence_frequency(logits, history.answer(), *presence, *frequency);
             }
-            Stage::NoRepeatNgram(n) => penalties::no_repeat_ngram(logits, history, *n),
+            Stage::NoRepeatNgram(n) => penalties::no_repeat_ngram(logits, said, *n),
             Stage::Dry {
                 multiplier,
                 base,
@@ -82,7 +102,7 @@ impl Stage {
                 last_n,
                 breakers,
             } => {
-                let recent = &history[history.len().saturating_sub(*last_n)..];
+                let recent = &said[said.len().saturating_sub(*last_n)..];
                 penalties::dry(
                     logits,
                     recent,
@@ -99,7 +119,7 @@ impl Stage {
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0: greedy.
+    /// 0, or next to it: greedy.
     pub temperature: f32,
     /// 0: all.
     pub top_k: usize,
@@ -147,7 +167,7 @@ impl Sampling {
                 frequency,
             });
         }
-        if self.temperature > 0.0 {
+        if !self.is_greedy() {
             if self.temperature != 1.0 {
                 chain.push(Stage::Temperature(self.temperature));
             }
@@ -162,6 +182,10 @@ impl Sampling {
             }
         }
         chain
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.temperature < LEAST_TEMPERATURE
     }
 
     /// What is wrong with the settings, if anything.
@@ -199,7 +223,7 @@ impl Sampler {
     pub fn new(sampling: &Sampling) -> Self {
         Self {
             chain: sampling.chain(),
-            greedy: sampling.temperature == 0.0,
+            greedy: sampling.is_greedy(),
             random: StdRng::seed_from_u64(sampling.seed),
         }
     }
@@ -210,7 +234,7 @@ impl Sampler {
     }
 
     /// Chooses the next token.
-    pub fn choose(&mut self, logits: &mut [f32], history: &[u32]) -> u32 {
+    pub fn choose(&mut self, logits: &mut [f32], history: History<'_>) -> u32 {
         for stage in &self.chain {
             stage.apply(logits, history);
         }

@@ -1,7 +1,7 @@
 //! Sampler chains against transformers' and llama.cpp's probabilities.
 
 use super::golden;
-use rusty_engine::sampler::{Stage, softmax};
+use rusty_engine::sampler::{History, Sampler, Sampling, Stage, softmax};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -53,9 +53,13 @@ fn chains_give_the_reference_probabilities() {
     for case in &cases {
         let ids = case["history"].as_array().expect("history");
         let history: Vec<u32> = ids.iter().map(|i| i.as_u64().expect("id") as u32).collect();
+        let history = History {
+            tokens: &history,
+            prompt: 0,
+        };
         let mut logits = floats(&case["logits"]);
         for op in case["chain"].as_array().expect("chain") {
-            stage(op).apply(&mut logits, &history);
+            stage(op).apply(&mut logits, history);
         }
         let have = softmax(&logits);
         for (token, (have, want)) in have.iter().zip(floats(&case["probs"])).enumerate() {
@@ -68,5 +72,42 @@ fn chains_give_the_reference_probabilities() {
                 case["id"]
             );
         }
+    }
+}
+
+#[test]
+fn prompts_are_repeated_but_not_present() {
+    let history = History {
+        tokens: &[0, 0, 1],
+        prompt: 2,
+    };
+    let after = |stage: Stage| {
+        let mut logits = [2.0, 2.0, 2.0];
+        stage.apply(&mut logits, history);
+        logits
+    };
+    let (presence, frequency) = (0.5, 0.25);
+    let stage = Stage::PresenceFrequency {
+        presence,
+        frequency,
+    };
+    assert_eq!(after(stage), [2.0, 1.25, 2.0]);
+    assert_eq!(after(Stage::Repetition(2.0)), [1.0, 1.0, 2.0]);
+}
+
+#[test]
+fn the_smallest_temperatures_are_greedy() {
+    let history = History {
+        tokens: &[0],
+        prompt: 1,
+    };
+    for temperature in [0.0, f32::MIN_POSITIVE, 1e-30, 2e-5] {
+        let sampling = Sampling {
+            temperature,
+            ..Sampling::default()
+        };
+        let mut logits = [30.0, 31.0, 40.0, 39.0];
+        let token = Sampler::new(&sampling).choose(&mut logits, history);
+        assert_eq!(token, 2, "temperature {temperature}");
     }
 }

@@ -3,7 +3,7 @@
 //! Three kinds: `gpt2` (byte-level BPE with a pre-tokenizer named by a word), `llama` (SentencePiece BPE, whose
 //! merges follow from the scores) and `t5` (unigram). Keys are documented in ggml's `docs/gguf.md`.
 
-use super::pre_tokenizers;
+use super::{pre_tokenizers, special_tokens};
 use crate::{Error, Meta, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -127,28 +127,8 @@ impl<'a> Vocabulary<'a> {
         let end = end
             .then(|| self.id("tokenizer.ggml.eos_token_id"))
             .flatten();
-        if begin.is_none() && end.is_none() {
-            return Value::Null;
-        }
-        let special = |id: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": 0}});
-        let single: Vec<Value> = begin
-            .map(special)
-            .into_iter()
-            .chain([json!({"Sequence": {"id": "A", "type_id": 0}})])
-            .chain(end.map(special))
-            .collect();
-        let specials: serde_json::Map<String, Value> = begin
-            .into_iter()
-            .chain(end)
-            .map(|id| {
-                let token = self.tokens[id];
-                (
-                    token.into(),
-                    json!({"id": token, "ids": [id], "tokens": [token]}),
-                )
-            })
-            .collect();
-        json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": specials})
+        let token = |id: usize| (id as u32, self.tokens[id].to_string());
+        special_tokens::around(begin.map(token), end.map(token))
     }
 
     fn byte_level(&self) -> Result<Value> {
@@ -181,7 +161,7 @@ impl<'a> Vocabulary<'a> {
             "added_tokens": self.added_tokens(),
             "normalizer": null,
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-            "post_processor": self.post_processor(false, false),
+            "post_processor": self.post_processor(pre.add_bos, false),
             "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
             "model": {
                 "type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,

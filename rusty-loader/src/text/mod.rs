@@ -6,6 +6,7 @@
 mod gguf_vocab;
 mod pre_tokenizers;
 mod python_syntax;
+mod special_tokens;
 mod template;
 mod template_limits;
 mod tokenizer;

@@ -11,6 +11,7 @@ use crate::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::Serialize;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 /// A compiled chat template.
@@ -56,9 +57,7 @@ impl ChatTemplate {
                 Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
             },
         );
-        environment.add_function("strftime_now", |format: String| {
-            chrono::Local::now().format(&format).to_string()
-        });
+        environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
         let path = PathBuf::from(label);
         let plain = python_syntax::in_plain_jinja(source)
@@ -135,6 +134,16 @@ fn template_value(json: &serde_json::Value) -> Value {
             Value::from_pairs(fields.iter().map(|(k, v)| (k.clone(), template_value(v))))
         }
     }
+}
+
+/// The time by Python's `strftime` codes.
+fn strftime_now(format: String) -> Result<String, minijinja::Error> {
+    let mut text = String::new();
+    write!(text, "{}", chrono::Local::now().format(&format)).map_err(|_| {
+        let reason = format!("strftime_now: '{format}' is no format of a time");
+        minijinja::Error::new(ErrorKind::InvalidOperation, reason)
+    })?;
+    Ok(text)
 }
 
 /// JSON as Python's `json.dumps(value, ensure_ascii=False, indent=indent)` writes it.

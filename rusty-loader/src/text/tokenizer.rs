@@ -1,11 +1,15 @@
 //! Text to token ids and back.
 
 use super::gguf_vocab::{self, Source};
+use super::special_tokens::{self, Named};
 use crate::gguf::Gguf;
 use crate::meta::keys;
 use crate::{Error, Meta, ModelFile, Result};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokenizers::PostProcessorWrapper;
+use tokenizers::tokenizer::DecodeStreamError;
 
 /// A vocabulary with its rules, from either kind of file. Cheap to clone.
 #[derive(Clone)]
@@ -14,6 +18,9 @@ pub struct Tokenizer {
     path: PathBuf,
     eos: Vec<u32>,
     bos: Option<u32>,
+    /// What templates call those, where that is not their texts.
+    named_eos: Named,
+    named_bos: Named,
 }
 
 impl Tokenizer {
@@ -50,7 +57,7 @@ impl Tokenizer {
         )
     }
 
-    /// Reads `tokenizer.json` in a folder, and the end and begin tokens beside it.
+    /// Reads `tokenizer.json` in a folder, and what `tokenizer_config.json` beside it says of end and begin tokens.
     ///
     /// # Errors
     /// As [`Tokenizer::open`].
@@ -60,15 +67,29 @@ impl Tokenizer {
         let config = folder.join("tokenizer_config.json");
         if config.exists() {
             let text = read(&config)?;
-            let value: serde_json::Value =
-                serde_json::from_slice(&text).map_err(|e| Error::Malformed {
-                    path: config,
-                    reason: e.to_string(),
-                })?;
-            tokenizer.eos = tokenizer.named(&value["eos_token"]).into_iter().collect();
-            tokenizer.bos = tokenizer.named(&value["bos_token"]);
+            let config: Value = serde_json::from_slice(&text).map_err(|e| Error::Malformed {
+                path: config,
+                reason: e.to_string(),
+            })?;
+            tokenizer.configure(&config)?;
         }
         Ok(tokenizer)
+    }
+
+    fn configure(&mut self, config: &Value) -> Result<()> {
+        self.named_bos = Named::new(config, "bos_token");
+        self.named_eos = Named::new(config, "eos_token");
+        let token = |named: &Named| match named {
+            Named::Text(text) => Some((self.token_id(text)?, text.clone())),
+            Named::Nowhere | Named::Null => None,
+        };
+        let (bos, eos) = (token(&self.named_bos), token(&self.named_eos));
+        self.bos = bos.as_ref().map(|(id, _)| *id);
+        self.eos = eos.iter().map(|(id, _)| *id).collect();
+        match special_tokens::added(config) {
+            Some((begin, end)) => self.put_around(bos.filter(|_| begin), eos.filter(|_| end)),
+            None => Ok(()),
+        }
     }
 
     /// The tokenizer of an opened model: the vocabulary inside a GGUF, or the `tokenizer.json` in a folder.
@@ -107,6 +128,21 @@ impl Tokenizer {
         )
     }
 
+    /// Has texts begin and end with these tokens, and with no others.
+    fn put_around(
+        &mut self,
+        begin: Option<(u32, String)>,
+        end: Option<(u32, String)>,
+    ) -> Result<()> {
+        let around = special_tokens::around(begin, end);
+        let around: Option<PostProcessorWrapper> =
+            serde_json::from_value(around).map_err(|e| self.failed("add special tokens", &e))?;
+        let mut inner = (*self.inner).clone();
+        inner.with_post_processor(around);
+        self.inner = Arc::new(inner);
+        Ok(())
+    }
+
     fn from_gguf<'a>(source: &'a Source<'a>, eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
         let json = gguf_vocab::description(source)?;
         Self::from_bytes(
@@ -136,13 +172,9 @@ impl Tokenizer {
             path: path.into(),
             eos,
             bos,
+            named_eos: Named::default(),
+            named_bos: Named::default(),
         })
-    }
-
-    /// The id of a token named in a `tokenizer_config.json`: a string, or an object with `content`.
-    fn named(&self, value: &serde_json::Value) -> Option<u32> {
-        let text = value.as_str().or_else(|| value["content"].as_str())?;
-        self.token_id(text)
     }
 
     /// Token ids of a text. Special tokens written in the text are recognised; those that the model expects
@@ -193,6 +225,24 @@ impl Tokenizer {
         self.bos
     }
 
+    /// What chat templates call `eos_token`.
+    pub fn eos_token(&self) -> Option<String> {
+        match &self.named_eos {
+            Named::Text(text) => Some(text.clone()),
+            Named::Null => None,
+            Named::Nowhere => self.id_to_token(*self.eos.first()?),
+        }
+    }
+
+    /// What chat templates call `bos_token`.
+    pub fn bos_token(&self) -> Option<String> {
+        match &self.named_bos {
+            Named::Text(text) => Some(text.clone()),
+            Named::Null => None,
+            Named::Nowhere => self.id_to_token(self.bos?),
+        }
+    }
+
     /// A detokenizer for tokens that come one by one.
     pub fn stream(&self, skip_special: bool) -> TokenStream {
         TokenStream {
@@ -229,9 +279,9 @@ impl std::fmt::Debug for Tokenizer {
 #[allow(dead_code)]
 struct Parts {
     #[serde(default)]
-    normalizer: serde_json::Value,
+    normalizer: Value,
     #[serde(default)]
-    decoder: serde_json::Value,
+    decoder: Value,
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -239,6 +289,13 @@ fn read(path: &Path) -> Result<Vec<u8>> {
         path: path.into(),
         reason,
     })
+}
+
+fn stream_error(error: &dyn std::fmt::Display) -> Error {
+    Error::Malformed {
+        path: "token stream".into(),
+        reason: error.to_string(),
+    }
 }
 
 /// Turns tokens that come one by one into text that is always whole characters; an incomplete character at the
@@ -257,17 +314,48 @@ impl TokenStream {
     /// # Errors
     /// The decoder's rules cannot be applied.
     pub fn push(&mut self, id: u32) -> Result<Option<String>> {
-        tokenizers::tokenizer::step_decode_stream(
+        let pushed = tokenizers::tokenizer::step_decode_stream(
             &*self.inner,
             vec![id],
             self.skip_special,
             &mut self.ids,
             &mut self.prefix,
             &mut self.prefix_index,
-        )
-        .map_err(|e| Error::Malformed {
-            path: "token stream".into(),
-            reason: e.to_string(),
-        })
+        );
+        match pushed {
+            Err(e) if e.is::<DecodeStreamError>() => self.restart().map(Some),
+            pushed => pushed.map_err(|e| stream_error(&e)),
+        }
+    }
+
+    /// Text that was given out reads otherwise beside what came after: bytes of a fallback are no character together.
+    /// Goes on with the tokens whose text was not given out, read by themselves.
+    fn restart(&mut self) -> Result<String> {
+        self.ids.drain(..self.prefix_index.min(self.ids.len()));
+        self.prefix = self.decoded()?;
+        self.prefix_index = self.ids.len();
+        Ok(self.prefix.clone())
+    }
+
+    /// The text that is held back because its last character is not whole, with a replacement for that. Afterwards the
+    /// stream begins anew.
+    ///
+    /// # Errors
+    /// As [`TokenStream::push`].
+    pub fn finish(&mut self) -> Result<String> {
+        let text = self.decoded()?;
+        let rest = match text.strip_prefix(self.prefix.as_str()) {
+            Some(rest) => rest.to_string(),
+            None => self.restart()?,
+        };
+        self.ids.clear();
+        self.prefix.clear();
+        self.prefix_index = 0;
+        Ok(rest)
+    }
+
+    fn decoded(&self) -> Result<String> {
+        let decoded = self.inner.decode(&self.ids, self.skip_special);
+        decoded.map_err(|e| stream_error(&e))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::goldens::path;
 use rusty_loader::text::{ChatTemplate, Render, Tokenizer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 fn cases(folder: &Path) -> Value {
@@ -95,6 +95,121 @@ fn gguf_vocabularies_encode_as_llama_cpp() {
             assert_eq!(got, ids(want), "{folder:?} {text:?}");
         }
     }
+}
+
+/// A folder with a copy of a golden tokenizer and that configuration.
+fn configured(config: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("folder");
+    let from = path("tokenizers/bpe-llama3/tokenizer.json");
+    std::fs::copy(from, folder.path().join("tokenizer.json")).expect("copy");
+    std::fs::write(
+        folder.path().join("tokenizer_config.json"),
+        config.to_string(),
+    )
+    .expect("config");
+    folder
+}
+
+#[test]
+fn classes_that_rewrite_their_post_processor_follow_their_flags() {
+    let (bos, eos) = ("<|begin_of_text|>", "<|eot_id|>");
+    let ends = |config: Value| {
+        let tokenizer = Tokenizer::open(configured(&config).path()).expect("tokenizer");
+        let ids = tokenizer.encode("a", true).expect("ids");
+        (ids[0] == 996, ids[ids.len() - 1] == 999)
+    };
+    let config = |class: &str, rest: Value| {
+        let mut config =
+            json!({"tokenizer_class": class, "bos_token": bos, "eos_token": {"content": eos}});
+        let rest = rest.as_object().expect("an object").clone();
+        config.as_object_mut().expect("an object").extend(rest);
+        config
+    };
+    let flags = json!({"add_bos_token": false, "add_eos_token": true});
+    assert_eq!(ends(config("LlamaTokenizerFast", json!({}))), (true, false));
+    assert_eq!(ends(config("LlamaTokenizer", flags.clone())), (false, true));
+    assert_eq!(
+        ends(config("PreTrainedTokenizerFast", flags)),
+        (true, false)
+    );
+    let nameless = json!({"tokenizer_class": "LlamaTokenizerFast", "bos_token": null});
+    assert_eq!(ends(nameless), (false, false));
+}
+
+#[test]
+fn templates_call_special_tokens_what_the_configuration_calls_them() {
+    let names = |config: Value| {
+        let tokenizer = Tokenizer::open(configured(&config).path()).expect("tokenizer");
+        (tokenizer.bos_token(), tokenizer.eos_token())
+    };
+    let config = json!({"bos_token": null, "eos_token": {"content": "<|eot_id|>"}});
+    assert_eq!(names(config), (None, Some("<|eot_id|>".into())));
+    assert_eq!(
+        names(json!({"eos_token": "gone"})),
+        (None, Some("gone".into()))
+    );
+}
+
+#[test]
+fn gguf_vocabularies_of_llama_3_begin_texts_unless_told_otherwise() {
+    let mut bytes = std::fs::read(path("tokenizers/bpe-llama3/vocab.gguf")).expect("vocabulary");
+    let key = b"tokenizer.ggml.add_bos_token";
+    let at = bytes
+        .windows(key.len())
+        .position(|w| w == key)
+        .expect("the key");
+    bytes[at + key.len() - 1] = b'x';
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("vocab.gguf");
+    std::fs::write(&file, bytes).expect("vocabulary");
+    let tokenizer = Tokenizer::open(&file).expect("vocabulary");
+    assert_eq!(tokenizer.encode("a", true).expect("ids")[0], 996);
+}
+
+/// A vocabulary of bytes and one letter.
+fn bytes_and_a_letter() -> Tokenizer {
+    let vocab = json!({"<0xE4>": 0, "<0xBD>": 1, "<0xA0>": 2, "<0xFF>": 3, "a": 4});
+    let description = json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": []},
+    });
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("tokenizer.json");
+    std::fs::write(&file, description.to_string()).expect("tokenizer");
+    Tokenizer::open(&file).expect("tokenizer")
+}
+
+#[test]
+fn streams_go_on_behind_bytes_that_are_no_character() {
+    let tokenizer = bytes_and_a_letter();
+    let text = |ids: &[u32]| {
+        let mut stream = tokenizer.stream(true);
+        let mut pieces: Vec<String> = vec![];
+        for id in ids {
+            pieces.extend(stream.push(*id).expect("piece"));
+        }
+        pieces.push(stream.finish().expect("rest"));
+        pieces.concat()
+    };
+    assert_eq!(text(&[0, 1, 2, 4]), "你a");
+    assert_eq!(text(&[0, 1, 2, 3, 4]), "你\u{fffd}a");
+    assert_eq!(text(&[4, 0, 1, 2, 3]), "a你\u{fffd}");
+    assert_eq!(text(&[4, 0, 1]), "a\u{fffd}\u{fffd}");
+    assert_eq!(text(&[3, 3, 4, 3, 4]), "\u{fffd}\u{fffd}a\u{fffd}a");
+    assert_eq!(text(&[]), "");
+}
+
+#[test]
+fn times_in_no_format_are_refused() {
+    let render = |format: &str| {
+        let source = format!("{{{{ strftime_now('{format}') }}}}");
+        let template = ChatTemplate::new("template", &source).expect("template");
+        template.render(&Render::default())
+    };
+    let error = render("%Q").expect_err("no format").to_string();
+    assert!(error.contains("'%Q'"), "{error}");
+    assert_eq!(render("%Y").expect("a year").len(), 4);
 }
 
 #[test]
