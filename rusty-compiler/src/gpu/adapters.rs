@@ -4,7 +4,7 @@
 //! entries. Both are ordered on the device before the next step, and recordings stay valid. Only when a pool
 //! has no room is it made anew, larger.
 
-use super::kernels::delta::{ENTRY, FORMAT_BITS, format_code};
+use super::kernels::delta::{ENTRY, FORMAT_BITS, entry, format_code};
 use crate::delta_table::DeltaTable;
 use crate::plan::{Anchor, Kernel};
 use crate::slots::SlotData;
@@ -12,13 +12,21 @@ use crate::{Result, SlotId};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use std::sync::Arc;
 
+/// Room that a slot's data takes in a pool.
+struct Taken {
+    slot: SlotId,
+    /// First word.
+    at: u32,
+    words: u32,
+}
+
 /// One contraction's tables.
 pub(super) struct Pool {
     parts: Vec<Option<rusty_graph::SiteId>>,
     slots: u32,
     buffer: DeviceBuffer,
-    /// Words taken by each slot's data, ascending.
-    taken: Vec<(SlotId, u32, u32)>,
+    /// By first word, ascending.
+    taken: Vec<Taken>,
 }
 
 impl Pool {
@@ -66,8 +74,8 @@ impl Pool {
         let Some(at) = self.room(tables.len() as u32) else {
             return Ok(false);
         };
-        for entry in entries.chunks_exact_mut(ENTRY as usize) {
-            for offset in &mut entry[1..7] {
+        for words in entries.chunks_exact_mut(ENTRY as usize) {
+            for offset in &mut words[entry::A as usize..=entry::BIAS as usize] {
                 // Zero is "absent"; packed offsets count from one.
                 *offset = if *offset > 0 { *offset - 1 + at } else { 0 };
             }
@@ -82,15 +90,19 @@ impl Pool {
             self.entry_byte(slot),
             bytemuck::cast_slice(&entries),
         )?;
-        self.taken.push((slot, at, tables.len() as u32));
-        self.taken.sort_by_key(|(_, at, _)| *at);
+        self.taken.push(Taken {
+            slot,
+            at,
+            words: tables.len() as u32,
+        });
+        self.taken.sort_by_key(|t| t.at);
         Ok(true)
     }
 
     /// Clears a slot.
     pub fn detach(&mut self, slot: SlotId, device: &dyn GpuDevice) -> Result<()> {
         let before = self.taken.len();
-        self.taken.retain(|(s, _, _)| *s != slot);
+        self.taken.retain(|t| t.slot != slot);
         if self.taken.len() < before {
             let entries = vec![0u32; self.parts.len() * ENTRY as usize];
             device.write(
@@ -149,11 +161,11 @@ impl Pool {
     /// First word of a free range.
     fn room(&self, words: u32) -> Option<u32> {
         let mut at = self.table_words();
-        for (_, start, len) in &self.taken {
-            if start - at >= words {
+        for taken in &self.taken {
+            if taken.at - at >= words {
                 return Some(at);
             }
-            at = start + len;
+            at = taken.at + taken.words;
         }
         (self.capacity() - at >= words).then_some(at)
     }
@@ -162,7 +174,7 @@ impl Pool {
     fn packed(&self, data: &SlotData) -> (Vec<u32>, Vec<u32>) {
         let mut entries = vec![0; self.parts.len() * ENTRY as usize];
         let mut tables = Vec::new();
-        for (part, entry) in self
+        for (part, words) in self
             .parts
             .iter()
             .zip(entries.chunks_exact_mut(ENTRY as usize))
@@ -170,20 +182,24 @@ impl Pool {
             let Some(delta) = part.and_then(|site| data.site(site)) else {
                 continue;
             };
-            entry[0] = delta.rank;
-            for (at, table) in [(1, &delta.a), (2, &delta.b)] {
-                entry[at] = table
+            words[entry::RANK as usize] = delta.rank;
+            for (at, table) in [(entry::A, &delta.a), (entry::B, &delta.b)] {
+                words[at as usize] = table
                     .as_ref()
                     .map_or(0, |t| push_bytes(&mut tables, t.bytes()));
             }
             if delta.rank > 0 {
-                entry[3] = push_floats(&mut tables, &delta.scale);
+                words[entry::SCALE as usize] = push_floats(&mut tables, &delta.scale);
             }
-            for (at, vector) in [(4, &delta.gain_in), (5, &delta.gain_out), (6, &delta.bias)] {
-                entry[at] = vector.as_ref().map_or(0, |v| push_floats(&mut tables, v));
+            for (at, vector) in [
+                (entry::GAIN_IN, &delta.gain_in),
+                (entry::GAIN_OUT, &delta.gain_out),
+                (entry::BIAS, &delta.bias),
+            ] {
+                words[at as usize] = vector.as_ref().map_or(0, |v| push_floats(&mut tables, v));
             }
             let code = |t: &Option<DeltaTable>| t.as_ref().map_or(0, |t| format_code(t.format()));
-            entry[7] = code(&delta.a) | (code(&delta.b) << FORMAT_BITS);
+            words[entry::FORMATS as usize] = code(&delta.a) | (code(&delta.b) << FORMAT_BITS);
         }
         (entries, tables)
     }

@@ -1,7 +1,7 @@
 //! Contractions: units, tiles, and the launches for each chunk of the weights.
 
 use super::kernels::body::Source;
-use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
+use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
 use super::kernels::matrix::MatrixConfig;
 use super::kernels::matrix_product::MatrixTile;
@@ -146,9 +146,11 @@ impl Lowering<'_> {
         for (unit, range) in units.iter().zip(ranges) {
             let (first, end) = range.as_ref().map_or((0, 0), |r| (r.first, r.end));
             tiles += (end - first).div_ceil(tile);
-            let arg = scalars.push(first);
-            scalars.push(end);
-            scalars.push(tiles);
+            let mut values = [0; scalar::COUNT];
+            values[scalar::FIRST] = first;
+            values[scalar::END] = end;
+            values[scalar::TILES] = tiles;
+            let arg = scalars.append(&values);
             for (at, p) in unit.parts.iter().enumerate() {
                 scalars.0[config.parts[*p].arg] = range.as_ref().map_or(0, |r| r.offsets[at]);
             }

@@ -4,14 +4,13 @@ mod recording;
 mod retuning;
 
 use super::adapters::Pool;
+use super::arena::arena_bytes;
 use super::attention::SPLIT_CUBES;
 use super::kernels::page_words::PageWords;
-use super::lower::has_sites;
+use super::lower::{has_sites, stages};
 use super::operands::{Shape, encode};
-use super::prepare::{
-    Pipelines, arena_bytes, caches, compile, of_this_language, page_bytes, page_format, page_words,
-    split_room, tile_rows, vector_weights,
-};
+use super::pages::{caches, page_bytes, page_format, page_words};
+use super::prepare::{Pipelines, compile, of_this_language, split_room, tile_rows, vector_weights};
 use super::residence::Residence;
 use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
@@ -22,7 +21,6 @@ use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
     StepOutput, Want,
 };
-use retuning::stages;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Recording};
 use rusty_graph::WeightId;
 use rusty_loader::ModelFile;

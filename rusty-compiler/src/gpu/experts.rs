@@ -1,7 +1,7 @@
 //! Experts: the launches that choose them and that multiply with them.
 
-use super::kernels::experts::ExpertsConfig;
-use super::kernels::grouped::SumConfig;
+use super::kernels::experts::{ExpertsConfig, scalar};
+use super::kernels::grouped::{SumConfig, sum_scalar};
 use super::kernels::route::RouteConfig;
 use super::kernels::tile;
 use super::lower::{Lowering, team};
@@ -80,16 +80,18 @@ impl Lowering<'_> {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
             let chunk = store.chunk(&spans, false)?;
             let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);
-            let mut scalars = Scalars::default();
-            let arg = scalars.push(self.activation(kernel, *x)?.0);
             let at = routes.map_or(Ok(0), |r| self.activation(kernel, r).map(|(word, _)| word));
-            scalars.push(at?);
-            scalars.push(out);
-            scalars.push(first);
-            scalars.push(end);
-            scalars.push(starts[0]);
+            let mut values = [0; scalar::COUNT];
+            values[scalar::X] = self.activation(kernel, *x)?.0;
+            values[scalar::ROUTES] = at?;
+            values[scalar::OUT] = out;
+            values[scalar::FIRST] = first;
+            values[scalar::END] = end;
+            values[scalar::ROWS] = starts[0];
             // Experts of equal size lie at equal distances.
-            scalars.push(starts.get(1).map_or(0, |second| second - starts[0]));
+            values[scalar::STRIDE] = starts.get(1).map_or(0, |second| second - starts[0]);
+            let mut scalars = Scalars::default();
+            let arg = scalars.append(&values);
             let config = ExpertsConfig {
                 team: team(*k / 16, team_plane.unwrap_or(0), self.target),
                 rows: self.rows_word(kernel),
@@ -131,10 +133,12 @@ impl Lowering<'_> {
         n: u32,
         used: u32,
     ) -> Result<Template> {
+        let mut values = [0; sum_scalar::COUNT];
+        values[sum_scalar::PRODUCTS] = products;
+        values[sum_scalar::ROUTES] = self.activation(kernel, routes)?.0;
+        values[sum_scalar::OUT] = self.result(kernel)?;
         let mut scalars = Scalars::default();
-        let arg = scalars.push(products);
-        scalars.push(self.activation(kernel, routes)?.0);
-        scalars.push(self.result(kernel)?);
+        let arg = scalars.append(&values);
         let config = SumConfig {
             rows: self.rows_word(kernel),
             n,

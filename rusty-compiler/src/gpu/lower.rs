@@ -9,9 +9,9 @@ use super::kernels::page_words::PageWords;
 use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
-use super::prepare::halves;
+use super::pages::halves;
 use super::residence::ChunkId;
-use super::stage::{Grid, Scalars, Stage, Template, When, template};
+use super::stage::{Choice, Grid, Scalars, Stage, Template, When, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
@@ -29,6 +29,25 @@ pub(super) struct Lowering<'a> {
     pub vectors: &'a HashMap<WeightId, u32>,
 }
 
+/// The launches of every kernel.
+pub(super) fn stages(
+    plan: &Plan,
+    kv: PageWords,
+    adapters: bool,
+    vectors: &HashMap<WeightId, u32>,
+    store: &mut WeightStore<'_>,
+) -> Result<Vec<Stage>> {
+    let lowering = Lowering {
+        plan,
+        target: &plan.target,
+        kv,
+        adapters,
+        vectors,
+    };
+    let stages = plan.kernels.iter().map(|k| lowering.stage(k, store));
+    stages.collect()
+}
+
 impl Lowering<'_> {
     /// The launches of a kernel.
     pub fn stage(&self, kernel: &Kernel, store: &mut WeightStore<'_>) -> Result<Stage> {
@@ -39,6 +58,7 @@ impl Lowering<'_> {
             adapted: Vec::new(),
         };
         for variant in &kernel.variants {
+            let choice = |when, templates| Choice::new(variant.rows, when, templates);
             let plane = match variant.name {
                 "gemv_plane" | "rows_plane" | "experts_plane" => self.target.plane_size,
                 _ => 0,
@@ -48,36 +68,36 @@ impl Lowering<'_> {
                     let way = Way::named(name, plane);
                     let way = way.ok_or_else(|| self.unknown(kernel, name))?;
                     let plain = self.contract(kernel, way, None, store)?;
-                    stage.plain.push((variant.rows, When::Always, plain));
+                    stage.plain.push(choice(When::Always, plain));
                     if self.adapters && has_sites(kernel) {
                         let rows = Some(self.rows_word(kernel));
                         let adapted = self.contract(kernel, way, rows, store)?;
-                        stage.adapted.push((variant.rows, When::Always, adapted));
+                        stage.adapted.push(choice(When::Always, adapted));
                     }
                 }
                 (Anchor::Attention { q, spec }, "attention_flash") => {
                     let decode = vec![self.row_attention(kernel, *q, spec)?];
-                    stage.plain.push((variant.rows, When::Decode(true), decode));
+                    stage.plain.push(choice(When::Decode(true), decode));
                     let heads = (!kernel.heads.is_empty()).then(|| self.heads(kernel));
                     let tiles = self.tile_attention(kernel, *q, spec)?;
                     let tiles = heads.into_iter().chain([tiles]).collect();
-                    stage.plain.push((variant.rows, When::Decode(false), tiles));
+                    stage.plain.push(choice(When::Decode(false), tiles));
                 }
                 (Anchor::Route { x, bias, spec }, "route") => {
                     let launches = vec![self.route(kernel, *x, *bias, spec)?];
-                    stage.plain.push((variant.rows, When::Always, launches));
+                    stage.plain.push(choice(When::Always, launches));
                 }
                 (Anchor::Experts { .. }, "experts_plane" | "experts_shared") => {
                     let launches = self.experts(kernel, Some(plane), store)?;
-                    stage.plain.push((variant.rows, When::Always, launches));
+                    stage.plain.push(choice(When::Always, launches));
                 }
                 (Anchor::Experts { .. }, "experts_grouped") => {
                     let launches = self.experts(kernel, None, store)?;
-                    stage.plain.push((variant.rows, When::Always, launches));
+                    stage.plain.push(choice(When::Always, launches));
                 }
                 (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
                     let launches = vec![self.choose(kernel, *x)?];
-                    stage.plain.push((variant.rows, When::ArgMax, launches));
+                    stage.plain.push(choice(When::ArgMax, launches));
                 }
                 (
                     Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. },
@@ -88,10 +108,10 @@ impl Lowering<'_> {
                         true => When::Hidden,
                         false => When::Always,
                     };
-                    stage.plain.push((variant.rows, when, launches));
+                    stage.plain.push(choice(when, launches));
                     if self.adapters && matches!(kernel.anchor, Anchor::Gather { .. }) {
                         let launches = self.rows(kernel, plane, true, store)?;
-                        stage.adapted.push((variant.rows, When::Always, launches));
+                        stage.adapted.push(choice(When::Always, launches));
                     }
                 }
                 (_, name) => return Err(self.unknown(kernel, name)),

@@ -10,6 +10,7 @@
 //! buffers in the same order, at most seven with the info block, so it fits every device's limit.
 
 mod adapters;
+mod arena;
 mod attention;
 mod contraction;
 mod executable;
@@ -18,6 +19,7 @@ mod kept_texts;
 pub mod kernels;
 mod lower;
 mod operands;
+mod pages;
 mod prepare;
 mod residence;
 mod stage;

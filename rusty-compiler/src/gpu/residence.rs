@@ -57,6 +57,21 @@ enum Home {
     Window(usize),
 }
 
+/// A chunk's place.
+struct Placed {
+    home: Home,
+    /// What is to come there: all the time, or until it is uploaded for good.
+    coming: Option<Contents>,
+}
+
+/// What was uploaded for good.
+#[derive(Default)]
+struct Uploaded {
+    bytes: u64,
+    /// The time that it took the caller.
+    took: Duration,
+}
+
 /// A buffer that chunks of one size take turns in.
 struct Window {
     buffer: DeviceBuffer,
@@ -66,11 +81,10 @@ struct Window {
 /// All chunks of a plan.
 #[derive(Default)]
 pub(super) struct Residence {
-    /// Where each lies, and what is to come there: all the time, or until it is uploaded for good.
-    homes: Vec<(Home, Option<Contents>)>,
+    /// By the chunks' numbers.
+    homes: Vec<Placed>,
     windows: Vec<Window>,
-    /// Bytes uploaded for good, and the time that took the caller.
-    uploaded: (u64, Duration),
+    uploaded: Uploaded,
     /// Chunks that are still to be uploaded for good.
     pending: usize,
 }
@@ -100,7 +114,7 @@ impl Residence {
         };
         for (at, contents) in contents.into_iter().enumerate() {
             let mapped = contents.mapped();
-            placed.homes[at].1 = Some(contents);
+            placed.homes[at].coming = Some(contents);
             if !mapped && !streams[at] {
                 placed.upload(at, device)?;
             }
@@ -148,14 +162,15 @@ impl Residence {
                     }
                 }
             };
-            placed.homes.push((home, None));
+            let coming = None;
+            placed.homes.push(Placed { home, coming });
         }
         Ok(placed)
     }
 
     /// The buffer that a chunk is bound as.
     pub fn buffer(&self, id: ChunkId) -> &DeviceBuffer {
-        match &self.homes[id.0 as usize].0 {
+        match &self.homes[id.0 as usize].home {
             Home::Own(buffer) => buffer,
             Home::Window(window) => &self.windows[*window].buffer,
         }
@@ -163,12 +178,12 @@ impl Residence {
 
     /// Whether [`Residence::arrive`] has to go before each launch that reads the chunk.
     pub fn waits(&self, id: ChunkId) -> bool {
-        self.homes[id.0 as usize].1.is_some()
+        self.homes[id.0 as usize].coming.is_some()
     }
 
     /// The window that a chunk streams through.
     pub fn window(&self, id: ChunkId) -> Option<usize> {
-        match self.homes[id.0 as usize].0 {
+        match self.homes[id.0 as usize].home {
             Home::Own(_) => None,
             Home::Window(window) => Some(window),
         }
@@ -178,15 +193,20 @@ impl Residence {
     pub fn arrive(&mut self, id: ChunkId, device: &dyn GpuDevice) -> Result<()> {
         let at = id.0 as usize;
         match &self.homes[at] {
-            (_, None) => Ok(()),
-            (Home::Own(_), Some(_)) => {
+            Placed { coming: None, .. } => Ok(()),
+            Placed {
+                home: Home::Own(_), ..
+            } => {
                 self.upload(at, device)?;
                 if self.pending == 0 {
                     self.tell(device);
                 }
                 Ok(())
             }
-            (Home::Window(window), Some(contents)) => {
+            Placed {
+                home: Home::Window(window),
+                coming: Some(contents),
+            } => {
                 let window = &mut self.windows[*window];
                 if window.holds != Some(id) {
                     // A write that fails half way leaves neither.
@@ -201,14 +221,18 @@ impl Residence {
 
     /// Uploads for good.
     fn upload(&mut self, at: usize, device: &dyn GpuDevice) -> Result<()> {
-        if let (Home::Own(buffer), Some(contents)) = &self.homes[at] {
+        if let Placed {
+            home: Home::Own(buffer),
+            coming: Some(contents),
+        } = &self.homes[at]
+        {
             let start = Instant::now();
             contents.write(buffer, device)?;
             // The device has them: none need stay resident here too.
             contents.pieces.iter().for_each(|(_, p)| p.release_pages());
-            self.uploaded.0 += buffer.bytes();
-            self.uploaded.1 += start.elapsed();
-            self.homes[at].1 = None;
+            self.uploaded.bytes += buffer.bytes();
+            self.uploaded.took += start.elapsed();
+            self.homes[at].coming = None;
             self.pending -= 1;
         }
         Ok(())
@@ -216,24 +240,24 @@ impl Residence {
 
     /// Asks the system for a chunk's pages, so that they are there when the chunk is to arrive.
     pub fn expect(&self, id: ChunkId) {
-        if let Some(contents) = &self.homes[id.0 as usize].1 {
+        if let Some(contents) = &self.homes[id.0 as usize].coming {
             contents.pieces.iter().for_each(|(_, p)| p.expect_pages());
         }
     }
 
     fn tell(&self, device: &dyn GpuDevice) {
-        let (bytes, time) = self.uploaded;
+        let Uploaded { bytes, took } = self.uploaded;
         if bytes == 0 {
             return;
         }
-        let rate = bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9;
+        let rate = bytes as f64 / took.as_secs_f64().max(1e-9) / 1e9;
         let device = &device.target().name;
         tracing::info!("{device}: uploaded {bytes} bytes of weights at {rate:.1} GB/s");
     }
 
     /// Bytes of device memory.
     pub fn resident_bytes(&self) -> u64 {
-        let own = self.homes.iter().map(|(home, _)| match home {
+        let own = self.homes.iter().map(|placed| match &placed.home {
             Home::Own(buffer) => buffer.bytes(),
             Home::Window(_) => 0,
         });
@@ -243,8 +267,11 @@ impl Residence {
 
     /// Bytes that stream in each step.
     pub fn streamed_bytes(&self) -> u64 {
-        let streamed = self.homes.iter().map(|home| match home {
-            (Home::Window(_), Some(contents)) => contents.bytes,
+        let streamed = self.homes.iter().map(|placed| match placed {
+            Placed {
+                home: Home::Window(_),
+                coming: Some(contents),
+            } => contents.bytes,
             _ => 0,
         });
         streamed.sum()

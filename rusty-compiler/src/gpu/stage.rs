@@ -4,6 +4,7 @@ use super::kernels::delta::SHRINK_CUBES;
 use super::residence::ChunkId;
 use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;
+use std::ops::RangeInclusive;
 
 /// Layers of a grid of lanes: enough to fill a device, and below what any allows. The kernel walks through the rest.
 const MOST_LAYERS: u32 = 128;
@@ -83,6 +84,28 @@ pub(super) enum When {
     Hidden,
 }
 
+/// What is launched for some numbers of rows.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    /// Numbers of rows for which it is taken.
+    pub rows: RangeInclusive<u32>,
+    /// In which steps.
+    pub when: When,
+    /// The launches, in order.
+    pub templates: Vec<Template>,
+}
+
+impl Choice {
+    /// For a variant's range of rows.
+    pub fn new((first, last): (u32, u32), when: When, templates: Vec<Template>) -> Self {
+        Self {
+            rows: first..=last,
+            when,
+            templates,
+        }
+    }
+}
+
 /// A plan kernel ready to be recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
@@ -91,9 +114,9 @@ pub(super) struct Stage {
     /// The layer whose pages it touches.
     pub layer: Option<u32>,
     /// Launches by range of rows, plain.
-    pub plain: Vec<((u32, u32), When, Vec<Template>)>,
+    pub plain: Vec<Choice>,
     /// Launches by range of rows, with adapters; empty where the kernel has no site.
-    pub adapted: Vec<((u32, u32), When, Vec<Template>)>,
+    pub adapted: Vec<Choice>,
 }
 
 /// Scalars of a launch, numbered as kernels are told.
@@ -101,9 +124,16 @@ pub(super) struct Stage {
 pub(super) struct Scalars(pub Vec<u32>);
 
 impl Scalars {
+    /// Appends a scalar and returns its number.
     pub fn push(&mut self, value: u32) -> usize {
-        self.0.push(value);
-        self.0.len() - 1
+        self.append(&[value])
+    }
+
+    /// Appends scalars that kernels know by their places behind the first, whose number it returns.
+    pub fn append(&mut self, values: &[u32]) -> usize {
+        let first = self.0.len();
+        self.0.extend_from_slice(values);
+        first
     }
 }
 

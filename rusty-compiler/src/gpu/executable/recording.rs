@@ -1,9 +1,9 @@
 //! From stages to the launches of a step, recorded once per shape.
 
 use super::GpuExecutable;
+use crate::gpu::arena::{shrunk_at, splits_at};
 use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
-use crate::gpu::prepare::{shrunk_at, splits_at};
 use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
@@ -114,16 +114,16 @@ impl GpuExecutable {
             &stage.plain
         };
         // The last variant reaches to the symbol's maximum, beyond which only rounded counts can lie.
-        let last = variants.last().map_or(0, |(range, _, _)| range.1);
-        for (range, when, templates) in variants {
-            let now = match when {
+        let last = variants.last().map_or(0, |choice| *choice.rows.end());
+        for choice in variants {
+            let now = match choice.when {
                 When::Always => true,
-                When::Decode(decode) => *decode == shape.decode,
+                When::Decode(decode) => decode == shape.decode,
                 When::ArgMax => shape.argmax,
                 When::Hidden => shape.hidden,
             };
-            if now && (range.0..=range.1).contains(&rows.min(last)) {
-                for template in templates {
+            if now && choice.rows.contains(&rows.min(last)) {
+                for template in &choice.templates {
                     let launch = self.launch(template, at, rows, shape)?;
                     launches.push((launch, template.weights));
                 }

@@ -1,8 +1,7 @@
 //! Kernels chosen anew for weights that lie where they are.
 
 use super::GpuExecutable;
-use crate::gpu::kernels::page_words::PageWords;
-use crate::gpu::lower::Lowering;
+use crate::gpu::lower::stages;
 use crate::gpu::prepare::{Pipelines, compile};
 use crate::gpu::stage::Stage;
 use crate::gpu::weights::WeightStore;
@@ -10,8 +9,6 @@ use crate::passes::select;
 use crate::plan::{Plan, Tuning};
 use crate::{KvFormat, Result};
 use rusty_backend::GpuDevice;
-use rusty_graph::WeightId;
-use std::collections::HashMap;
 
 impl GpuExecutable {
     /// Chooses kernels anew; weights, pages and attached adapters stay where they are.
@@ -62,23 +59,4 @@ impl GpuExecutable {
         let stages = stages(&plan, self.pages, adapters, &self.places, &mut store)?;
         Ok((plan, stages))
     }
-}
-
-/// The launches of every kernel.
-pub(super) fn stages(
-    plan: &Plan,
-    kv: PageWords,
-    adapters: bool,
-    vectors: &HashMap<WeightId, u32>,
-    store: &mut WeightStore<'_>,
-) -> Result<Vec<Stage>> {
-    let lowering = Lowering {
-        plan,
-        target: &plan.target,
-        kv,
-        adapters,
-        vectors,
-    };
-    let stages = plan.kernels.iter().map(|k| lowering.stage(k, store));
-    stages.collect()
 }

@@ -27,6 +27,18 @@ pub struct PartConfig {
     pub arg: usize,
 }
 
+/// Scalars of a unit, counted from [`UnitConfig::arg`].
+pub mod scalar {
+    /// First lane of the launch.
+    pub const FIRST: usize = 0;
+    /// The lane behind its last.
+    pub const END: usize = 1;
+    /// Number of the first tile after this unit.
+    pub const TILES: usize = 2;
+    /// How many they are.
+    pub const COUNT: usize = 3;
+}
+
 /// Parts and tails that belong together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnitConfig {
@@ -34,7 +46,7 @@ pub struct UnitConfig {
     pub parts: Vec<usize>,
     /// Tails that read them; their results are numbered like the contraction's parts.
     pub tails: Vec<Store>,
-    /// First of three scalars: first lane, end lane, number of the first tile after this unit.
+    /// First of the unit's [scalars](scalar).
     pub arg: usize,
 }
 
@@ -82,10 +94,13 @@ pub fn lane_in_unit(
     let before = if comptime!(u == 0) {
         0u32.runtime()
     } else {
-        buffers.args[comptime!(config.units[u - 1].arg + 2)]
+        buffers.args[comptime!(config.units[u - 1].arg + scalar::TILES)]
     };
-    let inside = tile >= before && tile < buffers.args[comptime!(arg + 2)];
-    (inside, buffers.args[arg] + (tile - before) * lanes)
+    let inside = tile >= before && tile < buffers.args[comptime!(arg + scalar::TILES)];
+    (
+        inside,
+        buffers.args[comptime!(arg + scalar::FIRST)] + (tile - before) * lanes,
+    )
 }
 
 /// The input of part `part` at a lane of a row, as its adapter changes it, and what it adds to the squares of the row's norm; zero

@@ -14,11 +14,32 @@ use super::reduce::{Team, cube_sum};
 use super::rows::norm_factors;
 use crate::interleaving;
 use cubecl::prelude::*;
-use rusty_loader::Format;
+use rusty_loader::{Format, formats};
 
-/// Words of a table entry: rank, A, B, scale, gain_in, gain_out, bias (word offsets in the pool, 0 where
-/// absent; without A, A is the identity), formats (A's code, B's shifted by [`FORMAT_BITS`]).
-pub const ENTRY: u32 = 8;
+/// Words of a table entry. From A to the bias they are word offsets in the pool, 0 where absent.
+pub mod entry {
+    /// The rank. Kernels read it where the entry starts.
+    pub const RANK: u32 = 0;
+    /// A; without it, A is the identity.
+    pub const A: u32 = 1;
+    /// B.
+    pub const B: u32 = 2;
+    /// Factors of the ranks.
+    pub const SCALE: u32 = 3;
+    /// Factors of the input.
+    pub const GAIN_IN: u32 = 4;
+    /// Factors of the product.
+    pub const GAIN_OUT: u32 = 5;
+    /// What is added last.
+    pub const BIAS: u32 = 6;
+    /// A's code of its format, B's shifted by [`FORMAT_BITS`](super::FORMAT_BITS).
+    pub const FORMATS: u32 = 7;
+}
+
+/// Words of a table [`entry`].
+pub const ENTRY: u32 = entry::FORMATS + 1;
+// Kernels add nothing to an entry to read its rank, because adding 0 would be an instruction.
+const _: () = assert!(entry::RANK == 0);
 /// Bits of a format's code.
 pub const FORMAT_BITS: u32 = 4;
 const FORMAT_MASK: u32 = (1 << FORMAT_BITS) - 1;
@@ -37,7 +58,7 @@ pub fn format_code(format: Format) -> u32 {
         Format::F32 => 0,
         Format::F16 => 1,
         Format::Bf16 => 2,
-        Format::Blocks(codec) if codec.block_bytes == 34 => INT8,
+        Format::Blocks(codec) if *codec == formats::Q8_0 => INT8,
         Format::Blocks(_) => 4,
     }
 }
@@ -68,7 +89,7 @@ pub fn entry_of(buffers: &Buffers<'_>, row: u32, part: u32, #[comptime] adapters
 /// The factor on lane `lane` of a site's input.
 #[cube]
 pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
-    let gain = buffers.pool[(entry + 4) as usize];
+    let gain = buffers.pool[(entry + entry::GAIN_IN) as usize];
     let mut factor = 1.0f32;
     if gain > 0 {
         factor = f32::reinterpret(buffers.pool[(gain + lane) as usize]);
@@ -157,15 +178,15 @@ pub fn adapted(
 ) -> f32 {
     let entry = entry_of(buffers, row, part, adapters);
     let mut rank = buffers.pool[entry as usize];
-    let table = buffers.pool[(entry + 2) as usize];
+    let table = buffers.pool[(entry + entry::B) as usize];
     if table == 0 {
         rank = 0u32.runtime();
     }
-    let format = buffers.pool[(entry + 7) as usize] >> FORMAT_BITS;
+    let format = buffers.pool[(entry + entry::FORMATS) as usize] >> FORMAT_BITS;
     let u = buffers.args[adapters.arg]
         + (row * adapters.parts + part) * buffers.args[comptime!(adapters.arg + 1)];
     let mut sum = product;
-    let gain = buffers.pool[(entry + 5) as usize];
+    let gain = buffers.pool[(entry + entry::GAIN_OUT) as usize];
     if gain > 0 {
         sum *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
     }
@@ -173,7 +194,7 @@ pub fn adapted(
         sum +=
             b_value(buffers.pool, table, lane, r, rank, format) * buffers.arena[(u + r) as usize];
     }
-    let bias = buffers.pool[(entry + 6) as usize];
+    let bias = buffers.pool[(entry + entry::BIAS) as usize];
     if bias > 0 {
         sum += f32::reinterpret(buffers.pool[(bias + lane) as usize]);
     }
@@ -257,8 +278,8 @@ fn shrink_ranks(
 ) {
     let results = Sequence::<f32>::new();
     let last = comptime!(config.prologue.insts.len() - 1);
-    let table = buffers.pool[(entry + 1) as usize];
-    let format = buffers.pool[(entry + 7) as usize] & FORMAT_MASK;
+    let table = buffers.pool[(entry + entry::A) as usize];
+    let format = buffers.pool[(entry + entry::FORMATS) as usize] & FORMAT_MASK;
     let mut sums = Array::<f32>::new(RANKS);
     let mut lane = UNIT_POS;
     while lane < config.k {
@@ -285,7 +306,7 @@ fn shrink_ranks(
         }
         lane += comptime!(config.team.units);
     }
-    let scales = buffers.pool[(entry + 3) as usize];
+    let scales = buffers.pool[(entry + entry::SCALE) as usize];
     let u = buffers.args[comptime!(config.adapters.arg)]
         + (row * comptime!(config.adapters.parts) + part)
             * buffers.args[comptime!(config.adapters.arg + 1)];

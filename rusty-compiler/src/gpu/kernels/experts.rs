@@ -11,6 +11,26 @@ use super::reduce::{Team, cube_sum};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
+/// Scalars of a launch, counted from [`ExpertsConfig::arg`].
+pub mod scalar {
+    /// Arena word of the inputs.
+    pub const X: usize = 0;
+    /// Arena word of the routes.
+    pub const ROUTES: usize = 1;
+    /// Arena word of the result.
+    pub const OUT: usize = 2;
+    /// First lane of the launch.
+    pub const FIRST: usize = 3;
+    /// The lane behind its last.
+    pub const END: usize = 4;
+    /// Byte of the first expert's row of the first lane.
+    pub const ROWS: usize = 5;
+    /// Bytes from an expert to the next.
+    pub const STRIDE: usize = 6;
+    /// How many they are.
+    pub const COUNT: usize = 7;
+}
+
 /// What a kernel of products is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertsConfig {
@@ -32,8 +52,7 @@ pub struct ExpertsConfig {
     pub format: Format,
     /// Stored bytes of a row of an expert.
     pub row_bytes: u32,
-    /// First of seven scalars: arena words of the inputs, the routes and the result; first lane of the launch and the
-    /// lane behind its last; byte of the first expert's first lane, bytes from an expert to the next.
+    /// First of the launch's [scalars](scalar).
     pub arg: usize,
 }
 
@@ -61,9 +80,9 @@ pub fn experts(
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let per_row = comptime!(if config.combine { 1 } else { config.used });
-    let first = buffers.args[comptime!(config.arg + 3)];
+    let first = buffers.args[comptime!(config.arg + scalar::FIRST)];
     let lane = first + tile_number();
-    if lane < buffers.args[comptime!(config.arg + 4)] {
+    if lane < buffers.args[comptime!(config.arg + scalar::END)] {
         let pairs = buffers.step[comptime!(config.rows)] * per_row;
         // A grid may have fewer layers than there are pairs.
         let mut pair = CUBE_POS_Z;
@@ -87,10 +106,13 @@ fn product_lane(
     let row = pair / per_row;
     let places = comptime!(if config.combine { config.used } else { 1 });
     let inputs_per_row = comptime!(config.inputs_per_row());
-    let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
-    let base = buffers.args[comptime!(config.arg + 5)] + (lane - first) * config.row_bytes;
-    let stride = buffers.args[comptime!(config.arg + 6)];
-    let x = buffers.args[comptime!(config.arg)] + row * comptime!(config.k * inputs_per_row);
+    let routes =
+        buffers.args[comptime!(config.arg + scalar::ROUTES)] + row * comptime!(2 * config.used);
+    let base =
+        buffers.args[comptime!(config.arg + scalar::ROWS)] + (lane - first) * config.row_bytes;
+    let stride = buffers.args[comptime!(config.arg + scalar::STRIDE)];
+    let x = buffers.args[comptime!(config.arg + scalar::X)]
+        + row * comptime!(config.k * inputs_per_row);
     let mut sum = 0.0f32;
     #[unroll]
     for j in 0..places {
@@ -115,7 +137,7 @@ fn product_lane(
     }
     let total = cube_sum(sum, comptime!(config.team));
     if UNIT_POS == 0 {
-        let out = buffers.args[comptime!(config.arg + 2)];
+        let out = buffers.args[comptime!(config.arg + scalar::OUT)];
         let at = pair * config.n + lane;
         put(buffers.arena, out + at, total);
     }

@@ -2,7 +2,7 @@
 //! once per tile into shared memory.
 
 use super::contract::{
-    ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_input, tile_number,
+    ContractConfig, UnitConfig, finish_pair, lane_in_unit, scalar, tile_input, tile_number,
 };
 use super::env::{Buffers, bound, put};
 use super::norms::{RowShares, no_squares, tile_norms};
@@ -95,7 +95,7 @@ fn unit_tile(
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
-    let end = buffers.args[comptime!(unit.arg + 1)];
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
     let mut squares = no_squares(INPUTS.rows as usize);
     let mut depth = 0u32;
@@ -116,7 +116,7 @@ fn unit_tile(
                 );
             }
             let part = comptime!(config.parts[unit.parts[p]]);
-            let before = first - buffers.args[comptime!(unit.arg)];
+            let before = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
             load_weights(
                 buffers,
                 w_tile,

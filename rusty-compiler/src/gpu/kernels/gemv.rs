@@ -6,9 +6,9 @@
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
 //! its neighbours. Of blocks it takes two runs, which share bytes or a scale.
 
-use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, tile_number};
+use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, scalar, tile_number};
 use super::decode::{RUN, decode_chunks, run_product, run_total};
-use super::delta::entry_of;
+use super::delta::{entry, entry_of};
 use super::env::{Buffers, bound};
 use super::gemv_inputs::make_inputs;
 use super::gemv_sums::{CubeMemory, share, share_squares};
@@ -66,7 +66,7 @@ fn unit_tile(
     #[comptime] unit: UnitConfig,
 ) {
     let count = comptime!(config.lanes as usize * unit.parts.len());
-    let end = buffers.args[comptime!(unit.arg + 1)];
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(count);
     let mut squares = no_squares(1usize);
     accumulate(
@@ -166,7 +166,7 @@ fn part_products(
 ) {
     let parts = comptime!(unit.parts.len());
     let part = comptime!(config.parts[unit.parts[p]]);
-    let first = buffers.args[comptime!(unit.arg)];
+    let first = buffers.args[comptime!(unit.arg + scalar::FIRST)];
     let gained = gained_inputs(
         buffers,
         x,
@@ -220,7 +220,7 @@ fn gained_inputs(
     }
     if let Some(adapters) = comptime!(config.adapters) {
         let entry = entry_of(buffers, row, part.runtime(), adapters);
-        let gain = buffers.pool[(entry + 4) as usize];
+        let gain = buffers.pool[(entry + entry::GAIN_IN) as usize];
         if gain > 0 {
             #[unroll]
             for i in 0..width {

@@ -8,7 +8,7 @@
 
 use super::contract::tile_number;
 use super::env::{Buffers, bound, put};
-use super::experts::ExpertsConfig;
+use super::experts::{ExpertsConfig, scalar};
 use super::tile::{
     DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
     own_lane, own_row,
@@ -36,8 +36,8 @@ pub fn grouped(
     let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
     let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
     let rows = buffers.step[comptime!(config.rows)];
-    let lane = buffers.args[comptime!(config.arg + 3)] + tile_number() * LANES;
-    if lane < buffers.args[comptime!(config.arg + 4)] {
+    let lane = buffers.args[comptime!(config.arg + scalar::FIRST)] + tile_number() * LANES;
+    if lane < buffers.args[comptime!(config.arg + scalar::END)] {
         let mut row = 0u32;
         let mut have = 0u32;
         while row < rows || have > 0 {
@@ -71,7 +71,8 @@ fn gather(
     let mut place = CUBE_POS_Z;
     if own < rows {
         if comptime!(config.routed) {
-            let routes = buffers.args[comptime!(config.arg + 1)] + own * comptime!(2 * config.used);
+            let routes = buffers.args[comptime!(config.arg + scalar::ROUTES)]
+                + own * comptime!(2 * config.used);
             for j in 0..comptime!(config.used) {
                 if u32::cast_from(buffers.arena[(routes + j) as usize]) == CUBE_POS_Z {
                     place = j;
@@ -127,10 +128,10 @@ fn tile(
     lane: u32,
     #[comptime] config: ExpertsConfig,
 ) {
-    let first = buffers.args[comptime!(config.arg + 3)];
-    let end = buffers.args[comptime!(config.arg + 4)];
-    let expert = buffers.args[comptime!(config.arg + 5)]
-        + CUBE_POS_Z * buffers.args[comptime!(config.arg + 6)];
+    let first = buffers.args[comptime!(config.arg + scalar::FIRST)];
+    let end = buffers.args[comptime!(config.arg + scalar::END)];
+    let expert = buffers.args[comptime!(config.arg + scalar::ROWS)]
+        + CUBE_POS_Z * buffers.args[comptime!(config.arg + scalar::STRIDE)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE));
     let mut depth = 0u32;
     while depth < config.k {
@@ -152,7 +153,7 @@ fn tile(
         sync_cube();
         depth += DEPTH;
     }
-    let out = buffers.args[comptime!(config.arg + 2)];
+    let out = buffers.args[comptime!(config.arg + scalar::OUT)];
     #[unroll]
     for i in 0..comptime!(SIDE * SIDE) {
         let m = own_row(comptime!(i / SIDE));
@@ -174,7 +175,7 @@ fn load_inputs(
     depth: u32,
     #[comptime] config: ExpertsConfig,
 ) {
-    let x = buffers.args[comptime!(config.arg)];
+    let x = buffers.args[comptime!(config.arg + scalar::X)];
     for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
         let element = UNIT_POS + i * UNITS;
         let q = element % comptime!(DEPTH / QUAD);
@@ -198,6 +199,18 @@ fn load_inputs(
     }
 }
 
+/// Scalars of [`sum_products()`], counted from [`SumConfig::arg`].
+pub mod sum_scalar {
+    /// Arena word of the products.
+    pub const PRODUCTS: usize = 0;
+    /// Arena word of the routes.
+    pub const ROUTES: usize = 1;
+    /// Arena word of the result.
+    pub const OUT: usize = 2;
+    /// How many they are.
+    pub const COUNT: usize = 3;
+}
+
 /// What [`sum_products()`] is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SumConfig {
@@ -207,7 +220,7 @@ pub struct SumConfig {
     pub n: u32,
     /// Experts that a row takes.
     pub used: u32,
-    /// First of three scalars: arena words of the products, the routes and the result.
+    /// First of the launch's [scalars](sum_scalar).
     pub arg: usize,
 }
 
@@ -229,14 +242,17 @@ pub fn sum_products(
     let row = CUBE_POS_X;
     let lane = CUBE_POS_Y * UNITS + UNIT_POS;
     if row < buffers.step[comptime!(config.rows)] && lane < config.n {
-        let products = buffers.args[config.arg] + row * comptime!(config.used * config.n) + lane;
-        let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
+        let products = buffers.args[comptime!(config.arg + sum_scalar::PRODUCTS)]
+            + row * comptime!(config.used * config.n)
+            + lane;
+        let routes = buffers.args[comptime!(config.arg + sum_scalar::ROUTES)]
+            + row * comptime!(2 * config.used);
         let mut sum = 0.0f32;
         for place in 0..comptime!(config.used) {
             let weight = buffers.arena[(routes + comptime!(config.used) + place) as usize];
             sum += weight * buffers.arena[(products + place * config.n) as usize];
         }
-        let out = buffers.args[comptime!(config.arg + 2)];
+        let out = buffers.args[comptime!(config.arg + sum_scalar::OUT)];
         put(buffers.arena, out + row * config.n + lane, sum);
     }
 }

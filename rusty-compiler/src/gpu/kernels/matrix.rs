@@ -4,7 +4,7 @@
 //! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
 
 use super::contract::{
-    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, tile_number,
+    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, scalar, tile_number,
 };
 use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
@@ -161,7 +161,7 @@ fn unit_tile(
     } else {
         1
     });
-    let end = buffers.args[comptime!(unit.arg + 1)];
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
     let mut squares = no_squares(comptime!(input_shares(tile).rows as usize));
     let mut depth = 0u32.runtime();

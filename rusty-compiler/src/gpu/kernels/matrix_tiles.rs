@@ -1,7 +1,7 @@
 //! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in bf16, and the norm
 //! factors of its rows.
 
-use super::contract::{UnitConfig, tile_pair};
+use super::contract::{UnitConfig, scalar, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use super::fragments::packed;
@@ -24,9 +24,9 @@ pub fn load_weights(
     let part = comptime!(config.contract.parts[unit.parts[p]]);
     let lanes = comptime!(config.tile.lanes);
     let before = comptime!(config.weights_from() + p as u32 * config.tile.lanes);
-    let own = first - buffers.args[comptime!(unit.arg)];
+    let own = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
-    let last = buffers.args[comptime!(unit.arg + 1)] - first - 1;
+    let last = buffers.args[comptime!(unit.arg + scalar::END)] - first - 1;
     if comptime!(config.by_words(unit.parts[p])) {
         load_words(
             buffers,
