@@ -17,7 +17,7 @@ pub struct Base<'a> {
 }
 
 /// Where an adapter's module is in the model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// A product, or several that files store as one: the module's outputs are theirs in this order.
     Sites(Vec<SiteId>),
@@ -33,11 +33,6 @@ impl<'a> Base<'a> {
             graph,
             file: Some(file),
         }
-    }
-
-    /// A model known by its graph alone.
-    pub fn without_weights(graph: &'a Graph) -> Self {
-        Self { graph, file: None }
     }
 
     /// The place of a module by its canonical name or its name in checkpoints, with or without wrapping prefixes.
@@ -145,12 +140,36 @@ impl<'a> Base<'a> {
     /// Width of a head where the site's output rows are stored with interleaved rotary pairs, and checkpoints have them in
     /// halves: what such a site feeds is rotated (through norms and biases), with that layout.
     pub(crate) fn interleaved_heads(&self, site: SiteId) -> Option<usize> {
-        let (layout, head_dim) = self.rotation(self.product(site)?.output)?;
+        self.reordered(self.rotation(self.product(site)?.output)?)
+    }
+
+    /// The same of the keys that a layer's cache holds, which are rotated already.
+    pub(crate) fn interleaved_keys(&self, layer: usize) -> Option<usize> {
+        let keys = self.graph.nodes.iter().find_map(|n| match &n.op {
+            Op::Attention(spec) if spec.layer as usize == layer => Some(n.inputs[1]),
+            _ => None,
+        })?;
+        self.reordered(self.rope(&self.graph.def(keys).op)?)
+    }
+
+    /// Width of a head whose pairs are interleaved here and halved in checkpoints.
+    fn reordered(&self, (layout, head_dim): (RopeLayout, usize)) -> Option<usize> {
         let reordered =
             layout == RopeLayout::Interleaved && arch::checkpoints_halve_pairs(&self.graph.arch);
         reordered.then_some(head_dim)
     }
 
+    /// Layout and width of a head that an op rotates.
+    fn rope(&self, op: &Op) -> Option<(RopeLayout, usize)> {
+        match op {
+            Op::Rope { rope, head_dim } => {
+                Some((self.graph.rope(*rope).layout, *head_dim as usize))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same of the op that a value runs into.
     fn rotation(&self, mut value: ValueId) -> Option<(RopeLayout, usize)> {
         loop {
             let next = self
@@ -159,11 +178,8 @@ impl<'a> Base<'a> {
                 .iter()
                 .find(|n| n.inputs.first() == Some(&value))?;
             match &next.op {
-                Op::Rope { rope, head_dim } => {
-                    return Some((self.graph.rope(*rope).layout, *head_dim as usize));
-                }
                 Op::RmsNorm { .. } | Op::Binary(_) => value = next.output,
-                _ => return None,
+                op => return self.rope(op),
             }
         }
     }

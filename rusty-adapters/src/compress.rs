@@ -6,7 +6,7 @@
 //! [`crate::packed`] file stores in next to nothing.
 
 use crate::base_model::Base;
-use crate::factors::{a_values, b_values};
+use crate::factors::{a_values, b_values, transposed};
 use crate::precision::Precision;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
@@ -92,10 +92,11 @@ impl Factors {
             };
         }
         let rank = delta.rank as usize;
-        let (mut a, rows) = (a_values(delta, k), b_values(delta, n));
-        let turned = (0..rank * n).map(|i| rows[i % n * rank + i / n] * delta.scale[i / n]);
-        let mut b: Vec<f32> = turned.collect();
-        for (a, b) in a.chunks_exact_mut(k).zip(b.chunks_exact_mut(n)) {
+        let mut a = a_values(delta, k);
+        let mut b = transposed(&b_values(delta, n), n, rank);
+        let ranks = a.chunks_exact_mut(k).zip(b.chunks_exact_mut(n));
+        for ((a, b), scale) in ranks.zip(delta.scale.iter()) {
+            b.iter_mut().for_each(|v| *v *= scale);
             let (left, right) = (norm(a).sqrt(), norm(b).sqrt());
             if left > 0.0 && right > 0.0 {
                 let factor = (right / left).sqrt();

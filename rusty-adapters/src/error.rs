@@ -72,4 +72,9 @@ impl Error {
             what: what.into(),
         }
     }
+
+    /// A tensor of a file has a format that cannot be written.
+    pub(crate) fn unencoded(path: &Path, tensor: &str) -> Self {
+        Error::malformed(path, format!("'{tensor}' cannot be encoded"))
+    }
 }

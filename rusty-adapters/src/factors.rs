@@ -1,4 +1,5 @@
-//! The factors of a delta in single precision, and the weight that a delta makes of the model's.
+//! The factors of a delta in single precision, turned where files have them the other way, and the weight that a delta
+//! makes of the model's.
 
 use rayon::prelude::*;
 use rusty_compiler::{DeltaTable, SiteDelta};
@@ -25,6 +26,12 @@ pub(crate) fn b_values(delta: &SiteDelta, n: usize) -> Vec<f32> {
         }
     }
     values
+}
+
+/// The columns of a matrix `[rows, columns]`, one behind the other: `[columns, rows]`.
+pub(crate) fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    let at = |i: usize| values[i % rows * columns + i / rows];
+    (0..rows * columns).map(at).collect()
 }
 
 /// The format that holds what all of some tables do.

@@ -7,6 +7,7 @@
 use crate::base_model::{Base, Place};
 use crate::config::Config;
 use crate::draft::split_halves;
+use crate::factors::transposed;
 use crate::kinds::Assembly;
 use crate::modules::{Modules, Parts};
 use crate::precision::Precision;
@@ -122,9 +123,8 @@ fn place(
     match place {
         Place::Embedding if is_a => {
             let (vocab, rank) = tensor.matrix(path)?;
-            let values = tensor.values(path)?;
-            let turned = (0..vocab * rank).map(|i| values[i % vocab * rank + i / vocab]);
-            tensor = reordered(tensor, vec![rank, vocab], &turned.collect::<Vec<_>>());
+            let values = transposed(&tensor.values(path)?, vocab, rank);
+            tensor = reordered(path, tensor, vec![rank, vocab], &values)?;
             Ok((module, "lora_embedding_A", tensor))
         }
         Place::Embedding => Ok((module, "lora_embedding_B", tensor)),
@@ -142,7 +142,7 @@ fn place(
                 let mut values = tensor.shaped(path, &shape, &format!("site '{}'", site.name))?;
                 split_halves(&mut values, rank, head_dim);
                 let shape = tensor.shape.clone();
-                tensor = reordered(tensor, shape, &values);
+                tensor = reordered(path, tensor, shape, &values)?;
             }
             Ok((module, "lora_B.weight", tensor))
         }
@@ -151,19 +151,17 @@ fn place(
 }
 
 /// A tensor with its values in another order, in the same format where that is one of floats.
-fn reordered(tensor: Tensor, shape: Vec<usize>, values: &[f32]) -> Tensor {
+fn reordered(path: &Path, tensor: Tensor, shape: Vec<usize>, values: &[f32]) -> Result<Tensor> {
     let format = match tensor.format {
         Format::Blocks(_) => Format::F32,
         float => float,
     };
-    let mut bytes = vec![0; format.row_bytes(values.len())];
-    if let Some(encode) = format.encoder() {
-        encode.rows(values, &mut bytes);
-    }
-    Tensor {
+    let bytes = format.encode(values);
+    let bytes = bytes.ok_or_else(|| Error::unencoded(path, &tensor.name))?;
+    Ok(Tensor {
         shape,
         format,
         bytes: SharedBytes::from_vec(bytes),
         ..tensor
-    }
+    })
 }

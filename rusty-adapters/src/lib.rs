@@ -13,6 +13,7 @@ mod compact;
 mod compress;
 mod config;
 mod draft;
+mod dtype;
 pub mod error;
 mod export;
 mod factors;

@@ -1,8 +1,8 @@
 //! The tensors of an adapter file, by name: views into its bytes.
 
-use crate::{Error, Result};
+use crate::{Error, Result, dtype};
 use rusty_loader::{Format, SharedBytes};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -73,14 +73,9 @@ pub(crate) fn from_safetensors(
         SafeTensors::deserialize(bytes).map_err(|e| Error::malformed(path, e.to_string()))?;
     let start = bytes.as_ptr() as usize;
     let tensors = file.tensors().into_iter().map(|(name, view)| {
-        let format = match view.dtype() {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::Bf16,
-            other => {
-                let what = format!("tensor '{name}' of type {other:?}");
-                return Err(Error::unsupported(path, what));
-            }
+        let Some(format) = dtype::format(view.dtype()) else {
+            let what = format!("tensor '{name}' of type {:?}", view.dtype());
+            return Err(Error::unsupported(path, what));
         };
         let from = view.data().as_ptr() as usize - start;
         let data = bytes.slice(from..from + view.data().len());

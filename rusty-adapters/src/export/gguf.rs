@@ -4,6 +4,7 @@ use super::{At, Lora, Matrix};
 use crate::Result;
 use crate::base_model::Base;
 use crate::draft::interleave;
+use crate::factors::transposed;
 use rusty_loader::Meta;
 use rusty_loader::arch::{gguf_name, gguf_reorders_pairs};
 use rusty_loader::gguf::write::GgufWriter;
@@ -33,23 +34,18 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
                 interleave(&mut matrix.values, matrix.columns, head_dim);
             }
             if pair.at == At::Embedding && end == "lora_a" {
-                matrix = turned(&matrix);
+                matrix = Matrix {
+                    rows: matrix.columns,
+                    columns: matrix.rows,
+                    values: transposed(&matrix.values, matrix.rows, matrix.columns),
+                    format: matrix.format,
+                };
             }
             let name = format!("{}.weight.{end}", pair.module);
             writer.tensor(&name, matrix.format, &[matrix.rows, matrix.columns]);
-            bytes.insert(name, matrix.bytes());
+            let stored = matrix.bytes(out, &name)?;
+            bytes.insert(name, stored);
         }
     }
     Ok(writer.save(out, |name, file| file.write_all(&bytes[name]))?)
-}
-
-fn turned(matrix: &Matrix) -> Matrix {
-    let (rows, columns) = (matrix.rows, matrix.columns);
-    let values = (0..rows * columns).map(|i| matrix.values[i % rows * columns + i / rows]);
-    Matrix {
-        rows: columns,
-        columns: rows,
-        values: values.collect(),
-        format: matrix.format,
-    }
 }

@@ -10,7 +10,7 @@ mod peft;
 
 use crate::base_model::Base;
 use crate::draft::split_halves;
-use crate::factors::{a_values, b_values};
+use crate::factors::{a_values, b_values, transposed};
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::SiteId;
@@ -61,12 +61,10 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.format.row_bytes(self.values.len())];
-        if let Some(encode) = self.format.encoder() {
-            encode.rows(&self.values, &mut bytes);
-        }
-        bytes
+    /// As tensor `name` of the file `out` holds it.
+    fn bytes(&self, out: &Path, name: &str) -> Result<Vec<u8>> {
+        let bytes = self.format.encode(&self.values);
+        bytes.ok_or_else(|| Error::unencoded(out, name))
     }
 }
 
@@ -118,16 +116,14 @@ impl Lora {
             }
             let rank = low.a.columns();
             let fold = low.scale * rank as f32 / alpha;
-            let a = low.a.values();
             let vocab = low.a.rows();
-            let turned = (0..rank * vocab).map(|i| a[i % vocab * rank + i / vocab]);
             pairs.push(Pair {
                 module: "token_embd".into(),
                 at: At::Embedding,
                 a: Matrix {
                     rows: rank,
                     columns: vocab,
-                    values: turned.collect(),
+                    values: transposed(&low.a.values(), vocab, rank),
                     format: float(Some(&low.a), 1.0),
                 },
                 b: folded(low.b.values(), low.b.rows(), rank, Some(&low.b), fold),

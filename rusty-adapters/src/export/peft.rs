@@ -3,10 +3,8 @@
 use super::{At, Lora, Matrix};
 use crate::base_model::Base;
 use crate::owned_tensor::OwnedTensor;
-use crate::{Error, Result};
-use rusty_loader::Format;
+use crate::{Error, Result, dtype};
 use rusty_loader::tensor_names::module_to_hf;
-use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +24,10 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
             At::Site(_) => ["lora_A.weight", "lora_B.weight"],
             At::Embedding => ["lora_embedding_A", "lora_embedding_B"],
         };
-        tensors.push((name(ends[0]), tensor(&pair.a)));
-        tensors.push((name(ends[1]), tensor(&pair.b)));
+        for (end, matrix) in ends.into_iter().zip([&pair.a, &pair.b]) {
+            let tensor = tensor(matrix, out, &name(end))?;
+            tensors.push((name(end), tensor));
+        }
         if let Some(bias) = &pair.bias {
             tensors.push((name("lora_B.bias"), OwnedTensor::floats(bias)));
         }
@@ -88,14 +88,11 @@ fn config(lora: &Lora, modules: &[String], base: &Base<'_>) -> Value {
     })
 }
 
-fn tensor(matrix: &Matrix) -> OwnedTensor {
-    OwnedTensor {
-        dtype: match matrix.format {
-            Format::F16 => Dtype::F16,
-            Format::Bf16 => Dtype::BF16,
-            _ => Dtype::F32,
-        },
+/// A matrix as tensor `name` of the folder `out`.
+fn tensor(matrix: &Matrix, out: &Path, name: &str) -> Result<OwnedTensor> {
+    Ok(OwnedTensor {
+        dtype: dtype::of(matrix.format).ok_or_else(|| Error::unencoded(out, name))?,
         shape: vec![matrix.rows, matrix.columns],
-        bytes: matrix.bytes(),
-    }
+        bytes: matrix.bytes(out, name)?,
+    })
 }

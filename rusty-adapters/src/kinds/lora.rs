@@ -3,6 +3,7 @@
 
 use super::{Assembly, Module};
 use crate::draft::Draft;
+use crate::factors::transposed;
 use crate::modules::Parts;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
@@ -90,8 +91,7 @@ impl Assembly<'_> {
         }
         let a_values = a.shaped(self.path, &[rank, vocab], "embedding")?;
         let b_values = b.shaped(self.path, &[width, rank], "embedding")?;
-        let turned = (0..vocab * rank).map(|i| a_values[i % rank * vocab + i / rank]);
-        let turned: Vec<f32> = turned.collect();
+        let a_values = transposed(&a_values, rank, vocab);
         let table = |tensor: &Tensor, rows, values: &[f32]| {
             DeltaTable::encode(tensor.format, None, rows, rank, values)
                 .ok_or_else(|| Error::unsupported(self.path, format!("tensor '{}'", tensor.name)))
@@ -103,7 +103,7 @@ impl Assembly<'_> {
             });
         }
         let low_rank = LowRankRows {
-            a: table(a, vocab, &turned)?,
+            a: table(a, vocab, &a_values)?,
             b: table(b, width, &b_values)?,
             scale: self.config.scale(name, rank),
         };

@@ -74,7 +74,7 @@ pub(crate) struct Assembly<'a> {
     embedding: EmbeddingDelta,
     prefix: Option<KvPrefix>,
     /// Places that modules were read for.
-    places: BTreeSet<String>,
+    places: BTreeSet<Place>,
     /// Replaced norms: what stands in for the weight, relative to it.
     norms: Vec<(String, Vec<f32>)>,
 }
@@ -122,7 +122,7 @@ impl<'a> Assembly<'a> {
                 reason: format!("but the model has no module '{name}'"),
             }
         })?;
-        if !self.places.insert(format!("{place:?}")) {
+        if !self.places.insert(place.clone()) {
             let reason = format!("'{name}' is there under two names");
             return Err(Error::malformed(self.path, reason));
         }

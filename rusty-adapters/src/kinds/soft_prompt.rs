@@ -6,7 +6,7 @@ use crate::config::Kind;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, KvPrefix, PrefixLayer};
-use rusty_graph::{AttentionValues, KvLayer, Op};
+use rusty_graph::{AttentionValues, KvLayer};
 use rusty_loader::Format;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Assembly<'_> {
                     .collect()
             };
             let mut keys = take(at);
-            if let Some(head_dim) = self.interleaved_keys(index) {
+            if let Some(head_dim) = self.base.interleaved_keys(index) {
                 crate::draft::interleave(&mut keys, 1, head_dim);
             }
             layers.push(PrefixLayer {
@@ -53,20 +53,5 @@ impl Assembly<'_> {
             layers,
         });
         Ok(())
-    }
-
-    /// Width of a head where a layer's cached keys have interleaved rotary pairs.
-    fn interleaved_keys(&self, layer: usize) -> Option<usize> {
-        let graph = self.base.graph;
-        let keys = graph.nodes.iter().find_map(|n| match &n.op {
-            Op::Attention(spec) if spec.layer as usize == layer => Some(n.inputs[1]),
-            _ => None,
-        })?;
-        match &graph.def(keys).op {
-            Op::Rope { rope, head_dim } => (graph.rope(*rope).layout
-                == rusty_graph::RopeLayout::Interleaved)
-                .then_some(*head_dim as usize),
-            _ => None,
-        }
     }
 }

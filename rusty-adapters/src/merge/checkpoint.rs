@@ -2,9 +2,9 @@
 //! shard.
 
 use super::{HEAD, Merged};
-use crate::{Error, Result};
+use crate::{Error, Result, dtype};
 use rusty_loader::fused::Part;
-use rusty_loader::{Format, SharedBytes, tensor_names};
+use rusty_loader::{SharedBytes, tensor_names};
 use safetensors::{Dtype, SafeTensors, View};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -119,13 +119,8 @@ impl Tensor<'_> {
             return Ok(None);
         };
         let name = &self.parts[0].name;
-        let format = match self.dtype {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::Bf16,
-            _ => return Err(self.merged.unwritable(name)),
-        };
-        Ok(Some(self.merged.encode(name, &values, format)?.1))
+        let format = dtype::format(self.dtype).ok_or_else(|| self.merged.unwritable(name))?;
+        Ok(Some(self.merged.encode(name, &values, format)?))
     }
 }
 

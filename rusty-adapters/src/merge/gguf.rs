@@ -1,6 +1,6 @@
 //! Merged GGUF files: the base's keys and tensors, in order.
 
-use super::{HEAD, Merged};
+use super::{HEAD, Merged, writable};
 use crate::{Error, Result};
 use rusty_loader::Format;
 use rusty_loader::fused::Part;
@@ -9,14 +9,6 @@ use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-
-/// The format of a merged tensor.
-fn format_of(stored: Format) -> Format {
-    match stored.encoder() {
-        Some(_) => stored,
-        None => Format::F16,
-    }
-}
 
 pub(super) fn write(
     merged: &Merged<'_>,
@@ -44,12 +36,12 @@ pub(super) fn write(
         })?;
         let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
         let format = match merged.touches(&parts[info.name.as_str()]) {
-            true => format_of(stored),
+            true => writable(stored),
             false => stored,
         };
         writer.tensor(&info.name, format, &shape);
         if info.name == super::EMBEDDING && merged.unties {
-            head = Some((format_of(stored), shape));
+            head = Some((writable(stored), shape));
         }
     }
     if let Some((format, shape)) = &head {
@@ -70,7 +62,7 @@ pub(super) fn write(
             None => merged.values(name),
         };
         let made = values.and_then(|values| match (values, format) {
-            (Some(values), Some(format)) => Ok(Some(merged.encode(name, &values, format)?.1)),
+            (Some(values), Some(format)) => Ok(Some(merged.encode(name, &values, format)?)),
             _ => Ok(None),
         });
         match made {

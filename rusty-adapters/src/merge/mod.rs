@@ -222,22 +222,22 @@ impl<'a> Merged<'a> {
         Ok(Some(self.method.merge(&weight, &mut changes, place as u64)))
     }
 
-    /// The stored bytes of merged values, in the tensor's format or, where that has no encoder, in F16.
-    fn encode(&self, name: &str, values: &[f32], format: Format) -> Result<(Format, Vec<u8>)> {
-        let (format, encode) = match format.encoder() {
-            Some(encode) => (format, encode),
-            None => (
-                Format::F16,
-                Format::F16.encoder().ok_or_else(|| self.unwritable(name))?,
-            ),
-        };
-        let mut bytes = vec![0; format.row_bytes(values.len())];
-        encode.rows(values, &mut bytes);
-        Ok((format, bytes))
+    /// The stored bytes of a tensor's merged values, in the [`writable`] format.
+    fn encode(&self, name: &str, values: &[f32], stored: Format) -> Result<Vec<u8>> {
+        let bytes = writable(stored).encode(values);
+        bytes.ok_or_else(|| self.unwritable(name))
     }
 
     fn unwritable(&self, name: &str) -> Error {
-        Error::malformed(self.out, format!("'{name}' cannot be encoded"))
+        Error::unencoded(self.out, name)
+    }
+}
+
+/// The format of a merged tensor: the stored one or, where that has no encoder, F16.
+fn writable(stored: Format) -> Format {
+    match stored.encoder() {
+        Some(_) => stored,
+        None => Format::F16,
     }
 }
 

@@ -32,82 +32,22 @@ pub fn run(options: &Inspect) -> Result<()> {
     let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
     let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
     let facts = Facts::new(&*file, &plan, (context, kv), &adapters, &target)?;
+    let (tensors, memory) = (options.tensors, target.memory_bytes);
     let mut out = std::io::stdout().lock();
-    if options.json {
-        writeln!(
-            out,
-            "{}",
-            serde_json::to_string_pretty(&facts.json(
-                &*file,
-                (&plan, target.memory_bytes),
-                options.tensors
-            ))?
-        )?;
-        return Ok(());
+    if !options.json {
+        return facts.print(&mut out, &*file, (&plan, memory), tensors);
     }
-    let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
-    writeln!(out, "{}", file.label())?;
-    writeln!(out, "architecture  {}", plan.arch)?;
-    writeln!(out, "layers        {}", plan.kv.len())?;
-    writeln!(out, "vocabulary    {}", plan.vocab)?;
-    writeln!(out, "context       {} tokens", plan.context)?;
-    if context > plan.context {
-        writeln!(
-            out,
-            "              {context} asked for are more than it was made for"
-        )?;
-    }
-    for rope in &plan.ropes {
-        if rope.scaling != RopeScaling::None {
-            writeln!(out, "rope scaling  {}", rope.scaling)?;
-        }
-    }
-    writeln!(out, "parameters    {:.2} M", facts.parameters as f64 / 1e6)?;
-    for (format, (tensors, bytes)) in &facts.formats {
-        writeln!(
-            out,
-            "  {format:<10}  {tensors} tensors, {:.1} MiB",
-            mib(*bytes)
-        )?;
-    }
-    let held = match facts.held == facts.weights {
-        true => String::new(),
-        false => format!(", {:.1} MiB as CPUs hold them", mib(facts.held)),
-    };
-    writeln!(out, "weights       {:.1} MiB{held}", mib(facts.weights))?;
-    writeln!(
-        out,
-        "KV            {:.2} MiB per 1024 tokens ({})",
-        mib(plan.kv_bytes_per_token(facts.kv) * 1024),
-        facts.kv.name()
-    )?;
-    writeln!(out, "arena         {:.1} MiB", mib(facts.arena))?;
-    for (name, rank, bytes) in &facts.adapters {
-        let mib = mib(*bytes);
-        writeln!(out, "adapter       {name}, rank {rank}: {mib:.2} MiB")?;
-    }
-    let total = facts.total(&plan);
-    let fits = match target.memory_bytes.checked_sub(total) {
-        Some(left) => format!("leaves {:.0} MiB of", mib(left)),
-        None => "does not fit in".into(),
-    };
-    writeln!(
-        out,
-        "in all        {:.1} MiB with {} tokens of context; {fits} {:.0} MiB",
-        mib(total),
-        facts.context,
-        mib(target.memory_bytes)
-    )?;
-    if options.tensors {
-        for name in file.tensor_names() {
-            if let Some(t) = file.tensor(&name) {
-                writeln!(out, "{name:<40} {:<6} {:?}", t.format.name(), t.shape)?;
-            }
-        }
-    }
+    let json = facts.json(&*file, (&plan, memory), tensors);
+    writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
     Ok(())
 }
 
+/// Bytes in MiB.
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 20) as f64
+}
+
+/// What a model file holds and what running it needs.
 struct Facts {
     parameters: u64,
     /// Bytes in the file, and in a CPU's memory.
@@ -165,6 +105,83 @@ impl Facts {
         self.held + self.arena + kv + adapters
     }
 
+    /// Prints them for people, with a list of all tensors where that is wanted.
+    fn print(
+        &self,
+        out: &mut dyn Write,
+        file: &dyn ModelFile,
+        (plan, memory): (&Plan, u64),
+        tensors: bool,
+    ) -> Result<()> {
+        writeln!(out, "{}", file.label())?;
+        writeln!(out, "architecture  {}", plan.arch)?;
+        writeln!(out, "layers        {}", plan.kv.len())?;
+        writeln!(out, "vocabulary    {}", plan.vocab)?;
+        writeln!(out, "context       {} tokens", plan.context)?;
+        if self.context > plan.context {
+            writeln!(
+                out,
+                "              {} asked for are more than it was made for",
+                self.context
+            )?;
+        }
+        for rope in &plan.ropes {
+            if rope.scaling != RopeScaling::None {
+                writeln!(out, "rope scaling  {}", rope.scaling)?;
+            }
+        }
+        writeln!(out, "parameters    {:.2} M", self.parameters as f64 / 1e6)?;
+        for (format, (tensors, bytes)) in &self.formats {
+            writeln!(
+                out,
+                "  {format:<10}  {tensors} tensors, {:.1} MiB",
+                mib(*bytes)
+            )?;
+        }
+        self.print_memory(out, plan, memory)?;
+        let names = file.tensor_names().into_iter().filter(|_| tensors);
+        for name in names {
+            if let Some(t) = file.tensor(&name) {
+                writeln!(out, "{name:<40} {:<6} {:?}", t.format.name(), t.shape)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints what lies in memory while the model runs, and whether all of it fits.
+    fn print_memory(&self, out: &mut dyn Write, plan: &Plan, memory: u64) -> Result<()> {
+        let held = match self.held == self.weights {
+            true => String::new(),
+            false => format!(", {:.1} MiB as CPUs hold them", mib(self.held)),
+        };
+        writeln!(out, "weights       {:.1} MiB{held}", mib(self.weights))?;
+        writeln!(
+            out,
+            "KV            {:.2} MiB per 1024 tokens ({})",
+            mib(plan.kv_bytes_per_token(self.kv) * 1024),
+            self.kv.name()
+        )?;
+        writeln!(out, "arena         {:.1} MiB", mib(self.arena))?;
+        for (name, rank, bytes) in &self.adapters {
+            let mib = mib(*bytes);
+            writeln!(out, "adapter       {name}, rank {rank}: {mib:.2} MiB")?;
+        }
+        let total = self.total(plan);
+        let fits = match memory.checked_sub(total) {
+            Some(left) => format!("leaves {:.0} MiB of", mib(left)),
+            None => "does not fit in".into(),
+        };
+        writeln!(
+            out,
+            "in all        {:.1} MiB with {} tokens of context; {fits} {:.0} MiB",
+            mib(total),
+            self.context,
+            mib(memory)
+        )?;
+        Ok(())
+    }
+
+    /// The same for programs.
     fn json(
         &self,
         file: &dyn ModelFile,

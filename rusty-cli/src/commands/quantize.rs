@@ -7,18 +7,39 @@ use rusty_loader::Format;
 use rusty_loader::quantize::imatrix::Importance;
 use rusty_loader::quantize::{file, mix};
 use std::io::Write;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Writes the file and prints what became of it.
 pub fn run(options: &QuantizeFile) -> Result<()> {
-    let names = || {
-        mix::ALL
-            .iter()
-            .map(|m| m.name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let job = checked(options)?;
+    let start = Instant::now();
+    let bar = progress::bar("quantizing", false);
+    let written = file::write(
+        &job.source,
+        &options.out,
+        job.mix,
+        job.importance.as_ref(),
+        &|done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        },
+    )?;
+    bar.finish_and_clear();
+    report(&options.out, &job, &written, start.elapsed())
+}
+
+/// What is asked for.
+struct Job {
+    source: PathBuf,
+    mix: &'static mix::Mix,
+    importance: Option<Importance>,
+}
+
+/// The job, where nothing speaks against it.
+fn checked(options: &QuantizeFile) -> Result<Job> {
     let Some(mix) = mix::Mix::by_name(&options.format) else {
+        let names: Vec<_> = mix::ALL.iter().map(|m| m.name).collect();
         let read = match Format::by_name(&options.format) {
             Some(_) => " is read, not written",
             None => " is unknown",
@@ -26,7 +47,7 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
         bail!(
             "--format {}{read}; known ones are {}",
             options.format,
-            names()
+            names.join(", ")
         );
     };
     if options.out.is_dir() {
@@ -48,52 +69,55 @@ pub fn run(options: &QuantizeFile) -> Result<()> {
             source.display()
         );
     }
-    let same = |a: &std::path::Path, b: &std::path::Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if same(&source, &options.out) {
         bail!("IN and OUT are the same file");
     }
-    let start = Instant::now();
-    let bar = progress::bar("quantizing", false);
-    let report = file::write(
-        &source,
-        &options.out,
+    Ok(Job {
+        source,
         mix,
-        importance.as_ref(),
-        &|done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        },
-    )?;
-    bar.finish_and_clear();
+        importance,
+    })
+}
+
+/// Whether two paths are one file's.
+fn same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Prints what became of a file.
+fn report(path: &Path, job: &Job, written: &file::Report, took: Duration) -> Result<()> {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let formats = report.formats.iter().map(|(name, n)| format!("{n} {name}"));
+    let formats = written
+        .formats
+        .iter()
+        .map(|(name, n)| format!("{n} {name}"));
     let formats: Vec<_> = formats.collect();
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
         "{}: {:.1} MiB, was {:.1} MiB; tensors: {}; {:.1} s",
-        options.out.display(),
-        mib(report.after),
-        mib(report.before),
+        path.display(),
+        mib(written.after),
+        mib(written.before),
         formats.join(", "),
-        start.elapsed().as_secs_f64()
+        took.as_secs_f64()
     )?;
-    if report.again > 0 {
+    if written.again > 0 {
         writeln!(
             out,
             "{} matrices had been quantized before: what that lost stays lost; a file of floats is the better source",
-            report.again
+            written.again
         )?;
     }
-    if report.shorter > 0 {
+    if written.shorter > 0 {
         writeln!(
             out,
             "{} matrices got a format of shorter blocks: their rows are no whole blocks of {}'s",
-            report.shorter, mix.name
+            written.shorter, job.mix.name
         )?;
     }
-    if let Some(importance) = &importance {
-        let (weighted, known) = (report.weighted, importance.len());
+    if let Some(importance) = &job.importance {
+        let (weighted, known) = (written.weighted, importance.len());
         writeln!(
             out,
             "{weighted} matrices weighted by importance; {known} are known"

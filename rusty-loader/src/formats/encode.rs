@@ -67,6 +67,17 @@ impl Format {
             }
         }))
     }
+
+    /// Values as stored bytes; none where there is no encoder or they are no whole number of blocks.
+    pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
+        let encoder = self.encoder()?;
+        if !values.len().is_multiple_of(self.block_len()) {
+            return None;
+        }
+        let mut bytes = vec![0; self.row_bytes(values.len())];
+        encoder.rows(values, &mut bytes);
+        Some(bytes)
+    }
 }
 
 impl Codec {
