@@ -12,7 +12,6 @@ use rusty_compiler::SlotData;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// How the names of entries end.
@@ -94,17 +93,9 @@ impl Cache {
             reason,
         };
         fs::create_dir_all(&self.folder).map_err(io)?;
-        // Renamed into place, so that nobody maps half a file.
-        static PARTS: AtomicU64 = AtomicU64::new(0);
-        let part = PARTS.fetch_add(1, Ordering::Relaxed);
-        let part = entry.with_extension(format!("{}-{part}.part", std::process::id()));
-        let written = packed::pack(adapter, base, &part, false)
-            .and_then(|()| fs::rename(&part, entry).map_err(io));
-        if written.is_err() {
-            let _ = fs::remove_file(&part);
-        }
+        packed::pack(adapter, base, entry, false)?;
         self.shrink(entry);
-        written
+        Ok(())
     }
 
     /// Removes the oldest entries but `keep` until the limit is kept.
@@ -142,22 +133,47 @@ fn is_entry(path: &Path) -> bool {
 
 /// What tells a file or folder from a changed one: paths, sizes and times of what is in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stamp(Vec<(PathBuf, u64, SystemTime)>);
+pub struct Stamp(Vec<FileStamp>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct FileStamp {
+    path: PathBuf,
+    size: u64,
+    modified: SystemTime,
+    /// When the system changed the file last, in seconds and nanoseconds, where it tells: nobody sets that time back.
+    changed: Option<(i64, i64)>,
+}
+
+impl FileStamp {
+    fn of(path: PathBuf) -> Option<Self> {
+        let meta = fs::metadata(&path).ok()?;
+        #[cfg(unix)]
+        let changed = {
+            use std::os::unix::fs::MetadataExt;
+            Some((meta.ctime(), meta.ctime_nsec()))
+        };
+        #[cfg(not(unix))]
+        let changed = None;
+        Some(Self {
+            size: meta.len(),
+            modified: meta.modified().ok()?,
+            changed,
+            path,
+        })
+    }
+}
 
 impl Stamp {
     /// Of what is at a path now; none where there is nothing, or the system tells no times.
     pub fn of(path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;
-        let one = |path: PathBuf| {
-            let meta = fs::metadata(&path).ok()?;
-            Some((path, meta.len(), meta.modified().ok()?))
-        };
         if path.is_file() {
-            return Some(Self(vec![one(path)?]));
+            return Some(Self(vec![FileStamp::of(path)?]));
         }
         let entries = fs::read_dir(&path).ok()?.flatten();
         let mut files: Vec<PathBuf> = entries.map(|e| e.path()).collect();
         files.sort();
-        files.into_iter().map(one).collect::<Option<_>>().map(Self)
+        let stamps = files.into_iter().map(FileStamp::of);
+        stamps.collect::<Option<_>>().map(Self)
     }
 }

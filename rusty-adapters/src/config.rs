@@ -50,13 +50,16 @@ pub(crate) struct Config {
     /// Virtual tokens of a soft prompt or prefix.
     pub virtual_tokens: usize,
     rank: usize,
-    alpha: f64,
+    /// None: the factor is 1 whatever the rank.
+    alpha: Option<f64>,
     root: bool,
     /// Whether norms of the rows come with it.
     pub dora: bool,
     rank_pattern: Vec<(Regex, f64)>,
     alpha_pattern: Vec<(Regex, f64)>,
     targets: Targets,
+    /// The only layers whose modules are changed; none: all.
+    layers: Option<Vec<u64>>,
     feed_forward: Targets,
 }
 
@@ -158,12 +161,13 @@ impl Config {
             kind,
             virtual_tokens: tokens,
             rank,
-            alpha,
+            alpha: Some(alpha),
             root: is_set(&json, "use_rslora"),
             dora: is_set(&json, "use_dora"),
             rank_pattern: patterns(path, json.get("rank_pattern"))?,
             alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
             targets: targets("target_modules")?,
+            layers: layers(json.get("layers_to_transform")).map_err(malformed)?,
             feed_forward: match json.get("feedforward_modules") {
                 None | Some(Value::Null) => Targets::Ends(vec![]),
                 Some(_) => targets("feedforward_modules")?,
@@ -171,8 +175,8 @@ impl Config {
         })
     }
 
-    /// The settings of a plain LoRA whose file states nothing but `alpha`.
-    pub fn plain(alpha: f64) -> Self {
+    /// The settings of a plain LoRA whose file states nothing but `alpha`, if that.
+    pub fn plain(alpha: Option<f64>) -> Self {
         Self {
             kind: Kind::Lora,
             virtual_tokens: 0,
@@ -183,13 +187,19 @@ impl Config {
             rank_pattern: vec![],
             alpha_pattern: vec![],
             targets: Targets::All,
+            layers: None,
             feed_forward: Targets::Ends(vec![]),
         }
     }
 
     /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
     pub fn changes(&self, module: &str) -> bool {
-        self.targets.contain(module)
+        let layers = match (&self.layers, &self.targets) {
+            // As in PEFT, an expression speaks of layers itself.
+            (None, _) | (_, Targets::Expression(_)) => true,
+            (Some(layers), _) => layer_of(module).is_some_and(|layer| layers.contains(&layer)),
+        };
+        layers && self.targets.contain(module)
     }
 
     /// Whether IA3 scales the module's input, not its output.
@@ -207,9 +217,29 @@ impl Config {
     /// rsLoRA.
     pub fn scale(&self, module: &str, rank: usize) -> f32 {
         let rank = self.rank(module).unwrap_or(rank) as f64;
-        let alpha = matched(&self.alpha_pattern, module).unwrap_or(self.alpha);
+        let Some(alpha) = matched(&self.alpha_pattern, module).or(self.alpha) else {
+            return 1.0;
+        };
         (alpha / if self.root { rank.sqrt() } else { rank }) as f32
     }
+}
+
+/// `layers_to_transform`: a number or several; none and an empty list are all layers.
+fn layers(value: Option<&Value>) -> Result<Option<Vec<u64>>, String> {
+    let numbers = match value {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Array(items)) if items.is_empty() => return Ok(None),
+        Some(Value::Array(items)) => items.iter().map(Value::as_u64).collect(),
+        Some(one) => one.as_u64().map(|n| vec![n]),
+    };
+    let wrong = || "'layers_to_transform' is neither a layer's number nor a list of them".into();
+    numbers.map(Some).ok_or_else(wrong)
+}
+
+/// The layer that a module is of: the last number inside its name.
+fn layer_of(module: &str) -> Option<u64> {
+    let (inside, _) = module.rsplit_once('.')?;
+    inside.rsplit('.').find_map(|word| word.parse().ok())
 }
 
 fn is_set(json: &Map<String, Value>, key: &str) -> bool {

@@ -66,6 +66,17 @@ impl Draft {
         }
     }
 
+    /// `scale * delta`, a matrix `[n, k]`.
+    pub fn dense(delta: Vec<f32>, k: usize, scale: f32, format: Format) -> Self {
+        Self {
+            rank: k,
+            a: None,
+            b: delta,
+            scale: vec![scale; k],
+            ..Self::empty(format)
+        }
+    }
+
     /// A weight `[n, k]` in place of the model's.
     pub fn replaced(weight: Vec<f32>, n: usize, k: usize, format: Format) -> Self {
         Self {

@@ -28,6 +28,21 @@ pub(crate) fn b_values(delta: &SiteDelta, n: usize) -> Vec<f32> {
     values
 }
 
+/// `u [rows, rank] v [rank, columns]`.
+pub(crate) fn product(u: &[f32], v: &[f32], rank: usize, columns: usize) -> Vec<f32> {
+    let rows = u.len() / rank.max(1);
+    let mut out = vec![0.0; rows * columns];
+    let lines = out.par_chunks_exact_mut(columns.max(1));
+    lines
+        .zip(u.par_chunks_exact(rank.max(1)))
+        .for_each(|(out, u)| {
+            for (factor, v) in u.iter().zip(v.chunks_exact(columns.max(1))) {
+                out.iter_mut().zip(v).for_each(|(o, v)| *o += factor * v);
+            }
+        });
+    out
+}
+
 /// The columns of a matrix `[rows, columns]`, one behind the other: `[columns, rows]`.
 pub(crate) fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let at = |i: usize| values[i % rows * columns + i / rows];

@@ -1,7 +1,7 @@
 //! LoRA files of llama.cpp: GGUF with `general.type = adapter`, tensors `NAME.lora_a` and `NAME.lora_b`. (llama.cpp's
 //! `convert_lora_to_gguf.py` and `llama-adapter.cpp`.)
 //!
-//! The scale is `alpha / rank`, the rank being the tensors'. Factors of rotated products of Llama models have their
+//! The scale is `alpha / rank`, the rank being the tensors', or 1 where alpha is 0 or not stated. Factors of rotated products of Llama models have their
 //! rows in interleaved order, as the weights of such a GGUF have.
 
 use crate::base_model::{Base, Place};
@@ -33,10 +33,14 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     if let Some(kind) = text("adapter.type").filter(|kind| *kind != "lora") {
         return Err(Error::unsupported(path, format!("adapter type {kind}")));
     }
-    let alpha = file.meta.get("adapter.lora.alpha").and_then(Meta::as_f64);
-    let alpha = alpha
-        .filter(|a| a.is_finite())
-        .ok_or_else(|| Error::malformed(path, "'adapter.lora.alpha' is not a number"))?;
+    let alpha = match file.meta.get("adapter.lora.alpha").map(Meta::as_f64) {
+        None => None,
+        Some(Some(alpha)) if alpha.is_finite() => Some(alpha).filter(|a| *a != 0.0),
+        Some(_) => {
+            let reason = "'adapter.lora.alpha' is not a number";
+            return Err(Error::malformed(path, reason));
+        }
+    };
     if file.meta.contains_key("adapter.alora.invocation_tokens") {
         return Err(Error::unsupported(
             path,

@@ -17,6 +17,7 @@ use rusty_compiler::{
     DeltaTable, EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotShape,
 };
 use rusty_graph::{RopeLayout, SiteId};
+use rusty_loader::output_file::write_whole;
 use rusty_loader::{Format, SharedBytes};
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -180,8 +181,10 @@ impl Writer {
         let wrong = |e: String| Error::malformed(out, e);
         let header = serde_json::to_string(&self.header).map_err(|e| wrong(e.to_string()))?;
         let metadata = [(KEY.to_string(), header)].into();
-        safetensors::serialize_to_file(&self.tensors, Some(metadata), out)
-            .map_err(|e| wrong(e.to_string()))
+        write_whole(out, |part| {
+            safetensors::serialize_to_file(&self.tensors, Some(metadata), part)
+                .map_err(|e| wrong(e.to_string()))
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::{Load, Sampling};
 use crate::{adapter, gpu, model, progress};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
@@ -49,19 +49,31 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
     Ok((engine, adapters))
 }
 
+/// Refuses settings of sampling that no request may have: before the time of loading a model is spent.
+pub fn check(sampling: &Sampling) -> Result<()> {
+    match stages(sampling).problem() {
+        Some(problem) => bail!(problem),
+        None => Ok(()),
+    }
+}
+
+fn stages(sampling: &Sampling) -> rusty_engine::Sampling {
+    rusty_engine::Sampling {
+        temperature: sampling.temperature,
+        top_k: sampling.top_k,
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        repetition_penalty: sampling.repetition_penalty,
+        presence_penalty: sampling.presence_penalty,
+        frequency_penalty: sampling.frequency_penalty,
+        seed: sampling.seed,
+    }
+}
+
 /// A request as the options state it.
 pub fn request(prompt: Prompt, sampling: &Sampling) -> Request {
     Request {
-        sampling: rusty_engine::Sampling {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            repetition_penalty: sampling.repetition_penalty,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            seed: sampling.seed,
-        },
+        sampling: stages(sampling),
         max_tokens: sampling.max_tokens,
         stop: sampling.stop.clone(),
         ..Request::new(prompt)

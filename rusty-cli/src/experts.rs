@@ -29,6 +29,16 @@ pub fn load(
     let mut session = engine.session();
     session.set_adapter(adapters)?;
     let attach = |library: Library| {
+        let by_keywords = matches!(experts.router, args::Router::Keywords);
+        for manifest in library
+            .manifests()
+            .filter(|m| by_keywords && m.keywords.is_empty())
+        {
+            let name = &manifest.name;
+            tracing::warn!(
+                "expert '{name}' has no keywords: it is chosen with --router embedding only"
+            );
+        }
         let router = match experts.router {
             args::Router::Keywords => Router::keywords(&library),
             args::Router::Embedding => Router::embedding(&library, &engine)?,

@@ -10,13 +10,13 @@ mod model;
 mod progress;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = command_line();
     let level = match cli.verbose {
         0 => "warn",
         1 => "info",
@@ -51,6 +51,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn command_line() -> Cli {
+    // Otherwise a negative number is taken for an option that there is not.
+    fn with_negative_numbers(command: clap::Command) -> clap::Command {
+        let command = command.allow_negative_numbers(true);
+        command.mut_subcommands(with_negative_numbers)
+    }
+    let mut command = with_negative_numbers(Cli::command());
+    let matches = command.get_matches_mut();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.format(&mut command).exit())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -5,7 +5,7 @@
 use crate::adapters::{AdapterId, Registry, Resolved};
 use crate::generation::Sequence;
 use crate::pages::PagePool;
-use crate::scheduler::{Chunk, schedule};
+use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::{Error, Request, Result};
 use rusty_compiler::{
     Executable, RowResult, Sequence as StepSequence, SlotData, SlotId, Step, Want,
@@ -202,7 +202,8 @@ impl Core {
     pub fn step(&mut self) -> Result<bool> {
         let ids: Vec<u64> = self.sequences.keys().copied().collect();
         let list: Vec<&Sequence> = self.sequences.values().collect();
-        let mut chunks = schedule(&list, self.row_budget, self.output_budget, self.turn);
+        let waiting: Vec<Waiting> = list.iter().map(|s| s.waiting()).collect();
+        let mut chunks = schedule(&waiting, self.row_budget, self.output_budget, self.turn);
         // Neighbouring rows of one adapter read its tables once.
         chunks.sort_by_key(|c| list[c.sequence].slot);
         self.turn = self.turn.wrapping_add(1);

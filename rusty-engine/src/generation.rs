@@ -4,6 +4,7 @@ use crate::adapters::{AdapterId, AdapterSet, Resolved};
 use crate::pages::PagePool;
 use crate::request::{Finish, Request, Timings, Token};
 use crate::sampler::{History, Sampler};
+use crate::scheduler::Waiting;
 use crate::stop::StopMatcher;
 use crate::{Error, Result};
 use rusty_compiler::{BindOptions, RowResult, SlotId, Want};
@@ -175,12 +176,16 @@ impl Sequence {
     }
 
     /// Tokens that a step may run now.
-    pub fn waiting(&self) -> usize {
-        match &self.running {
+    pub fn waiting(&self) -> Waiting {
+        let rows = match &self.running {
             Some(r) if r.finish.is_none() && r.failure.is_none() && r.queue.len() < QUEUE => {
                 self.tokens.len() - self.computed
             }
             _ => 0,
+        };
+        Waiting {
+            from: self.computed,
+            rows,
         }
     }
 

@@ -92,7 +92,11 @@ impl Session {
 
     fn tokens_of(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let tokenizer = || {
-            let missing = || Error::Request("the model has no tokenizer; give token ids".into());
+            let missing = || {
+                Error::Request(
+                    "the model comes without a tokenizer, so that it takes token ids only".into(),
+                )
+            };
             self.engine.tokenizer().ok_or_else(missing)
         };
         match prompt {

@@ -23,6 +23,7 @@ mod loaded;
 pub mod meta;
 pub mod model_file;
 mod open;
+pub mod output_file;
 pub mod quantize;
 pub mod random;
 pub mod rope_override;

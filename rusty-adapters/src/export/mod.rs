@@ -15,6 +15,7 @@ use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
+use rusty_loader::output_file::is_taken;
 use std::path::Path;
 
 /// A kind of adapter file.
@@ -42,7 +43,7 @@ impl Container {
 /// # Errors
 /// The adapter does what such a file cannot state, there is something at the path, or it cannot be written.
 pub fn export(adapter: &SlotData, base: &Base<'_>, out: &Path, container: Container) -> Result<()> {
-    if out.exists() {
+    if is_taken(out) {
         return Err(Error::malformed(out, "is there already"));
     }
     let lora = Lora::of(adapter, base, out, container)?;

@@ -4,6 +4,7 @@ use super::{At, Lora, Matrix};
 use crate::base_model::Base;
 use crate::owned_tensor::OwnedTensor;
 use crate::{Error, Result, dtype};
+use rusty_loader::output_file::write_whole;
 use rusty_loader::tensor_names::module_to_hf;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -43,8 +44,10 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     std::fs::write(&path, config).map_err(|e| io(&path, e))?;
     let path = out.join("adapter_model.safetensors");
     let metadata = [("format".to_string(), "pt".to_string())].into();
-    safetensors::serialize_to_file(tensors.iter().map(|(n, t)| (n, t)), Some(metadata), &path)
-        .map_err(|e| Error::malformed(&path, e.to_string()))
+    write_whole(&path, |part| {
+        safetensors::serialize_to_file(tensors.iter().map(|(n, t)| (n, t)), Some(metadata), part)
+            .map_err(|e| Error::malformed(&path, e.to_string()))
+    })
 }
 
 fn config(lora: &Lora, modules: &[String], base: &Base<'_>) -> Value {

@@ -4,6 +4,7 @@
 
 use super::Module;
 use crate::draft::Draft;
+use crate::factors::product;
 use crate::{Error, Result};
 use rusty_loader::Format;
 
@@ -24,18 +25,32 @@ impl Factor {
             let (a, b) = (module.part(&first)?, module.part(&second)?);
             let (rows, rank) = a.matrix(module.path)?;
             let columns = b.matrix(module.path)?.1;
+            let (u, v) = (
+                a.values(module.path)?,
+                module.values(&second, &[rank, columns])?,
+            );
+            let format = super::lora::wider(a.format, b.format);
+            if rank > rows.min(columns) {
+                return Ok(Self::whole(product(&u, &v, rank, columns), columns, format));
+            }
             return Ok(Self {
                 rows,
                 rank,
                 columns,
-                u: a.values(module.path)?,
-                v: module.values(&second, &[rank, columns])?,
-                format: super::lora::wider(a.format, b.format),
+                u,
+                v,
+                format,
             });
         }
         let whole = module.part(name)?;
-        let (rows, columns) = whole.matrix(module.path)?;
+        let (_, columns) = whole.matrix(module.path)?;
         let values = whole.values(module.path)?;
+        Ok(Self::whole(values, columns, whole.format))
+    }
+
+    /// A factor that is no product, or one of more ranks than it has rows or columns.
+    fn whole(values: Vec<f32>, columns: usize, format: Format) -> Self {
+        let rows = values.len() / columns.max(1);
         let rank = rows.min(columns);
         let identity = || {
             let mut values = vec![0.0; rank * rank];
@@ -46,14 +61,14 @@ impl Factor {
             true => (values, identity()),
             false => (identity(), values),
         };
-        Ok(Self {
+        Self {
             rows,
             rank,
             columns,
             u,
             v,
-            format: whole.format,
-        })
+            format,
+        }
     }
 }
 

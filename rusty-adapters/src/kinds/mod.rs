@@ -176,7 +176,7 @@ impl<'a> Assembly<'a> {
             return Err(Error::malformed(
                 self.path,
                 format!(
-                    "tensor '{tensor}' changes {name}, which the configuration's target_modules leave out"
+                    "tensor '{tensor}' changes {name}, which the configuration's target_modules or layers_to_transform leave out"
                 ),
             ));
         }

@@ -1,15 +1,30 @@
-//! Merged checkpoint folders: every file of the base's, its tensors under their names and in their types, shard by
-//! shard.
+//! Merged checkpoint folders: every file of the base's but for weights in other containers, its tensors under their names
+//! and in their types, shard by shard.
 
 use super::{HEAD, Merged};
 use crate::{Error, Result, dtype};
 use rusty_loader::fused::Part;
+use rusty_loader::output_file::write_whole;
 use rusty_loader::{SharedBytes, tensor_names};
 use safetensors::{Dtype, SafeTensors, View};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// Endings of files that hold the base's weights once more; beside merged ones they would be read instead.
+const WEIGHTS: [&str; 10] = [
+    ".safetensors",
+    ".bin",
+    ".bin.index.json",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".onnx_data",
+];
 
 pub(super) fn write(
     merged: &Merged<'_>,
@@ -29,13 +44,12 @@ pub(super) fn write(
             continue;
         };
         let name_text = name.to_string_lossy();
-        let weights = name_text.starts_with("model") && name_text.ends_with(".safetensors");
-        match weights {
-            true => shards.push(path.clone()),
-            false => {
-                let to = out.join(name);
-                std::fs::copy(&path, &to).map_err(io(&path))?;
-            }
+        if name_text.starts_with("model") && name_text.ends_with(".safetensors") {
+            shards.push(path.clone());
+        } else if WEIGHTS.iter().any(|ending| name_text.ends_with(ending)) {
+            tracing::warn!("{}: is not merged and left out", path.display());
+        } else {
+            std::fs::copy(&path, out.join(name)).map_err(io(&path))?;
         }
     }
     shards.sort();
@@ -197,8 +211,10 @@ fn shard(
     let (_, metadata) =
         SafeTensors::read_metadata(bytes).map_err(|e| Error::malformed(path, e.to_string()))?;
     let to = out.join(path.file_name().unwrap_or_default());
-    safetensors::serialize_to_file(&tensors, metadata.metadata().clone(), &to)
-        .map_err(|e| Error::malformed(&to, e.to_string()))?;
+    write_whole(&to, |part| {
+        safetensors::serialize_to_file(&tensors, metadata.metadata().clone(), part)
+            .map_err(|e| Error::malformed(&to, e.to_string()))
+    })?;
     failure.into_inner().map_or(Ok(()), Err)
 }
 

@@ -17,6 +17,7 @@ use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
 use rusty_loader::fused::{self, Part};
+use rusty_loader::output_file::is_taken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -37,7 +38,7 @@ pub fn merge(
     (source, out): (&Path, &Path),
     progress: &dyn Fn(usize, usize),
 ) -> Result<()> {
-    if out.exists() {
+    if is_taken(out) {
         return Err(Error::malformed(out, "is there already"));
     }
     let is_gguf = Container::of(out) == Container::Gguf;
@@ -224,8 +225,20 @@ impl<'a> Merged<'a> {
 
     /// The stored bytes of a tensor's merged values, in the [`writable`] format.
     fn encode(&self, name: &str, values: &[f32], stored: Format) -> Result<Vec<u8>> {
-        let bytes = writable(stored).encode(values);
-        bytes.ok_or_else(|| self.unwritable(name))
+        let format = writable(stored);
+        let bytes = format.encode(values).ok_or_else(|| self.unwritable(name))?;
+        let mut stored = vec![0.0; values.len()];
+        format.decode_row(&bytes, &mut stored);
+        match stored.iter().all(|v| v.is_finite()) {
+            true => Ok(bytes),
+            false => {
+                let format = format.name();
+                let reason = format!(
+                    "merged '{name}' is not finite in {format}: an adapter's weight is too large"
+                );
+                Err(Error::malformed(self.out, reason))
+            }
+        }
     }
 
     fn unwritable(&self, name: &str) -> Error {

@@ -65,6 +65,9 @@ pub struct Logits {
     /// Safetensors file to write: `logits`, F32 `[T, vocab]`.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Overwrite the file where it exists.
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub load: Load,
 }
@@ -101,25 +104,25 @@ pub struct Sampling {
     )]
     pub max_tokens: usize,
     /// Temperature; 0 is greedy.
-    #[arg(long = "temp", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long = "temp", default_value_t = 0.0)]
     pub temperature: f32,
     /// Keep the K most likely tokens; 0: all.
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
     /// Keep the most likely tokens up to this probability.
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0)]
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the most likely one.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     pub min_p: f32,
     /// Divide the logits of tokens of prompt and answer by this.
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0)]
     pub repetition_penalty: f32,
     /// Subtract this from the logits of tokens of the answer.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     pub presence_penalty: f32,
     /// Subtract this from a token's logit for each time it is in the answer.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 0.0)]
     pub frequency_penalty: f32,
     /// Seed of the random choice.
     #[arg(long, default_value_t = 0)]

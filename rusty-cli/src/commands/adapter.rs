@@ -13,6 +13,7 @@ use rusty_compiler::{DeltaTable, KvFormat, SlotData};
 use rusty_engine::experts::Library;
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
 use rusty_loader::ModelFile;
+use rusty_loader::output_file::is_taken;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -144,7 +145,7 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
         options.out.display()
     );
     ensure!(
-        !options.out.exists(),
+        !is_taken(&options.out),
         "{} is there already",
         options.out.display()
     );
@@ -227,5 +228,9 @@ fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<Vec<Prompt>> {
         true => Prompt::Chat(vec![Message::new("user", &line)]),
         false => Prompt::Text(line),
     };
-    Ok(lines.map(prompt).collect())
+    let prompts: Vec<Prompt> = lines.map(prompt).collect();
+    if let Some(path) = &options.prompts {
+        ensure!(!prompts.is_empty(), "{} holds no prompt", path.display());
+    }
+    Ok(prompts)
 }

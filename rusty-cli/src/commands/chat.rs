@@ -7,8 +7,11 @@ use anyhow::{Result, ensure};
 use rusty_engine::{Message, Prompt};
 use std::io::{BufRead, IsTerminal, Write};
 
+const COMMANDS: &str = "/clear starts anew, /exit or Ctrl-D ends";
+
 /// Reads turns until the input ends or says `/exit`; `/clear` forgets the conversation.
 pub fn run(options: &Chat, verbose: bool) -> Result<()> {
+    engine::check(&options.sampling)?;
     let (engine, mut session, answering) = experts::load(
         options.model.as_deref(),
         &options.load,
@@ -23,11 +26,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     let mut messages = system.clone();
     let terminal = std::io::stdin().is_terminal();
     if terminal {
-        eprintln!(
-            "{} on {}. /clear starts anew, /exit or Ctrl-D ends.",
-            engine.label(),
-            engine.device()
-        );
+        eprintln!("{} on {}. {COMMANDS}.", engine.label(), engine.device());
     }
     let mut out = std::io::stdout().lock();
     let mut input = std::io::stdin().lock();
@@ -46,6 +45,10 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             "/exit" | "/quit" => break,
             "/clear" => {
                 messages = system.clone();
+                continue;
+            }
+            text if is_command(text) => {
+                eprintln!("{text} is no command; {COMMANDS}");
                 continue;
             }
             text => Message::new("user", text),
@@ -69,13 +72,24 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             // The conversation goes on without the turn that could not be answered.
             Err(error) if error.downcast_ref::<rusty_engine::Error>().is_some() => {
                 failed += usize::from(!terminal);
-                eprintln!("error: {error:#}");
+                let full = matches!(
+                    error.downcast_ref(),
+                    Some(rusty_engine::Error::ContextFull { .. })
+                );
+                let hint = if full { ", or /clear" } else { "" };
+                eprintln!("error: {error:#}{hint}");
             }
             Err(error) => return Err(error),
         }
     }
-    ensure!(failed == 0, "{failed} turns were not answered");
+    ensure!(failed == 0, "turns that were not answered: {failed}");
     Ok(())
+}
+
+/// Whether a line is one word behind a slash.
+fn is_command(line: &str) -> bool {
+    let word = line.strip_prefix('/').unwrap_or_default();
+    !word.is_empty() && word.chars().all(char::is_alphabetic)
 }
 
 fn answer(

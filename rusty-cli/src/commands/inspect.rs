@@ -30,6 +30,9 @@ pub fn run(options: &Inspect) -> Result<()> {
     let adapters = options.adapters.iter();
     let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
     let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
+    if options.ctx == Some(0) {
+        bail!("--ctx 0: a context holds at least one token");
+    }
     let context = options.ctx.unwrap_or(plan.context.min(CONTEXT));
     let facts = Facts::new(&*file, &plan, (context, kv), &adapters, &target)?;
     let (tensors, memory) = (options.tensors, target.memory_bytes);

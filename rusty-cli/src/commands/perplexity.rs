@@ -1,6 +1,6 @@
 //! `rusty perplexity`: how well a model expects a text, and how far another one is from it.
 
-use crate::args::{Kv, Load, Perplexity};
+use crate::args::{Load, Perplexity, Quantize};
 use crate::{engine, progress};
 use anyhow::{Context, Result};
 use rusty_backend::DeviceChoice;
@@ -27,7 +27,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
         bar.set_position(done as u64);
     };
     let mut out = std::io::stdout().lock();
-    let Some(other) = other(options, &load)? else {
+    let Some((other, other_load)) = other(options, &load)? else {
         let found = reference.perplexity(&tokens, options.chunk, most, &adapters, &report)?;
         bar.finish_and_clear();
         if options.json {
@@ -44,10 +44,8 @@ pub fn run(options: &Perplexity) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string(&found)?)?;
         return Ok(());
     }
-    let kv = |kv: Kv| KvFormat::from(kv).name();
-    let first = format!("{}, {} keys and values", reference.label(), kv(load.kv));
-    let second = kv(options.kl_kv.unwrap_or(load.kv));
-    let second = format!("{}, {second} keys and values", other.label());
+    let first = described(&reference, &load);
+    let second = described(&other, &other_load);
     for (name, p) in [(first, found.reference), (second, found.other)] {
         writeln!(
             out,
@@ -67,12 +65,32 @@ pub fn run(options: &Perplexity) -> Result<()> {
     Ok(())
 }
 
+/// A model as it was loaded, in words.
+fn described(engine: &Engine, load: &Load) -> String {
+    let kv = KvFormat::from(load.kv).name();
+    let mut words = format!(
+        "{} on {}, {kv} keys and values",
+        engine.label(),
+        engine.device()
+    );
+    if let Some(format) = load.quantize {
+        words += match format {
+            Quantize::Int4 => ", quantized to int4",
+            Quantize::Int8 => ", quantized to int8",
+        };
+    }
+    if !load.adapters.is_empty() {
+        words += &format!(", with {}", load.adapters.join(", "));
+    }
+    words
+}
+
 fn compares(options: &Perplexity) -> bool {
     options.kl_divergence.is_some() || options.kl_device.is_some() || options.kl_kv.is_some()
 }
 
 /// The model that is compared, where one is.
-fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
+fn other(options: &Perplexity, load: &Load) -> Result<Option<(Engine, Load)>> {
     if !compares(options) {
         return Ok(None);
     }
@@ -90,5 +108,6 @@ fn other(options: &Perplexity, load: &Load) -> Result<Option<Engine>> {
         ..load.clone()
     };
     let model = options.kl_divergence.as_deref().unwrap_or(&options.model);
-    Ok(Some(engine::load(Some(model), &load)?.0))
+    let (engine, _) = engine::load(Some(model), &load)?;
+    Ok(Some((engine, load)))
 }

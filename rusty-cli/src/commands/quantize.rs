@@ -4,6 +4,7 @@ use crate::args::QuantizeFile;
 use crate::{model, progress};
 use anyhow::{Result, bail};
 use rusty_loader::Format;
+use rusty_loader::output_file::is_taken;
 use rusty_loader::quantize::imatrix::Importance;
 use rusty_loader::quantize::{file, mix};
 use std::io::Write;
@@ -53,7 +54,7 @@ fn checked(options: &QuantizeFile) -> Result<Job> {
     if options.out.is_dir() {
         bail!("{} is a folder: name a GGUF file", options.out.display());
     }
-    if options.out.exists() && !options.force {
+    if is_taken(&options.out) && !options.force {
         bail!("{} exists; --force overwrites it", options.out.display());
     }
     let importance = options

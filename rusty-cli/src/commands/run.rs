@@ -9,6 +9,7 @@ use std::io::{IsTerminal, Read, Write};
 
 /// Generates and prints.
 pub fn run(options: &Run, verbose: bool) -> Result<()> {
+    engine::check(&options.sampling)?;
     let text = prompt_text(options)?;
     let (engine, mut session, answering) = experts::load(
         options.model.as_deref(),

@@ -265,11 +265,14 @@ pub fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Probabilities of logits, in double precision.
+/// Probabilities of logits, in double precision. Of infinite ones, which a stage may have made, each of the largest is as
+/// likely.
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if max == f32::NEG_INFINITY {
-        return vec![1.0 / logits.len().max(1) as f64; logits.len()];
+    if max.is_infinite() {
+        let largest = logits.iter().filter(|l| **l == max).count().max(1);
+        let share = |l: &f32| f64::from(u8::from(*l == max)) / largest as f64;
+        return logits.iter().map(share).collect();
     }
     let mut values: Vec<f64> = logits
         .iter()

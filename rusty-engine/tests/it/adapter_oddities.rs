@@ -171,6 +171,123 @@ fn tensors_and_settings_that_would_be_left_out_are_refused() {
     assert!(error.contains("overflow"), "{error}");
 }
 
+/// Adds ranks of zeros to the factors `first [n, r]` and `second [r, k]` of every module.
+fn widen(adapter: &mut Adapter, first: &str, second: &str, rank: usize) {
+    for (name, (shape, values)) in &mut adapter.tensors {
+        if name.ends_with(second) {
+            let k = shape[1];
+            values.resize(rank * k, 0.0);
+            *shape = vec![rank, k];
+        } else if name.ends_with(first) {
+            let rows = values.chunks_exact(shape[1]).map(|row| {
+                let mut row = row.to_vec();
+                row.resize(rank, 0.0);
+                row
+            });
+            *values = rows.flatten().collect();
+            *shape = vec![shape[0], rank];
+        }
+    }
+}
+
+/// Their factors' ranks multiply: tables of all of them would take gigabytes here.
+#[test]
+fn products_of_many_ranks_are_no_larger_than_the_weight() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    for (name, pairs, rank) in [
+        (
+            "qwen3-loha",
+            [("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")],
+            3000,
+        ),
+        (
+            "qwen3-loha",
+            [("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")],
+            7,
+        ),
+        (
+            "qwen3-lokr-both",
+            [("lokr_w1_a", "lokr_w1_b"), ("lokr_w2_a", "lokr_w2_b")],
+            5000,
+        ),
+    ] {
+        let mut adapter = Adapter::golden(name);
+        let want = logits(&engine, &adapter.write(folder.path()));
+        for (first, second) in pairs {
+            widen(&mut adapter, first, second, rank);
+        }
+        let have = logits(&engine, &adapter.write(folder.path()));
+        assert!(apart(&have, &want) < 1e-4, "{name} of {rank} ranks");
+    }
+}
+
+#[test]
+fn layers_that_the_configuration_leaves_out_have_no_tensors() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let mut adapter = Adapter::golden("qwen3-lora-all");
+    for layers in [json!(null), json!([]), json!([0, 1, 2, 3])] {
+        adapter.config["layers_to_transform"] = layers;
+        logits(&engine, &adapter.write(folder.path()));
+    }
+    for layers in [json!([0]), json!(1), json!("all")] {
+        adapter.config["layers_to_transform"] = layers;
+        let error = refusal(&engine, &adapter.write(folder.path()));
+        assert!(error.contains("layers_to_transform"), "{error}");
+    }
+    adapter
+        .tensors
+        .retain(|name, _| name.contains(".layers.0."));
+    adapter.config["layers_to_transform"] = json!(0);
+    logits(&engine, &adapter.write(folder.path()));
+}
+
+/// As in llama.cpp: the deltas count as they are.
+#[test]
+fn ggufs_that_state_no_alpha_are_not_scaled() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(super::adapters::BASES[1], DeviceChoice::Cpu, KvFormat::F32);
+    let base = engine.adapter_base();
+    // Its alpha is its rank.
+    let path = golden("adapters/llama-lora-all");
+    let adapter = load(&path, &base, Precision::Stored).expect("adapter");
+    let out = folder.path().join("good.gguf");
+    export(&adapter, &base, &out, Container::Gguf).expect("written");
+    let want = logits(&engine, &out);
+    let file = rusty_loader::gguf::Gguf::open(&out).expect("gguf");
+    for alpha in [None, Some(0.0)] {
+        let mut writer = rusty_loader::gguf::write::GgufWriter::new("llama");
+        let given = ["general.architecture", "adapter.lora.alpha"];
+        for (key, value) in file
+            .meta
+            .iter()
+            .filter(|(k, _)| !given.contains(&k.as_str()))
+        {
+            writer.meta(key, value.clone());
+        }
+        if let Some(alpha) = alpha {
+            writer.meta("adapter.lora.alpha", rusty_loader::Meta::F64(alpha));
+        }
+        for info in &file.tensors {
+            let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
+            let format = rusty_loader::Format::by_ggml_type(info.kind.id).expect("format");
+            writer.tensor(&info.name, format, &shape);
+        }
+        let path = folder.path().join("unscaled.gguf");
+        let write = |name: &str, out: &mut dyn std::io::Write| {
+            let info = file
+                .tensors
+                .iter()
+                .find(|t| t.name == name)
+                .expect("tensor");
+            out.write_all(&file.tensor_bytes(info).expect("bytes"))
+        };
+        writer.save(&path, write).expect("written");
+        assert!(apart(&logits(&engine, &path), &want) < 1e-6, "{alpha:?}");
+    }
+}
+
 /// A GGUF whose factors have too few rows, or that is another architecture's.
 #[test]
 fn ggufs_that_do_not_fit_are_refused_with_both_shapes() {

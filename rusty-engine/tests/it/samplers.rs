@@ -111,3 +111,24 @@ fn the_smallest_temperatures_are_greedy() {
         assert_eq!(token, 2, "temperature {temperature}");
     }
 }
+
+#[test]
+fn logits_that_stages_made_infinite_share_what_is_likely() {
+    let infinite = f32::INFINITY;
+    assert_eq!(
+        softmax(&[1.0, infinite, -infinite, infinite]),
+        [0.0, 0.5, 0.0, 0.5]
+    );
+    assert_eq!(softmax(&[-infinite; 2]), [0.5; 2]);
+    let mut logits = [3.0, 1.0, 2.0];
+    let history = History {
+        tokens: &[0],
+        prompt: 1,
+    };
+    let sampling = Sampling {
+        temperature: 1.0,
+        repetition_penalty: 1e-40,
+        ..Sampling::default()
+    };
+    assert_eq!(Sampler::new(&sampling).choose(&mut logits, history), 0);
+}

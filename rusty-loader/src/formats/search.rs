@@ -197,6 +197,15 @@ impl Codec {
     /// The code whose level is nearest.
     fn nearest(&self, level: f32) -> u8 {
         match self.levels {
+            Levels::Table(levels) if levels.is_sorted() => {
+                let next = levels.partition_point(|l| f32::from(*l) < level);
+                let apart = |code: usize| (f32::from(levels[code]) - level).abs();
+                let last = levels.len() - 1;
+                match (next.saturating_sub(1), next.min(last)) {
+                    (below, above) if apart(above) < apart(below) => above as u8,
+                    (below, _) => below as u8,
+                }
+            }
             Levels::Table(_) | Levels::Floats(_) | Levels::E4M3 => {
                 let apart = |code: u8| (self.level(code) - level).abs();
                 let nearer = |best, code| {

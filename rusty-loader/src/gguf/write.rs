@@ -5,9 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Gguf;
+use crate::output_file::write_whole;
 use crate::{Error, Format, Meta};
 
 const ALIGNMENT: u64 = 32;
@@ -116,8 +117,7 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Writes the file at `path`: beside it as `PATH.part`, which is renamed when all of it lies on the disk and removed
-    /// where that fails.
+    /// Writes the file at `path`, whole or not at all.
     ///
     /// # Errors
     /// [`Error::Io`] with what [`GgufWriter::write`] and the file system report.
@@ -126,21 +126,13 @@ impl GgufWriter {
         path: &Path,
         data: impl FnMut(&str, &mut dyn Write) -> io::Result<()>,
     ) -> crate::Result<()> {
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let written = || -> io::Result<()> {
-            let mut to = BufWriter::with_capacity(1 << 20, File::create(&part)?);
-            self.write(&mut to, data)?;
-            to.into_inner()?.sync_all()?;
-            std::fs::rename(&part, path)
-        };
-        written().map_err(|reason| {
-            let _ = std::fs::remove_file(&part);
-            Error::Io {
-                path: path.into(),
-                reason,
-            }
+        write_whole(path, |part| {
+            let written = || -> io::Result<()> {
+                let mut to = BufWriter::with_capacity(1 << 20, File::create(part)?);
+                self.write(&mut to, data)?;
+                to.flush()
+            };
+            written().map_err(|reason| Error::io(path, reason))
         })
     }
 }

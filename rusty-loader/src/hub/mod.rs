@@ -108,6 +108,8 @@ impl Hub {
         };
         if let Err(reason) = download::download(self, &id, commit, &repository, progress) {
             let Some(found) = found else {
+                let reason =
+                    format!("is no file or folder here, and as a model of the hub it {reason}");
                 return Err(hub_error(model, reason));
             };
             tracing::warn!("{model}: files beside the weights may be missing: it {reason}");
