@@ -5,9 +5,10 @@ use crate::core::Core;
 use crate::engine::EngineOptions;
 use crate::{Error, Result};
 use rusty_backend::Device;
-use rusty_compiler::{BindOptions, Plan};
+use rusty_compiler::{BindOptions, Executable, KvFormat, Plan};
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
+use std::sync::Arc;
 
 /// Context where nothing else is asked for.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -15,7 +16,6 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// A model on a device.
 pub(crate) struct Bound {
     pub(crate) core: Core,
-    pub(crate) context: usize,
     pub(crate) device: String,
 }
 
@@ -27,40 +27,73 @@ impl Bound {
     /// Names the file, tensor, option or device that is wrong.
     pub(crate) fn new(
         file: &dyn ModelFile,
-        graph: &Graph,
+        graph: &Arc<Graph>,
         options: &EngineOptions,
         tuning: &dyn Fn(u64, u64),
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
-        let mut target =
-            rusty_compiler::trusted(&device, graph, options.kv, options.adapter_slots > 0)?;
-        if !options.matrix_units {
-            target.matrix_tiles.clear();
-        }
-        let plan = rusty_compiler::compile(graph, &target)?;
+        let adapted = options.adapter_slots > 0;
+        let plan = plan(graph, &device, options.kv, adapted, options.matrix_units)?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)
             .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
-        let bind = BindOptions {
+        let room = BindOptions {
             pages,
             kv: options.kv,
             slots: options.adapter_slots,
         };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
-        let executable = match options.autotune {
-            true => rusty_compiler::bind_tuned(plan, file, &device, &bind, tuning)?,
-            false => rusty_compiler::bind(plan, file, &device, &bind)?,
-        };
-        let adapters = Registry::new(options.adapter_slots, options.adapter_budget);
+        let measuring = options.autotune.then_some(tuning);
+        let executable = bind(plan, file, &device, &room, measuring)?;
+        let (slots, budget) = (options.adapter_slots, options.adapter_budget);
+        let adapters = Registry::new(slots, budget, graph.clone());
+        let graph = graph.clone();
         Ok(Self {
-            core: Core::new(executable, pages, rows, outputs, adapters),
-            context,
+            core: Core::new(graph, context, executable, pages, rows, outputs, adapters),
             device: device.to_string(),
         })
     }
 }
 
+/// The plan of a graph for a device, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without matrix
+/// units where they are not wanted. `adapted`: adapters are to run with it.
+///
+/// # Errors
+/// The device goes wrong whatever is left out, or cannot run the graph.
+pub fn plan(
+    graph: &Graph,
+    device: &Device,
+    kv: KvFormat,
+    adapted: bool,
+    matrix_units: bool,
+) -> rusty_compiler::Result<Plan> {
+    let mut target = rusty_compiler::trusted(device, graph, kv, adapted)?;
+    if !matrix_units {
+        target.matrix_tiles.clear();
+    }
+    rusty_compiler::compile(graph, &target)
+}
+
+/// Binds a plan to weights and a device. Given `measuring`, choices among kernels that are not known yet are measured
+/// first; it is told how many of how many measurements are made.
+///
+/// # Errors
+/// Names the weight or kernel that is wrong, or what the device lacks.
+pub fn bind(
+    plan: Plan,
+    file: &dyn ModelFile,
+    device: &Device,
+    options: &BindOptions,
+    measuring: Option<&dyn Fn(u64, u64)>,
+) -> rusty_compiler::Result<Box<dyn Executable>> {
+    match measuring {
+        Some(progress) => rusty_compiler::bind_tuned(plan, file, device, options, progress),
+        None => rusty_compiler::bind(plan, file, device, options),
+    }
+}
+
+/// Tokens of context per session: what is asked for, or what the plan's model was trained with.
 fn context(plan: &Plan, options: &EngineOptions, label: &str) -> Result<usize> {
     let limit = plan.context as usize;
     match options.context {

@@ -3,19 +3,22 @@
 //! alone is kept for its own reader.
 
 use crate::adapters::{AdapterId, Registry, Resolved};
-use crate::generation::Sequence;
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
+use crate::sequence::{Answer, Sequence, checked_prompt};
 use crate::{Error, Request, Result};
-use rusty_compiler::{
-    Executable, RowResult, Sequence as StepSequence, SlotData, SlotId, Step, Want,
-};
+use rusty_compiler::{Executable, RowResult, SlotData, SlotId, Step, Want, step};
 use rusty_graph::Graph;
 use rusty_loader::text::Tokenizer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// See the module head.
 pub(crate) struct Core {
+    /// The network.
+    graph: Arc<Graph>,
+    /// Tokens of context per session.
+    pub context: usize,
     pub executable: Box<dyn Executable>,
     pub pool: PagePool,
     pub sequences: BTreeMap<u64, Sequence>,
@@ -28,6 +31,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub fn new(
+        graph: Arc<Graph>,
+        context: usize,
         executable: Box<dyn Executable>,
         pages: u32,
         row_budget: usize,
@@ -35,6 +40,8 @@ impl Core {
         adapters: Registry,
     ) -> Self {
         Self {
+            graph,
+            context,
             executable,
             pool: PagePool::new(pages),
             sequences: BTreeMap::new(),
@@ -68,14 +75,10 @@ impl Core {
     }
 
     /// The slot of a set, filled if it was not, and what is in it.
-    pub fn slot(
-        &mut self,
-        key: &Resolved,
-        graph: &Graph,
-    ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
+    pub fn slot(&mut self, key: &Resolved) -> Result<(SlotId, Option<Arc<SlotData>>)> {
         let busy = self.busy_slots(&[]);
         self.adapters
-            .acquire(key, graph, &mut *self.executable, &|s| busy.contains(&s))
+            .acquire(key, &mut *self.executable, &|s| busy.contains(&s))
     }
 
     /// Slots of running answers, but for those of some sessions.
@@ -92,10 +95,10 @@ impl Core {
         prompt: &[u32],
         request: &Request,
         tokenizer: Option<&Tokenizer>,
-        (graph, context): (&Graph, usize),
     ) -> Result<()> {
+        let graph = self.graph.clone();
         let sequence = self.sequence(id)?.0;
-        sequence.running = None;
+        sequence.answer = None;
         let set = sequence.set.clone();
         let key = self.adapters.resolve(&set)?;
         let (sequence, pool) = self.sequence(id)?;
@@ -103,22 +106,17 @@ impl Core {
             sequence.forget("its adapters or their weights changed", pool);
             sequence.key = key.clone();
         }
-        let (slot, data) = self.slot(&key, graph)?;
+        let (slot, data) = self.slot(&key)?;
+        self.sequence(id)?.0.slot = slot;
         let virtual_ids = virtual_ids(data.as_deref(), graph.vocab);
+        let tokens = checked_prompt(prompt, &virtual_ids, request, self.context)?;
+        let answer = Answer::new(request, tokenizer, self.context, prompt.len());
         let (sequence, pool) = self.sequence(id)?;
-        sequence.slot = slot;
-        sequence.begin(
-            prompt,
-            &virtual_ids,
-            request,
-            tokenizer,
-            (graph, context),
-            pool,
-        )?;
+        sequence.begin(tokens, virtual_ids.len(), answer, &graph, pool)?;
         let written = self.write_prefix(id, data.as_deref());
         if written.is_err() {
             let (sequence, pool) = self.sequence(id)?;
-            sequence.running = None;
+            sequence.answer = None;
             sequence.keep(0, pool);
         }
         written
@@ -145,13 +143,7 @@ impl Core {
     /// # Errors
     /// The weight is none, or changes how many virtual tokens an answer begins with: nothing has changed then. A mixture
     /// that cannot be made, or finds no slot, ends the answers that need it.
-    pub fn reweight(
-        &mut self,
-        id: AdapterId,
-        weight: f32,
-        answering: &[u64],
-        graph: &Graph,
-    ) -> Result<()> {
+    pub fn reweight(&mut self, id: AdapterId, weight: f32, answering: &[u64]) -> Result<()> {
         let before = self.adapters.set_weight(id, weight)?;
         for session in answering {
             let Some(sequence) = self.sequences.get(session) else {
@@ -170,7 +162,7 @@ impl Core {
             }
         }
         for (at, session) in answering.iter().enumerate() {
-            if let Err(error) = self.recompute(*session, &answering[at..], graph) {
+            if let Err(error) = self.recompute(*session, &answering[at..]) {
                 for session in &answering[at..] {
                     let (sequence, pool) = self.sequence(*session)?;
                     sequence.fail(Error::Request(format!("its adapters changed: {error}")));
@@ -185,13 +177,13 @@ impl Core {
     }
 
     /// Moves an answer to the slot of its set as it is weighted now; slots of `waiting` answers may make room.
-    fn recompute(&mut self, id: u64, waiting: &[u64], graph: &Graph) -> Result<()> {
+    fn recompute(&mut self, id: u64, waiting: &[u64]) -> Result<()> {
         let set = self.sequence(id)?.0.set.clone();
         let key = self.adapters.resolve(&set)?;
         let busy = self.busy_slots(waiting);
         let acquired = self
             .adapters
-            .acquire(&key, graph, &mut *self.executable, &|s| busy.contains(&s));
+            .acquire(&key, &mut *self.executable, &|s| busy.contains(&s));
         let (slot, data) = acquired?;
         let sequence = self.sequence(id)?.0;
         (sequence.key, sequence.slot, sequence.computed) = (key, slot, 0);
@@ -245,7 +237,7 @@ struct Batch<'a> {
     sequence_of: Vec<u32>,
     slots: Vec<SlotId>,
     wants: Vec<Want>,
-    sequences: Vec<StepSequence<'a>>,
+    sequences: Vec<step::Sequence<'a>>,
 }
 
 impl<'a> Batch<'a> {
@@ -270,7 +262,7 @@ impl<'a> Batch<'a> {
             if chunk.last {
                 *batch.wants.last_mut().expect("a chunk has rows") = sequence.want();
             }
-            batch.sequences.push(StepSequence {
+            batch.sequences.push(step::Sequence {
                 pages: &sequence.pages,
                 rope_length: sequence.rope_length,
             });

@@ -107,29 +107,25 @@ impl Engine {
         tuning: &dyn Fn(u64, u64),
     ) -> Result<Engine> {
         let start = Instant::now();
-        let graph = rusty_graph::arch::build(file)?;
+        let graph = Arc::new(rusty_graph::arch::build(file)?);
         // A vocabulary takes about as long as all the rest.
         let (bound, tokenizer) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| tokenizer_of(file));
             (Bound::new(file, &graph, options, tuning), tokenizer.join())
         });
-        let Bound {
-            core,
-            context,
-            device,
-        } = bound?;
+        let Bound { core, device } = bound?;
         let tokenizer = tokenizer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let template = file.meta(keys::CHAT_TEMPLATE).and_then(Meta::as_str);
         let template = template
             .map(|source| ChatTemplate::new(file.label(), source).map_err(|e| e.to_string()));
         let shared = Shared {
+            context: core.context,
             core: Mutex::new(core),
-            graph: Arc::new(graph),
+            graph,
             base: OnceLock::new(),
             adapter_cache: options.adapter_cache.clone(),
             tokenizer,
             template,
-            context,
             label: file.label().to_string(),
             device,
             load_s: start.elapsed().as_secs_f64(),
@@ -188,7 +184,7 @@ impl Engine {
         self.restore(adapters)?;
         let mut core = self.core();
         let key = core.adapters.resolve(adapters)?;
-        let (slot, data) = core.slot(&key, &self.shared.graph)?;
+        let (slot, data) = core.slot(&key)?;
         let virtual_ids = virtual_ids(data.as_deref(), self.vocab());
         let all = [&virtual_ids, tokens].concat();
         if tokens.is_empty() || all.len() > self.shared.context {

@@ -4,24 +4,24 @@
 //! and their rows run together in ragged steps. Results do not depend on who else is there.
 
 pub mod adapters;
-mod bound;
+pub mod bound;
 mod core;
 pub mod demo;
 pub mod divergence;
 mod engine;
 pub mod error;
 pub mod experts;
-mod generation;
 pub mod pages;
 pub mod perplexity;
 pub mod request;
 pub mod sampler;
 mod scheduler;
+mod sequence;
 mod session;
 pub mod stop;
 pub mod throughput;
 
-pub use adapters::{AdapterBudget, AdapterId, AdapterSet, AdapterStatus, Running, Tier};
+pub use adapters::{AdapterBudget, AdapterId, AdapterSet, AdapterStatus, OnRunning, Tier};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use request::{Finish, Message, Prompt, Request, Timings, Token};

@@ -1,12 +1,12 @@
-//! The pool of KV pages: who holds which, with reference counts.
+//! The pool of KV pages: which are free and which are held.
 
 use crate::{Error, Result};
 
-/// Pages of 16 tokens, counted; a page is free when nobody holds it.
+/// Pages of 16 tokens, each free or held by one sequence.
 #[derive(Debug)]
 pub struct PagePool {
     free: Vec<u32>,
-    holders: Vec<u32>,
+    held: Vec<bool>,
 }
 
 impl PagePool {
@@ -14,7 +14,7 @@ impl PagePool {
     pub fn new(pages: u32) -> Self {
         Self {
             free: (0..pages).rev().collect(),
-            holders: vec![0; pages as usize],
+            held: vec![false; pages as usize],
         }
     }
 
@@ -25,7 +25,7 @@ impl PagePool {
 
     /// All pages.
     pub fn total(&self) -> usize {
-        self.holders.len()
+        self.held.len()
     }
 
     /// Takes `count` pages, all or none.
@@ -42,24 +42,17 @@ impl PagePool {
         }
         let pages = self.free.split_off(self.free.len() - count);
         for page in &pages {
-            self.holders[*page as usize] = 1;
+            self.held[*page as usize] = true;
         }
         Ok(pages)
     }
 
-    /// Adds a holder to a page that is held.
-    pub fn share(&mut self, page: u32) {
-        debug_assert!(self.holders[page as usize] > 0, "page {page} is free");
-        self.holders[page as usize] += 1;
-    }
-
-    /// Lets pages go; those that nobody else holds become free.
+    /// Lets pages go. One that is free already stays so, once.
     pub fn release(&mut self, pages: impl IntoIterator<Item = u32>) {
         for page in pages {
-            let holders = &mut self.holders[page as usize];
-            debug_assert!(*holders > 0, "page {page} released twice");
-            *holders = holders.saturating_sub(1);
-            if *holders == 0 {
+            let held = std::mem::replace(&mut self.held[page as usize], false);
+            debug_assert!(held, "page {page} released twice");
+            if held {
                 self.free.push(page);
             }
         }
@@ -71,15 +64,18 @@ mod tests {
     use super::PagePool;
 
     #[test]
-    fn a_shared_page_is_free_only_after_its_last_holder() {
+    fn pages_are_taken_all_or_none_and_come_back() {
         let mut pool = PagePool::new(4);
         let pages = pool.take(3).expect("pages");
-        pool.share(pages[0]);
-        pool.release(pages.clone());
-        assert_eq!(pool.free(), 3);
-        assert!(pool.take(4).is_err());
-        assert_eq!(pool.free(), 3, "a refused request takes nothing");
+        assert_eq!(pool.free(), 1);
+        assert!(pool.take(2).is_err());
+        assert_eq!(pool.free(), 1, "a refused request takes nothing");
         pool.release([pages[0]]);
+        assert_eq!(pool.free(), 2);
+        pool.release(pages[1..].iter().copied());
         assert_eq!(pool.free(), 4);
+        let mut all = pool.take(4).expect("all pages");
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3]);
     }
 }

@@ -30,7 +30,7 @@ impl Session {
         let mut core = self.engine.core();
         let key = core.adapters.resolve(&set)?;
         let (sequence, pool) = core.sequence(self.id)?;
-        sequence.running = None;
+        sequence.answer = None;
         if sequence.key != key {
             sequence.forget("the session changed its adapters", pool);
             sequence.key = key;
@@ -49,7 +49,7 @@ impl Session {
     /// Empties the session's cache, so that the next request starts anew.
     pub fn clear(&mut self) {
         if let Ok((sequence, pool)) = self.engine.core().sequence(self.id) {
-            sequence.running = None;
+            sequence.answer = None;
             sequence.keep(0, pool);
         }
     }
@@ -60,12 +60,10 @@ impl Session {
     /// The prompt is empty or too long, the settings are out of range, or the cache is full.
     pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>> {
         let prompt = self.prompt_tokens(&request.prompt)?;
-        let context = self.engine.context();
         let tokenizer = self.engine.tokenizer().cloned();
-        let sizes = (self.engine.graph(), context);
         self.engine.restore(&self.adapters())?;
         let mut core = self.engine.core();
-        core.begin(self.id, &prompt, request, tokenizer.as_ref(), sizes)?;
+        core.begin(self.id, &prompt, request, tokenizer.as_ref())?;
         drop(core);
         Ok(Generation {
             session: self,
@@ -136,17 +134,17 @@ impl Generation<'_> {
     pub fn finish(&self) -> Option<Finish> {
         let mut core = self.session.engine.core();
         let (sequence, _) = core.sequence(self.session.id).ok()?;
-        sequence.running.as_ref()?.finish
+        sequence.answer.as_ref()?.finish
     }
 
     /// Times so far.
     pub fn timings(&self) -> Timings {
         let mut core = self.session.engine.core();
-        let running = core
+        let answer = core
             .sequence(self.session.id)
             .ok()
-            .and_then(|(s, _)| s.running.as_ref());
-        running.map(|r| r.timings).unwrap_or_default()
+            .and_then(|(s, _)| s.answer.as_ref());
+        answer.map(|a| a.timings).unwrap_or_default()
     }
 
     fn pull(&mut self) -> Result<Option<Token>> {
@@ -154,17 +152,17 @@ impl Generation<'_> {
             // The lock is taken anew for each step, so that sessions in other threads take their turns.
             let mut core = self.session.engine.core();
             let (sequence, _) = core.sequence(self.session.id)?;
-            let Some(running) = &mut sequence.running else {
+            let Some(answer) = &mut sequence.answer else {
                 return Ok(None);
             };
-            if let Some(token) = running.queue.pop_front() {
+            if let Some(token) = answer.queue.pop_front() {
                 return Ok(Some(token));
             }
-            if let Some(error) = running.failure.take() {
-                sequence.running = None;
+            if let Some(error) = answer.failure.take() {
+                sequence.answer = None;
                 return Err(error);
             }
-            if running.finish.is_some() {
+            if answer.finish.is_some() {
                 return Ok(None);
             }
             if !core.step()? {
@@ -180,7 +178,7 @@ impl Generation<'_> {
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         if let Ok((sequence, _)) = self.session.engine.core().sequence(self.session.id) {
-            sequence.running = None;
+            sequence.answer = None;
         }
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use rusty_backend::Device;
 use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId};
 use rusty_engine::throughput::{Throughput, Workload, measure};
+use rusty_graph::Site;
 use rusty_loader::ModelFile;
 use serde_json::json;
 use std::io::Write;
@@ -51,23 +52,9 @@ pub fn run(options: &Bench) -> Result<()> {
     let load_s = start.elapsed().as_secs_f64();
     // Random weights lie in memory of their own until here.
     drop(file);
-    for i in 1..=options.adapters {
-        let adapter = rusty_adapters::random(
-            &format!("random-{i}"),
-            &sites,
-            options.adapter_rank,
-            i as u64,
-            options.adapter_precision.into(),
-        );
-        executable.attach(SlotId(i as u32), Arc::new(adapter))?;
-    }
-    let results = measure(
-        &mut *executable,
-        rows,
-        vocab,
-        &workload,
-        options.repetitions,
-    )?;
+    attach(options, &sites, &mut *executable)?;
+    let times = options.repetitions;
+    let results = measure(&mut *executable, rows, vocab, &workload, times)?;
     let report = Report {
         model: name,
         format,
@@ -83,16 +70,15 @@ pub fn run(options: &Bench) -> Result<()> {
     }
 }
 
+/// The model's plan for the device.
 fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
     let graph = rusty_graph::arch::build(file)?;
-    let mut target =
-        rusty_compiler::trusted(device, &graph, options.kv.into(), options.adapters > 0)?;
-    if options.gpu.no_matrix_units {
-        target.matrix_tiles.clear();
-    }
-    Ok(rusty_compiler::compile(&graph, &target)?)
+    let (adapted, matrix_units) = (options.adapters > 0, !options.gpu.no_matrix_units);
+    let plan = rusty_engine::bound::plan(&graph, device, options.kv.into(), adapted, matrix_units);
+    Ok(plan?)
 }
 
+/// The plan on the device, its kernels chosen by measuring unless that is not wanted.
 fn bound(
     options: &Bench,
     plan: Plan,
@@ -100,13 +86,26 @@ fn bound(
     device: &Device,
     bind: &BindOptions,
 ) -> Result<Box<dyn Executable>> {
-    if options.gpu.no_autotune {
-        return Ok(rusty_compiler::bind(plan, file, device, bind)?);
-    }
     let tuning = progress::Tuning::default();
-    let show = |done, total| tuning.show(done, total);
-    let bound = rusty_compiler::bind_tuned(plan, file, device, bind, &show);
+    let show: &dyn Fn(u64, u64) = &|done, total| tuning.show(done, total);
+    let measuring = (!options.gpu.no_autotune).then_some(show);
+    let bound = rusty_engine::bound::bind(plan, file, device, bind, measuring);
     Ok(bound?)
+}
+
+/// Attaches as many random adapters as are asked for.
+fn attach(options: &Bench, sites: &[Site], executable: &mut dyn Executable) -> Result<()> {
+    for i in 1..=options.adapters {
+        let adapter = rusty_adapters::random(
+            &format!("random-{i}"),
+            sites,
+            options.adapter_rank,
+            i as u64,
+            options.adapter_precision.into(),
+        );
+        executable.attach(SlotId(i as u32), Arc::new(adapter))?;
+    }
+    Ok(())
 }
 
 fn open(options: &Bench) -> Result<(Box<dyn ModelFile>, String)> {

@@ -1,8 +1,9 @@
 //! Formats of keys and values against other implementations' logits.
 
+use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, SELECTED, all_logits, bound, everywhere, gpu, instruction_sets, try_bound,
+    SELECTED, all_logits, bound, distance, everywhere, gpu, instruction_sets, try_bound,
 };
 use rusty_compiler::{BindOptions, KvFormat};
 
@@ -66,18 +67,4 @@ fn caches_that_a_device_cannot_hold_are_refused() {
         let text = refused.to_string();
         assert!(text.contains("q8_0") && text.contains("take f16"), "{text}");
     }
-}
-
-/// Root mean square of differences, and one less the cosine.
-fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
-    let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
-    for (a, b) in have.iter().zip(want) {
-        let (a, b) = (f64::from(*a), f64::from(*b));
-        apart += (a - b) * (a - b);
-        dot += a * b;
-        a2 += a * a;
-        b2 += b * b;
-    }
-    let rms = (apart / want.len() as f64).sqrt();
-    (rms, 1.0 - dot / (a2 * b2).sqrt())
 }

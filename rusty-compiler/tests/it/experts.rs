@@ -1,9 +1,9 @@
 //! Models with routed experts.
 
+use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::reference::{
-    Expected, On, SELECTED, all_logits, assert_close, bound, everywhere, gpu, instruction_sets,
-    plain,
+    On, SELECTED, all_logits, assert_close, bound, everywhere, gpu, instruction_sets, plain,
 };
 use rusty_backend::Target;
 use rusty_compiler::plan::verify;

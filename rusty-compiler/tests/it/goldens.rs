@@ -1,5 +1,7 @@
 //! Whole models against other implementations' logits, on every instruction set of the machine's CPU and on a GPU.
 
+use crate::expected::Expected;
+use crate::golden_models::MODELS;
 use crate::golden_paths::{golden, root};
 use crate::reference::*;
 use rusty_backend::CpuDevice;
@@ -10,31 +12,6 @@ use rusty_compiler::{
 };
 use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Format, ModelFile};
-
-/// Models whose weights are floats.
-const FLOAT_MODELS: [&str; 21] = [
-    "deepseek-v2",
-    "deepseek-v2-lite",
-    "deepseek-v3",
-    "gemma2",
-    "gemma3",
-    "granite",
-    "llama-dynamic",
-    "llama-linear",
-    "llama-llama3rope-sharded",
-    "llama-mha-f16",
-    "llama-yarn",
-    "mistral-window",
-    "mixtral",
-    "olmo2",
-    "phi3",
-    "phi3-longrope",
-    "qwen2-bias",
-    "qwen3-moe",
-    "qwen3-tied",
-    "qwen3-untied-bf16",
-    "qwen3-yarn",
-];
 
 /// GGUF files in block formats and in mixtures of them: folder and stem.
 fn quantized() -> Vec<(String, String)> {
@@ -54,7 +31,7 @@ fn quantized() -> Vec<(String, String)> {
 
 #[test]
 fn float_models_match_the_reference() {
-    for model in FLOAT_MODELS {
+    for model in MODELS {
         let folder = format!("models/{model}");
         let file = rusty_loader::open(golden(&folder)).expect(model);
         let expected = Expected::read(&folder);
@@ -302,7 +279,7 @@ fn many_query_heads_per_key_head_agree_across_devices() {
 /// The executable's own choice of token follows the reference's greedy run.
 #[test]
 fn greedy_tokens_match_the_reference() {
-    for model in FLOAT_MODELS {
+    for model in MODELS {
         let folder = format!("models/{model}");
         let file = rusty_loader::open(golden(&folder)).expect(model);
         let expected = Expected::read(&folder);

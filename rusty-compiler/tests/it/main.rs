@@ -3,7 +3,11 @@
 mod batching;
 mod caches;
 mod decoding;
+#[path = "../../../tests/expected.rs"]
+mod expected;
 mod experts;
+#[path = "../../../tests/golden_models.rs"]
+mod golden_models;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;

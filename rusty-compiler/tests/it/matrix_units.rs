@@ -2,7 +2,7 @@
 //! instruction, its substitute multiplies the same fragments, so that tiles, fragments and tails are tested everywhere.
 
 use crate::golden_paths::golden;
-use crate::reference::{On, gpu};
+use crate::reference::{On, distance, gpu};
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::interleaving::Factor;
@@ -118,20 +118,6 @@ fn chunk_logits(
         other => panic!("asked for logits, got {other:?}"),
     });
     logits.collect()
-}
-
-/// Root mean square of the differences, and one less the cosine.
-fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
-    assert_eq!(have.len(), want.len());
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
-        products.sum()
-    };
-    let apart = 1.0 - dot(have, want) / (dot(have, have) * dot(want, want)).sqrt();
-    let squares = have.iter().zip(want);
-    let squares = squares.map(|(a, b)| f64::from(a - b).powi(2));
-    let rms = (squares.sum::<f64>() / have.len() as f64).sqrt();
-    (rms, apart)
 }
 
 const TILES: (u32, u32, u32) = (16, 8, 16);

@@ -1,6 +1,5 @@
-//! Reference logits, and the places where models are run against them.
+//! Where models run in tests, and how far their logits are from the expected.
 
-use crate::golden_paths::golden;
 use crate::test_gpu;
 use rusty_backend::{CpuDevice, Device, Isa};
 use rusty_compiler::cpu::CpuExecutable;
@@ -8,33 +7,9 @@ use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
 };
 use rusty_loader::ModelFile;
-use safetensors::SafeTensors;
 
 /// Rows that may want logits in one step.
 pub(crate) const SELECTED: usize = 64;
-
-/// What another implementation gave for a model.
-pub(crate) struct Expected(Vec<u8>);
-
-impl Expected {
-    pub(crate) fn read(folder: &str) -> Self {
-        Self(std::fs::read(golden(folder).join("expected.safetensors")).expect("expected"))
-    }
-
-    pub(crate) fn ids(&self, name: &str) -> Option<Vec<u32>> {
-        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
-        let view = all.tensor(name).ok()?;
-        let ids = view.data().as_chunks::<8>().0;
-        Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
-    }
-
-    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
-        let all = SafeTensors::deserialize(&self.0).expect("safetensors");
-        let view = all.tensor(name).expect(name);
-        let values = view.data().as_chunks::<4>().0;
-        values.iter().map(|b| f32::from_le_bytes(*b)).collect()
-    }
-}
 
 /// Where a model runs.
 #[derive(Clone, Debug)]
@@ -156,4 +131,19 @@ pub(crate) fn assert_close(name: &str, have: &[Vec<f32>], want: &[f32], toleranc
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, f32::max);
     assert!(worst <= tolerance, "{name}: {worst}");
+}
+
+/// Root mean square of the differences, and one less the cosine.
+pub(crate) fn distance(have: &[f32], want: &[f32]) -> (f64, f64) {
+    assert_eq!(have.len(), want.len());
+    let (mut apart, mut dot, mut a2, mut b2) = (0f64, 0f64, 0f64, 0f64);
+    for (a, b) in have.iter().zip(want) {
+        let (a, b) = (f64::from(*a), f64::from(*b));
+        apart += (a - b) * (a - b);
+        dot += a * b;
+        a2 += a * a;
+        b2 += b * b;
+    }
+    let rms = (apart / want.len() as f64).sqrt();
+    (rms, 1.0 - dot / (a2 * b2).sqrt())
 }

@@ -1,6 +1,6 @@
 //! Attaching, weighting and detaching adapters while an engine runs.
 
-use super::{AdapterId, AdapterSet, AdapterStatus, Running, Source};
+use super::{AdapterId, AdapterSet, AdapterStatus, OnRunning, Source};
 use crate::engine::Engine;
 use crate::{Error, Result};
 use rusty_adapters::{Base, Precision, Stamp};
@@ -38,8 +38,7 @@ impl Engine {
     }
 
     fn register(&self, data: Arc<SlotData>, source: Source, prepared_s: f64) -> Result<AdapterId> {
-        let graph = self.graph();
-        data.check(SlotShape::of(graph)).map_err(|misfit| {
+        data.check(SlotShape::of(self.graph())).map_err(|misfit| {
             Error::Request(format!(
                 "adapter {} does not fit the model at {}: {}",
                 data.name, misfit.place, misfit.reason
@@ -49,7 +48,7 @@ impl Engine {
         let core = &mut *core;
         let id = core.adapters.add(data, source, prepared_s);
         let key = core.adapters.resolve(&AdapterSet::from(id))?;
-        let settled = core.adapters.settle(&key, graph, &mut *core.executable);
+        let settled = core.adapters.settle(&key, &mut *core.executable);
         if let Err(error) = settled {
             core.adapters.remove(id, &mut *core.executable)?;
             return Err(error);
@@ -92,19 +91,19 @@ impl Engine {
     /// # Errors
     /// The weight is not finite, the adapter is not attached, or an answer runs with it and `running` refuses or its soft
     /// prompt would come or go. A mixture that cannot be made ends the answers that need it.
-    pub fn set_weight(&self, id: AdapterId, weight: f32, running: Running) -> Result<()> {
+    pub fn set_weight(&self, id: AdapterId, weight: f32, running: OnRunning) -> Result<()> {
         let mut core = self.core();
         let answering = core.sequences.iter();
         let answering = answering.filter(|(_, s)| s.names(id) && s.is_answering());
         let answering: Vec<u64> = answering.map(|(session, _)| *session).collect();
-        if running == Running::Refuse && !answering.is_empty() {
+        if running == OnRunning::Refuse && !answering.is_empty() {
             return Err(Error::Request(format!(
                 "{} answers run with adapter {}; let them end, or have them computed again",
                 answering.len(),
                 id.0
             )));
         }
-        core.reweight(id, weight, &answering, self.graph())
+        core.reweight(id, weight, &answering)
     }
 
     /// Keeps an adapter where it is, or lets it make room again.

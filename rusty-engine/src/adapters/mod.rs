@@ -74,7 +74,7 @@ pub struct AdapterStatus {
 
 /// What happens to answers that run with an adapter whose weight changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Running {
+pub enum OnRunning {
     /// The change is refused.
     #[default]
     Refuse,

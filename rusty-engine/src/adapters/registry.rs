@@ -52,16 +52,19 @@ pub(crate) struct Registry {
     /// Index 0 is slot 1.
     slots: Vec<Option<Slot>>,
     budget: AdapterBudget,
+    /// The network that adapters are mixed for.
+    graph: Arc<Graph>,
     next: u32,
     clock: u64,
 }
 
 impl Registry {
-    pub fn new(slots: u32, budget: AdapterBudget) -> Self {
+    pub fn new(slots: u32, budget: AdapterBudget, graph: Arc<Graph>) -> Self {
         Self {
             entries: BTreeMap::new(),
             slots: (0..slots).map(|_| None).collect(),
             budget,
+            graph,
             next: 0,
             clock: 0,
         }
@@ -162,7 +165,6 @@ impl Registry {
     pub fn acquire(
         &mut self,
         key: &Resolved,
-        graph: &Graph,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
@@ -183,7 +185,7 @@ impl Registry {
             slot.used = self.clock;
             return Ok((slot_id(at), Some(slot.data.clone())));
         }
-        let data = self.mixed(key, graph)?;
+        let data = self.mixed(key)?;
         let at = self.free_slot(data.bytes() as u64, executable, busy)?;
         executable.attach(slot_id(at), data.clone())?;
         self.slots[at] = Some(Slot {
@@ -196,12 +198,7 @@ impl Registry {
     }
 
     /// Puts an adapter into a free slot where there is one, so that its first user need not wait.
-    pub fn settle(
-        &mut self,
-        key: &Resolved,
-        graph: &Graph,
-        executable: &mut dyn Executable,
-    ) -> Result<()> {
+    pub fn settle(&mut self, key: &Resolved, executable: &mut dyn Executable) -> Result<()> {
         let room = self.slots.iter().any(Option::is_none);
         let own = key
             .entries
@@ -209,13 +206,13 @@ impl Registry {
             .filter_map(|(id, _)| self.entries.get(id));
         let bytes: u64 = own.map(|e| e.bytes).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
-            self.acquire(key, graph, executable, &|_| true)?;
+            self.acquire(key, executable, &|_| true)?;
         }
         self.shrink_host();
         Ok(())
     }
 
-    fn mixed(&mut self, key: &Resolved, graph: &Graph) -> Result<Arc<SlotData>> {
+    fn mixed(&mut self, key: &Resolved) -> Result<Arc<SlotData>> {
         let mut parts = Vec::with_capacity(key.entries.len());
         for (id, bits) in &key.entries {
             parts.push((self.read(*id)?, f32::from_bits(*bits)));
@@ -225,7 +222,7 @@ impl Registry {
         }
         let parts: Vec<_> = parts.iter().map(|(data, w)| (&**data, *w)).collect();
         let how = if key.linear { Mix::Linear } else { Mix::Sum };
-        Ok(Arc::new(mix(&parts, how, graph)?))
+        Ok(Arc::new(mix(&parts, how, &self.graph)?))
     }
 
     /// An adapter's tables, from its file where they were dropped.

@@ -1,10 +1,10 @@
 //! Adapters against PEFT's logits, on every device.
 
+use super::expected::Expected;
 use super::{devices, engine, golden};
 use rusty_adapters::{Base, Mix, Precision, load};
 use rusty_compiler::KvFormat;
 use rusty_engine::{AdapterId, AdapterSet, Engine};
-use safetensors::SafeTensors;
 use serde_json::Value;
 
 /// Models that golden adapters are for.
@@ -14,47 +14,23 @@ pub const BASES: [&str; 3] = [
     "models/llama-mha-f16",
 ];
 
+/// What PEFT made of an adapter, or of a mixture of some.
 pub struct Golden {
     pub manifest: Value,
-    expected: Vec<u8>,
+    pub expected: Expected,
 }
 
 impl Golden {
     pub fn read(folder: &str) -> Self {
-        let read = |file: &str| std::fs::read(golden(folder).join(file)).expect(folder);
+        let manifest = std::fs::read(golden(folder).join("manifest.json")).expect(folder);
         Self {
-            manifest: serde_json::from_slice(&read("manifest.json")).expect("json"),
-            expected: read("expected.safetensors"),
+            manifest: serde_json::from_slice(&manifest).expect("json"),
+            expected: Expected::read(folder),
         }
     }
 
     pub fn base(&self) -> &str {
         self.manifest["base"].as_str().expect("base")
-    }
-
-    pub fn tensor(&self, name: &str) -> Vec<u8> {
-        let tensors = SafeTensors::deserialize(&self.expected).expect("safetensors");
-        tensors.tensor(name).expect(name).data().to_vec()
-    }
-
-    pub fn ids(&self, name: &str) -> Vec<u32> {
-        let bytes = self.tensor(name);
-        bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|b| i64::from_le_bytes(*b) as u32)
-            .collect()
-    }
-
-    pub fn floats(&self, name: &str) -> Vec<f32> {
-        let bytes = self.tensor(name);
-        bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect()
     }
 }
 
@@ -71,8 +47,9 @@ pub fn assert_close(what: &str, have: &[f32], want: &[f32]) {
 pub fn check_prompts(engine: &Engine, adapter: AdapterId, golden: &Golden, what: &str) {
     for prompt in golden.manifest["prompts"].as_array().expect("prompts") {
         let name = |key: &str| prompt[key].as_str().expect(key);
-        let have = engine.logits(&golden.ids(name("ids")), adapter);
-        assert_close(what, &have.expect(what), &golden.floats(name("logits")));
+        let ids = golden.expected.ids(name("ids")).expect("ids");
+        let have = engine.logits(&ids, adapter).expect(what);
+        assert_close(what, &have, &golden.expected.floats(name("logits")));
     }
 }
 
@@ -133,8 +110,10 @@ fn mixtures_of_adapters_match_peft() {
                 let weight = |i: usize| case["weights"][i].as_f64().map_or(1.0, |w| w as f32);
                 let entries = parts.iter().enumerate().map(|(i, id)| (*id, weight(i)));
                 let set = AdapterSet::mixed(entries, how);
-                let have = engine.logits(&golden_data.ids("ids"), set).expect(combo);
-                let want = golden_data.floats(case["logits"].as_str().expect("logits"));
+                let ids = golden_data.expected.ids("ids").expect("ids");
+                let have = engine.logits(&ids, set).expect(combo);
+                let logits = case["logits"].as_str().expect("logits");
+                let want = golden_data.expected.floats(logits);
                 assert_close(&format!("{combo} {case} on {device}"), &have, &want);
             }
         }

@@ -6,11 +6,14 @@ mod adapter_tools;
 mod adapters;
 mod batches;
 mod demo;
+#[path = "../../../tests/expected.rs"]
+mod expected;
 mod experts;
 #[path = "../../../tests/gguf_twin.rs"]
 mod gguf_twin;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
+mod manifests;
 mod residency;
 mod samplers;
 mod sessions;
@@ -43,6 +46,17 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
     let engine = Engine::load(&*file, &options).expect(model);
     engine.keep_base(file.into());
     engine
+}
+
+/// The CPU, for eight sessions.
+fn cpu() -> EngineOptions {
+    EngineOptions {
+        // References are single precision.
+        matrix_units: false,
+        device: DeviceChoice::Cpu,
+        sessions: 8,
+        ..EngineOptions::default()
+    }
 }
 
 fn demo(options: &EngineOptions) -> Engine {

@@ -1,27 +1,17 @@
 //! Adapters come, go and change while others answer; slots and memory are caches that nobody notices.
 
-use super::demo as load;
 use super::demo::{attach, chat};
+use super::{cpu, demo as load};
 use crate::golden_paths::{golden, root};
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
-use rusty_engine::adapters::{AdapterBudget, Running, Tier};
+use rusty_engine::adapters::{AdapterBudget, OnRunning, Tier};
 use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions, Request, Session};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const QUESTION: &str = "Find users older than 30";
 const NAMES: [&str; 3] = ["sql", "json", "cypher"];
-
-fn cpu() -> EngineOptions {
-    EngineOptions {
-        // References are single precision.
-        matrix_units: false,
-        device: DeviceChoice::Cpu,
-        sessions: 8,
-        ..EngineOptions::default()
-    }
-}
 
 fn request() -> Request {
     chat(QUESTION, 48)
@@ -108,18 +98,18 @@ fn changing_adapters_or_weights_never_reuses_the_cache() {
     // Another weight is another adapter, for every session that uses it.
     let full = answer(&mut session);
     engine
-        .set_weight(ids[0], 0.0, Running::Refuse)
+        .set_weight(ids[0], 0.0, OnRunning::Refuse)
         .expect("idle");
     let none = answer(&mut session);
     assert_ne!(none, full);
     assert_eq!(none, fresh(&engine, None));
     engine
-        .set_weight(ids[0], 1.0, Running::Refuse)
+        .set_weight(ids[0], 1.0, OnRunning::Refuse)
         .expect("idle");
     assert_eq!(answer(&mut session), full);
     assert!(
         engine
-            .set_weight(ids[0], f32::NAN, Running::Refuse)
+            .set_weight(ids[0], f32::NAN, OnRunning::Refuse)
             .is_err()
     );
 }
@@ -139,11 +129,11 @@ fn a_weight_changes_under_a_running_answer_only_where_asked() {
         .take(4)
         .filter_map(|t| t.expect("token").id)
         .collect();
-    let error = engine.set_weight(sql, 0.0, Running::Refuse);
+    let error = engine.set_weight(sql, 0.0, OnRunning::Refuse);
     let error = error.expect_err("an answer runs").to_string();
     assert!(error.contains("1 answers"), "{error}");
     engine
-        .set_weight(other, 0.3, Running::Refuse)
+        .set_weight(other, 0.3, OnRunning::Refuse)
         .expect("another's weight");
     have.extend(
         running
@@ -153,7 +143,7 @@ fn a_weight_changes_under_a_running_answer_only_where_asked() {
     );
     assert_eq!(have, want[..have.len()]);
     engine
-        .set_weight(sql, 0.0, Running::Recompute)
+        .set_weight(sql, 0.0, OnRunning::Recompute)
         .expect("recomputed");
     let rest: Vec<u32> = running.filter_map(|t| t.expect("token").id).collect();
     // What is left is what the base makes of the prompt and the answer so far; one token was sampled before.
@@ -342,7 +332,7 @@ fn weights_change_in_the_slot_at_hand_and_soft_prompts_stay() {
         answer.next().expect("goes on").expect("token");
     }
     engine
-        .set_weight(sql, 0.9, Running::Recompute)
+        .set_weight(sql, 0.9, OnRunning::Recompute)
         .expect("in its own slot");
     for answer in running {
         assert!(answer.filter_map(|t| t.expect("token").id).count() > 3);
@@ -367,7 +357,7 @@ fn weights_change_in_the_slot_at_hand_and_soft_prompts_stay() {
         let want = all(&mut session);
         let mut running = session.generate(&ask).expect("generate");
         let first = running.next().expect("goes on").expect("token");
-        let error = engine.set_weight(id, 0.0, Running::Recompute);
+        let error = engine.set_weight(id, 0.0, OnRunning::Recompute);
         let error = error.expect_err("a soft prompt").to_string();
         assert!(error.contains("soft prompt"), "{error}");
         let rest: Vec<u32> = running.filter_map(|t| t.expect("token").id).collect();

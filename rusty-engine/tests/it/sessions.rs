@@ -1,7 +1,7 @@
 //! What a session says does not depend on its neighbours, on chunks, on reuse or on what went wrong before.
 
-use super::demo as load;
 use super::demo::{attach, chat};
+use super::{cpu, demo as load};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
 use rusty_engine::{
@@ -15,16 +15,6 @@ const QUESTIONS: [&str; 4] = [
     "What is the capital of France?",
     "Show the five cheapest products",
 ];
-
-fn cpu() -> EngineOptions {
-    EngineOptions {
-        // References are single precision.
-        matrix_units: false,
-        device: DeviceChoice::Cpu,
-        sessions: 8,
-        ..EngineOptions::default()
-    }
-}
 
 fn answer(session: &mut Session, request: &Request) -> Vec<u32> {
     let generation = session.generate(request).expect("generate");

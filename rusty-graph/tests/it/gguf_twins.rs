@@ -1,7 +1,8 @@
 //! Every golden model once more as a GGUF: the same logits, whichever file the network came from.
 
+use super::expected::Expected;
 use super::gguf_twin::twin;
-use super::oracle::{Expected, assert_close};
+use super::oracle::assert_close;
 use super::{MODELS, open};
 use rusty_graph::Interpreter;
 use rusty_loader::SharedBytes;

@@ -1,39 +1,10 @@
 //! The interpreter against transformers' logits.
 
+use super::expected::Expected;
 use super::{MODELS, golden, open};
 use rusty_graph::Interpreter;
 use rusty_graph::interpret::Matrix;
-use safetensors::SafeTensors;
 use std::collections::BTreeSet;
-
-pub struct Expected(Vec<u8>);
-
-impl Expected {
-    pub fn read(folder: &str) -> Self {
-        Self(std::fs::read(golden(folder).join("expected.safetensors")).expect(folder))
-    }
-
-    fn bytes(&self, name: &str) -> Option<Vec<u8>> {
-        let tensors = SafeTensors::deserialize(&self.0).expect("safetensors");
-        tensors.tensor(name).ok().map(|t| t.data().to_vec())
-    }
-
-    pub fn ids(&self, name: &str) -> Option<Vec<u32>> {
-        let bytes = self.bytes(name)?;
-        let ids = bytes.as_chunks::<8>().0;
-        Some(ids.iter().map(|b| i64::from_le_bytes(*b) as u32).collect())
-    }
-
-    pub fn floats(&self, name: &str) -> Vec<f32> {
-        let bytes = self.bytes(name).expect(name);
-        bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect()
-    }
-}
 
 pub fn assert_close(what: &str, have: &Matrix, want: &[f32]) {
     assert_eq!(have.data.len(), want.len(), "{what}");

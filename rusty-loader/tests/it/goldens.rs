@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::golden_paths::golden;
+
 /// A path below the golden data.
 pub fn path(below: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/goldens")).join(below)
+    golden(below)
 }
 
 /// A JSON file of the golden data.

@@ -2,6 +2,10 @@
 
 mod blocks;
 mod gguf;
+#[path = "../../../tests/golden_models.rs"]
+mod golden_models;
+#[path = "../../../tests/golden_paths.rs"]
+mod golden_paths;
 mod goldens;
 mod hostile;
 mod hostile_text;

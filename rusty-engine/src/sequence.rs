@@ -1,4 +1,4 @@
-//! The state of one generation: which tokens are known, which are computed, and what waits to be read.
+//! The state of one sequence: which tokens are known, which are computed, and what of its answer waits to be read.
 
 use crate::adapters::{AdapterId, AdapterSet, Resolved};
 use crate::pages::PagePool;
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Tokens that may wait for a slow reader before its sequence rests.
 pub(crate) const QUEUE: usize = 64;
 
-/// A session's sequence: tokens with their pages, and the generation under way.
+/// A session's sequence: tokens with their pages, and the answer under way.
 #[derive(Default)]
 pub(crate) struct Sequence {
     /// All tokens, prompt and answer.
@@ -40,11 +40,11 @@ pub(crate) struct Sequence {
     /// Length beyond which the cache must be made anew with other frequencies.
     pub rope_limit: Option<u32>,
     /// The answer under way.
-    pub running: Option<Running>,
+    pub answer: Option<Answer>,
 }
 
-/// A generation under way.
-pub(crate) struct Running {
+/// An answer under way.
+pub(crate) struct Answer {
     sampler: Sampler,
     stream: Option<TokenStream>,
     stop: StopMatcher,
@@ -60,82 +60,73 @@ pub(crate) struct Running {
     pub timings: Timings,
 }
 
+/// The tokens that an answer begins with: an adapter's own, then the prompt's.
+///
+/// # Errors
+/// The settings are out of range, the prompt is empty, or all of it does not fit the context.
+pub(crate) fn checked_prompt(
+    prompt: &[u32],
+    virtual_ids: &[u32],
+    request: &Request,
+    context: usize,
+) -> Result<Vec<u32>> {
+    if let Some(problem) = request.sampling.problem() {
+        return Err(Error::Request(problem));
+    }
+    if prompt.is_empty() {
+        return Err(Error::Request("the prompt is empty".into()));
+    }
+    let tokens = [virtual_ids, prompt].concat();
+    if tokens.len() >= context {
+        return Err(Error::ContextFull {
+            tokens: tokens.len() + 1,
+            context,
+        });
+    }
+    Ok(tokens)
+}
+
 impl Sequence {
     /// Ends the answer under way with an error for its reader.
     pub fn fail(&mut self, error: Error) {
-        if let Some(running) = &mut self.running {
-            running.failure = Some(error);
+        if let Some(answer) = &mut self.answer {
+            answer.failure = Some(error);
         }
     }
 
-    /// Prepares for a request: keeps what the cache and the new prompt share, takes the pages of the prompt.
+    /// Begins an answer to checked tokens, the first `virtual_tokens` of which are an adapter's: keeps what the cache
+    /// and they share, takes their pages.
     pub fn begin(
         &mut self,
-        prompt: &[u32],
-        virtual_ids: &[u32],
-        request: &Request,
-        tokenizer: Option<&Tokenizer>,
-        (graph, context): (&Graph, usize),
+        tokens: Vec<u32>,
+        virtual_tokens: usize,
+        mut answer: Answer,
+        graph: &Graph,
         pool: &mut PagePool,
     ) -> Result<()> {
-        let start = Instant::now();
-        if let Some(problem) = request.sampling.problem() {
-            return Err(Error::Request(problem));
-        }
-        if prompt.is_empty() {
-            return Err(Error::Request("the prompt is empty".into()));
-        }
-        let prompt_tokens = prompt.len();
-        let prompt = [virtual_ids, prompt].concat();
-        if prompt.len() >= context {
-            return Err(Error::ContextFull {
-                tokens: prompt.len() + 1,
-                context,
-            });
-        }
         let shared = self.tokens[..self.computed]
             .iter()
-            .zip(&prompt)
+            .zip(&tokens)
             .take_while(|(a, b)| a == b)
             .count();
-        let length = prompt.len() as u32;
+        let length = tokens.len() as u32;
         // The last token is always run: its row gives the first answer token. Keys that a prompt of this length would
         // rotate otherwise are of no use to it.
         let kept = match graph.rotates_alike(self.rope_length, length) {
-            true => shared.min(prompt.len() - 1),
+            true => shared.min(tokens.len() - 1),
             false => 0,
         };
         self.keep(kept, pool);
-        self.reserve(prompt.len(), pool)?;
-        let timings = Timings {
-            prompt_tokens,
-            cached_tokens: kept.saturating_sub(virtual_ids.len()),
-            ..Timings::default()
-        };
+        self.reserve(tokens.len(), pool)?;
+        answer.timings.cached_tokens = kept.saturating_sub(virtual_tokens);
         if kept == 0 {
             self.rope_length = length;
             self.fixed = 0;
         }
         self.rope_limit = graph.rotation_limit(length);
-        self.tokens = prompt;
-        self.virtual_tokens = virtual_ids.len();
-        self.running = Some(Running {
-            sampler: Sampler::new(&request.sampling),
-            stream: tokenizer.map(|t| t.stream(true)),
-            stop: StopMatcher::new(&request.stop),
-            ends: match tokenizer {
-                Some(t) if request.stop_at_end => t.eos_ids().to_vec(),
-                _ => vec![],
-            },
-            left: request.max_tokens,
-            context,
-            start,
-            first: None,
-            queue: VecDeque::new(),
-            finish: (request.max_tokens == 0).then_some(Finish::Length),
-            failure: None,
-            timings,
-        });
+        self.tokens = tokens;
+        self.virtual_tokens = virtual_tokens;
+        self.answer = Some(answer);
         Ok(())
     }
 
@@ -163,9 +154,9 @@ impl Sequence {
 
     /// Whether an answer is under way.
     pub fn is_answering(&self) -> bool {
-        self.running
+        self.answer
             .as_ref()
-            .is_some_and(|r| r.finish.is_none() && r.failure.is_none())
+            .is_some_and(|a| a.finish.is_none() && a.failure.is_none())
     }
 
     /// Makes room for `count` tokens in all.
@@ -177,8 +168,8 @@ impl Sequence {
 
     /// Tokens that a step may run now.
     pub fn waiting(&self) -> Waiting {
-        let rows = match &self.running {
-            Some(r) if r.finish.is_none() && r.failure.is_none() && r.queue.len() < QUEUE => {
+        let rows = match &self.answer {
+            Some(a) if a.finish.is_none() && a.failure.is_none() && a.queue.len() < QUEUE => {
                 self.tokens.len() - self.computed
             }
             _ => 0,
@@ -191,8 +182,8 @@ impl Sequence {
 
     /// What the row of the last token is run for.
     pub fn want(&self) -> Want {
-        match &self.running {
-            Some(r) if r.sampler.is_argmax() => Want::ArgMax,
+        match &self.answer {
+            Some(a) if a.sampler.is_argmax() => Want::ArgMax,
             _ => Want::Logits,
         }
     }
@@ -202,14 +193,14 @@ impl Sequence {
     /// A failure ends this answer alone and waits for its reader.
     pub fn advance(&mut self, result: RowResult, pool: &mut PagePool) {
         if let Err(error) = self.try_advance(result, pool)
-            && let Some(running) = &mut self.running
+            && let Some(answer) = &mut self.answer
         {
-            running.failure = Some(error);
+            answer.failure = Some(error);
         }
     }
 
     fn try_advance(&mut self, result: RowResult, pool: &mut PagePool) -> Result<()> {
-        let Some(running) = &mut self.running else {
+        let Some(answer) = &mut self.answer else {
             return Ok(());
         };
         let not_finite = Error::NotFinite {
@@ -223,20 +214,20 @@ impl Sequence {
             RowResult::Logits(mut logits) => {
                 let history = History {
                     tokens: &self.tokens[self.virtual_tokens..],
-                    prompt: running.timings.prompt_tokens,
+                    prompt: answer.timings.prompt_tokens,
                 };
-                running.sampler.choose(&mut logits, history)
+                answer.sampler.choose(&mut logits, history)
             }
             RowResult::Hidden(_) => return Ok(()),
             RowResult::NotFinite => return Err(not_finite),
         };
-        running.take(next)?;
-        if running.finish.is_some() {
+        answer.take(next)?;
+        if answer.finish.is_some() {
             return Ok(());
         }
         self.tokens.push(next);
-        if self.tokens.len() >= running.context {
-            return running.end(Finish::Context);
+        if self.tokens.len() >= answer.context {
+            return answer.end(Finish::Context);
         }
         let length = self.tokens.len() as u32;
         if self.rope_limit.is_some_and(|limit| length > limit) {
@@ -249,7 +240,37 @@ impl Sequence {
     }
 }
 
-impl Running {
+impl Answer {
+    /// An answer to a request with a prompt of `prompt_tokens` tokens, in a context of `context` tokens.
+    pub fn new(
+        request: &Request,
+        tokenizer: Option<&Tokenizer>,
+        context: usize,
+        prompt_tokens: usize,
+    ) -> Self {
+        Self {
+            sampler: Sampler::new(&request.sampling),
+            stream: tokenizer.map(|t| t.stream(true)),
+            stop: StopMatcher::new(&request.stop),
+            ends: match tokenizer {
+                Some(t) if request.stop_at_end => t.eos_ids().to_vec(),
+                _ => vec![],
+            },
+            left: request.max_tokens,
+            context,
+            start: Instant::now(),
+            first: None,
+            queue: VecDeque::new(),
+            finish: (request.max_tokens == 0).then_some(Finish::Length),
+            failure: None,
+            timings: Timings {
+                prompt_tokens,
+                ..Timings::default()
+            },
+        }
+    }
+
+    /// Takes the next token: puts its text into the queue, or ends the answer.
     fn take(&mut self, token: u32) -> Result<()> {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);
