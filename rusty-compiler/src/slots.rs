@@ -27,6 +27,21 @@ pub struct SlotId(pub u32);
 impl SlotId {
     /// No adapter.
     pub const BASE: SlotId = SlotId(0);
+
+    /// Whether it is one of `slots` slots, which can be filled and emptied; `adapter` is for the message.
+    ///
+    /// # Errors
+    /// [`Error::Slot`] where it is not.
+    pub(crate) fn check(self, slots: u32, adapter: &str) -> Result<()> {
+        if self == SlotId::BASE || self.0 > slots {
+            return Err(Error::Slot {
+                adapter: adapter.into(),
+                site: "all".into(),
+                reason: format!("slot {} is not one of 1 to {slots}", self.0),
+            });
+        }
+        Ok(())
+    }
 }
 
 /// What an adapter does at one site of width `k -> n`.
@@ -142,16 +157,20 @@ pub struct PrefixLayer {
 }
 
 impl KvPrefix {
+    /// Whether its keys and values are as wide as these layers'.
+    fn fits(&self, kv: &[KvLayer]) -> bool {
+        let wide = |lanes: u32| self.tokens as usize * lanes as usize;
+        self.layers.len() == kv.len()
+            && self.layers.iter().zip(kv).all(|(p, l)| {
+                p.keys.len() == wide(l.key_lanes()) && p.values.len() == wide(l.value_lanes())
+            })
+    }
+
     /// Whether it can be stored in `pages` of a pool of `total` with these layers.
     pub(crate) fn check_pages(&self, pages: &[u32], total: u32, kv: &[KvLayer]) -> Result<()> {
         let rows = self.tokens as usize;
-        let wide = |lanes: u32| rows * lanes as usize;
-        let fits = self.layers.len() == kv.len()
-            && self.layers.iter().zip(kv).all(|(p, l)| {
-                p.keys.len() == wide(l.key_lanes()) && p.values.len() == wide(l.value_lanes())
-            });
         let needed = rows.div_ceil(PAGE_TOKENS);
-        match fits && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
+        match self.fits(kv) && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
             true => Ok(()),
             false => Err(Error::Step(format!(
                 "a prefix of {rows} tokens and {} layers does not fit pages {pages:?} of {total}",
@@ -247,6 +266,18 @@ impl SlotData {
         sites + embedding + prefix
     }
 
+    /// As [`SlotData::check`], with the adapter's name.
+    ///
+    /// # Errors
+    /// [`Error::Slot`] with the first table that does not fit.
+    pub(crate) fn fit(&self, shape: SlotShape<'_>) -> Result<()> {
+        self.check(shape).map_err(|misfit| Error::Slot {
+            adapter: self.name.clone(),
+            site: misfit.place,
+            reason: misfit.reason,
+        })
+    }
+
     /// Whether every table has the sizes that a model needs.
     ///
     /// # Errors
@@ -286,17 +317,8 @@ impl SlotData {
             fits("embedding", lows && table && prompt, &reason)?;
         }
         if let Some(p) = &self.prefix {
-            let widths = shape
-                .kv
-                .iter()
-                .map(|l| (l.key_lanes() as usize, l.value_lanes() as usize));
-            let rows = p.tokens as usize;
-            let same = p.layers.len() == shape.kv.len()
-                && p.layers.iter().zip(widths).all(|(l, (keys, values))| {
-                    l.keys.len() == rows * keys && l.values.len() == rows * values
-                });
             let reason = "its keys and values do not fit the layers of the cache";
-            fits("prefix", same, reason)?;
+            fits("prefix", p.fits(shape.kv), reason)?;
         }
         Ok(())
     }
@@ -315,7 +337,7 @@ impl SiteDelta {
             + vector(&self.bias)
     }
 
-    /// Element `B[row, rank]`.
+    /// Row `row` of `B`, `[rank]`.
     pub fn b_row(&self, row: usize, out: &mut [f32]) {
         match &self.b {
             Some(b) => b.read_panel_row(row, self.rank as usize, out),

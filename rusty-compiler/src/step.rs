@@ -287,19 +287,37 @@ pub struct MemoryUse {
 /// A plan bound to weights and a device.
 pub trait Executable: Send {
     /// Runs a step: writes the rows' keys and values to their pages and returns what the rows want.
+    ///
+    /// # Errors
+    /// [`Error::Step`] where the step asks for more than the executable was bound for, or cannot be finished;
+    /// [`Error::Device`] where the device fails or has no memory left.
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput>;
 
     /// Puts an adapter into a slot; rows of later steps may name it.
+    ///
+    /// # Errors
+    /// [`Error::Slot`] where there is no such slot or the adapter does not fit the model; [`Error::Device`] where its
+    /// tables do not fit the device, or the device fails.
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()>;
 
     /// Empties a slot.
+    ///
+    /// # Errors
+    /// [`Error::Slot`] where there is no such slot; [`Error::Device`] where the device fails.
     fn detach(&mut self, slot: SlotId) -> Result<()>;
 
     /// Stores keys and values in front of a sequence: those of token `t` at row `t % 16` of `pages[t / 16]`. Other
     /// rows of these pages hold nothing yet.
+    ///
+    /// # Errors
+    /// [`Error::Step`] where it does not fit the layers or the pages; [`Error::Device`] where the device fails.
     fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()>;
 
-    /// Copies the keys and values of one page to another, in every layer (copy on write).
+    /// Copies the keys and values of one page to another, in every layer: measurements of throughput fill a cache with
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Step`] where there is no such page; [`Error::Device`] where the device fails.
     fn copy_page(&mut self, from: u32, to: u32) -> Result<()>;
 
     /// Bytes held.

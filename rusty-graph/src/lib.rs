@@ -36,5 +36,5 @@ pub use op::{
     AttentionSpec, AttentionValues, BinaryOp, GroupScore, Input, Op, OpClass, RouteGroups,
     RouteScore, RouteSpec, UnaryOp,
 };
-pub use rope::{RopeLayout, RopeScaling, RopeSpec};
+pub use rope::{RopeLayout, RopeScaling, RopeSpec, Turns};
 pub use verify::verify;

@@ -1,12 +1,14 @@
 //! Rotary position embedding: which frequencies, scaled how, laid out how.
 //!
-//! The graph holds a specification; whoever runs it computes `cos`/`sin` of `position * inv_freq` on the
-//! host in double precision, scaled by the attention factor, and hands a table `[rows, dims / 2]` of pairs
-//! to the kernels. References: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), and
+//! The graph holds a specification; whoever runs it computes cosine and sine of each position times each frequency
+//! ([`Turns`]) on the host in double precision, scaled by the attention factor, and hands a table `[rows, dims / 2]` of
+//! pairs to the kernels. References: RoFormer (arXiv 2104.09864), YaRN (arXiv 2309.00071), and
 //! `modeling_rope_utils.py` of transformers for the exact constants of each scaling kind.
 
 mod frequencies;
 pub(crate) mod read;
+
+pub use frequencies::Turns;
 
 /// Which lanes of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
 //! What a thread knows while it runs a step, and storing a tail's lanes.
 
-use super::adapters::SlotTable;
 use super::body::{self, Lanes, Program, RopeRows};
-use super::kv::{self, KvPool};
+use super::deltas::slots::SlotTable;
+use super::kv::{self, KvHalf, KvPool};
 use super::memory::Buffer;
 use super::pool::Barrier;
 use super::prefetch::Ahead;
@@ -179,8 +179,12 @@ impl Context<'_> {
                     let to = self.value_row(value, row).add(first);
                     std::ptr::copy_nonoverlapping(from, to, count);
                 }
-                SinkAt::Key(layer) => self.store_kv(layer, true, row, first, count, from),
-                SinkAt::Val(layer) => self.store_kv(layer, false, row, first, count, from),
+                SinkAt::Key(layer) => {
+                    self.store_kv(layer, KvHalf::Keys, row, first, count, from);
+                }
+                SinkAt::Val(layer) => {
+                    self.store_kv(layer, KvHalf::Values, row, first, count, from);
+                }
             }
         }
     }
@@ -188,7 +192,7 @@ impl Context<'_> {
     unsafe fn store_kv(
         &self,
         layer: u32,
-        key: bool,
+        half: KvHalf,
         row: usize,
         first: usize,
         count: usize,
@@ -197,7 +201,7 @@ impl Context<'_> {
         let position = self.step.positions[row] as usize;
         let sequence = self.step.sequences[self.step.sequence_of[row] as usize];
         let page = sequence.pages[position / PAGE_TOKENS];
-        let place = self.kv.place(layer, key, page, position % PAGE_TOKENS);
+        let place = self.kv.place(layer, half, page, position % PAGE_TOKENS);
         // SAFETY: the page is inside the pool (checked with the step) and this row's place is written by
         // one thread.
         unsafe { kv::store(self.level, place, first, count, from) }

@@ -6,10 +6,11 @@
 //! rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::injection::{Group, Sites, Tile};
+use super::deltas::injection::{Group, Sites, Tile};
 use super::panel::GROUP;
 use super::product::PartCode;
-use super::quantize::{Forms, InputRows, fill_row};
+use super::quantize::{InputForms, InputRows, fill_row};
+use super::row_tiles::Extent;
 use super::stream::{Next, Stream};
 use super::weights::Weights;
 use crate::plan::{Anchor, Inst, Kernel, Plan};
@@ -38,13 +39,14 @@ struct Bundle {
 /// A contraction, ready to run.
 pub(super) struct Contract {
     pub(super) rows: RowSet,
+    /// Input width.
     pub(super) k: usize,
     prologue: super::body::Program,
     pub(super) parts: Vec<PartCode>,
     bundles: Vec<Bundle>,
     pub(super) strip: usize,
     strips: usize,
-    pub(super) forms: Forms,
+    pub(super) forms: InputForms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
     pub(super) sites: Sites,
@@ -53,9 +55,11 @@ pub(super) struct Contract {
 }
 
 /// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
-struct Filled {
+struct Filled<'a> {
     plain: InputRows,
     gained: Vec<Option<InputRows>>,
+    /// Rows with the same adapter.
+    groups: Vec<Group<'a>>,
 }
 
 impl Contract {
@@ -70,7 +74,7 @@ impl Contract {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
             return Err(unbound(kernel));
         };
-        let mut forms = Forms::default();
+        let mut forms = InputForms::default();
         let mut codes = Vec::with_capacity(parts.len());
         for part in parts {
             let matrix = weights
@@ -128,16 +132,6 @@ impl Contract {
         &self.parts[self.bundles[0].parts[0]]
     }
 
-    /// Input width.
-    pub(super) fn k(&self) -> usize {
-        self.k
-    }
-
-    /// Number of parts.
-    pub(super) fn part_count(&self) -> usize {
-        self.parts.len()
-    }
-
     /// Runs this thread's share.
     ///
     /// # Safety
@@ -147,12 +141,8 @@ impl Contract {
         if rows == 0 {
             return;
         }
-        let groups = match ctx.adapted {
-            true => self.sites.groups(ctx),
-            false => vec![],
-        };
         // SAFETY: the caller's duty.
-        let filled = unsafe { self.fill(ctx, thread, scratch, rows, &groups) };
+        let filled = unsafe { self.fill(ctx, thread, scratch, rows) };
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
@@ -163,24 +153,19 @@ impl Contract {
         let mut piece = thread;
         while piece < pieces {
             let first = piece % blocks * block_rows;
-            let block = (first, block_rows.min(rows - first));
             let (bundle, column) = self.locate(piece / blocks);
+            let tile = Tile {
+                first,
+                rows: block_rows.min(rows - first),
+                column,
+                columns: self.strip.min(bundle.width - column),
+            };
             let draw = || {
                 let piece = ctx.draw(self.counter);
                 (piece, self.begin(ctx, thread, piece / blocks))
             };
             // SAFETY: each piece is drawn by one thread.
-            unsafe {
-                piece = self.strip(
-                    ctx,
-                    scratch,
-                    &filled,
-                    (bundle, column),
-                    block,
-                    &groups,
-                    draw,
-                );
-            }
+            piece = unsafe { self.strip(ctx, scratch, &filled, bundle, tile, draw) };
         }
     }
 
@@ -205,24 +190,26 @@ impl Contract {
         unreachable!("strips are counted over all bundles")
     }
 
-    unsafe fn fill(
+    unsafe fn fill<'a>(
         &self,
-        ctx: &Context<'_>,
+        ctx: &Context<'a>,
         thread: usize,
         scratch: &mut Scratch,
         rows: usize,
-        groups: &[Group<'_>],
-    ) -> Filled {
+    ) -> Filled<'a> {
         let mut filled = Filled {
             plain: ctx.inputs.rows(self.k, self.forms),
             gained: vec![],
+            groups: match ctx.adapted {
+                true => self.sites.groups(ctx),
+                false => vec![],
+            },
         };
+        let adapted = !filled.groups.is_empty();
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
         unsafe {
-            let forms = self
-                .forms
-                .with_floats(self.forms.floats || !groups.is_empty());
-            if !groups.is_empty() {
+            let forms = self.forms.with_floats(self.forms.floats || adapted);
+            if adapted {
                 filled.gained = self.gained(ctx, rows);
             }
             if rows <= PRIVATE_ROWS && filled.gained.iter().all(Option::is_none) {
@@ -231,8 +218,8 @@ impl Contract {
                     let x = self.input(ctx, scratch, row);
                     fill_row(ctx.level, filled.plain, row, x, self.k, forms);
                 }
-                if !groups.is_empty() {
-                    self.reduce(ctx, thread, filled.plain, groups);
+                if adapted {
+                    self.reduce(ctx, thread, filled.plain, &filled.groups);
                 }
                 return filled;
             }
@@ -246,8 +233,8 @@ impl Contract {
                 }
             }
             ctx.barrier.wait();
-            if !groups.is_empty() {
-                self.reduce(ctx, thread, filled.plain, groups);
+            if adapted {
+                self.reduce(ctx, thread, filled.plain, &filled.groups);
             }
         }
         filled
@@ -266,26 +253,19 @@ impl Contract {
         unsafe { super::body::run(ctx.level, &self.prologue, lanes, &mut scratch.regs) }
     }
 
-    /// The strip of a bundle that begins at a column, over a block of rows; returns what `draw` draws: the next piece of
-    /// work, and where its weights begin.
-    #[allow(clippy::too_many_arguments)]
+    /// A strip of a bundle over a block of rows; `draw` gives the next piece of work, which is returned, and where its
+    /// weights begin.
     unsafe fn strip(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
-        filled: &Filled,
-        (bundle, column): (&Bundle, usize),
-        (first, rows): (usize, usize),
-        groups: &[Group<'_>],
+        filled: &Filled<'_>,
+        bundle: &Bundle,
+        tile: Tile,
         draw: impl Fn() -> (usize, Stream),
     ) -> usize {
         let mut drawn = None;
-        let columns = self.strip.min(bundle.width - column);
-        let tile = scratch.tile.floats();
-        let place = Tile {
-            rows: (first, rows),
-            columns: (column, columns),
-        };
+        let products = scratch.tile.floats();
         // SAFETY: strips and rows are inside the matrices and the tile.
         unsafe {
             for (i, &p) in bundle.parts.iter().enumerate() {
@@ -295,50 +275,50 @@ impl Contract {
                     .copied()
                     .flatten()
                     .unwrap_or(filled.plain);
-                let out = part_tile(tile, i);
+                let out = part_tile(products, i);
                 if ctx.adapted {
-                    self.await_expand(ctx, groups, p, place, &mut scratch.ahead);
+                    self.await_expand(ctx, &filled.groups, p, tile, &mut scratch.ahead);
                 }
                 let next = || match bundle.parts.get(i + 1) {
-                    Some(next) => self.parts[*next].stream(ctx, column),
+                    Some(next) => self.parts[*next].stream(ctx, tile.column),
                     None => {
                         let (piece, next) = draw();
                         drawn = Some(piece);
                         next
                     }
                 };
-                let at = ((first, rows), (column, columns));
-                self.parts[p].product(ctx, scratch, x, at, (out, self.strip), next);
+                let e = Extent {
+                    first: tile.first,
+                    rows: tile.rows,
+                    columns: tile.columns,
+                    out,
+                    stride: self.strip,
+                };
+                self.parts[p].product(ctx, scratch, x, (e, tile.column), next);
                 scratch.ahead.end_product();
-                if !groups.is_empty() {
+                if !filled.groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
-                    self.expand(ctx, groups, p, place, out);
+                    self.expand(ctx, &filled.groups, p, tile, out);
                 }
             }
-            self.tails(ctx, scratch, bundle, (first, rows), (column, columns));
+            self.tails(ctx, scratch, bundle, tile);
         }
         drawn.unwrap_or_else(|| draw().0)
     }
 
     /// What becomes of a strip's products.
-    unsafe fn tails(
-        &self,
-        ctx: &Context<'_>,
-        scratch: &mut Scratch,
-        bundle: &Bundle,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
-    ) {
-        let tile = scratch.tile.floats();
+    unsafe fn tails(&self, ctx: &Context<'_>, scratch: &mut Scratch, bundle: &Bundle, tile: Tile) {
+        let products = scratch.tile.floats();
         let mut results = std::mem::take(&mut scratch.results);
-        for row in 0..rows {
+        let (column, columns) = (tile.column, tile.columns);
+        for row in 0..tile.rows {
             for (i, &p) in bundle.parts.iter().enumerate() {
-                results[p] = part_tile(tile, i).wrapping_add(row * self.strip);
+                results[p] = part_tile(products, i).wrapping_add(row * self.strip);
             }
             for tail in &bundle.tails {
                 let regs = &mut scratch.regs;
                 // SAFETY: the caller's duty.
-                unsafe { ctx.tail(tail, first + row, column, columns, &results, regs) };
+                unsafe { ctx.tail(tail, tile.first + row, column, columns, &results, regs) };
             }
         }
         scratch.results = results;

@@ -1,10 +1,10 @@
 //! A plan bound to the CPU.
 
-use super::adapters::SlotTable;
 use super::body::RopeRows;
-use super::code::{Code, codes};
 use super::context::{Context, Run, Scratch, ValueAt, value_at};
-use super::kv::{self, KvPool};
+use super::deltas::slots::SlotTable;
+use super::kernels::{CpuKernel, cpu_kernels};
+use super::kv::{self, KvHalf, KvPool};
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
 use super::quantize::Inputs;
@@ -29,7 +29,7 @@ pub struct CpuExecutable {
     level: Level,
     pool: Pool,
     weights: Weights,
-    codes: Vec<Code>,
+    kernels: Vec<CpuKernel>,
     counters: Vec<AtomicUsize>,
     memory: WorkingMemory,
     kv: KvPool,
@@ -73,15 +73,17 @@ impl CpuExecutable {
         })?;
         let room = room(&plan, target, options)?;
         let weights = Weights::bind(&plan, file, room)?;
-        let (codes, needs) = codes(&plan, &weights, threads)?;
+        let (kernels, needs) = cpu_kernels(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = WorkingMemory::new(&plan, &needs, &weights, threads, options);
-        let counters = (0..2 * codes.len()).map(|_| AtomicUsize::new(0)).collect();
+        let counters = (0..2 * kernels.len())
+            .map(|_| AtomicUsize::new(0))
+            .collect();
         Ok(Self {
             level,
             pool,
             weights,
-            codes,
+            kernels,
             counters,
             memory,
             kv,
@@ -122,7 +124,7 @@ impl CpuExecutable {
             .map(|(spec, buffer)| {
                 let half = spec.dims as usize / 2;
                 for run in runs {
-                    let (freqs, factor) = spec.inv_freq(step.sequences[run.sequence].rope_length);
+                    let turns = spec.turns(step.sequences[run.sequence].rope_length);
                     for row in run.first..run.first + run.rows {
                         // SAFETY: the buffer holds the step's maximum of rows, and no job runs.
                         let out = unsafe {
@@ -130,10 +132,9 @@ impl CpuExecutable {
                             std::slice::from_raw_parts_mut(at, 2 * half)
                         };
                         let (cos, sin) = out.split_at_mut(half);
-                        for ((c, s), freq) in cos.iter_mut().zip(sin).zip(&freqs) {
-                            let (sine, cosine) = (f64::from(step.positions[row]) * freq).sin_cos();
-                            *c = (cosine * factor) as f32;
-                            *s = (sine * factor) as f32;
+                        let lanes = cos.iter_mut().zip(sin);
+                        for ((cos, sin), turn) in lanes.zip(turns.at(step.positions[row])) {
+                            (*cos, *sin) = turn;
                         }
                     }
                 }
@@ -184,17 +185,17 @@ impl CpuExecutable {
     }
 
     fn walk(&self, ctx: &Context<'_>, thread: usize, scratch: &mut Scratch, barrier: Barrier<'_>) {
-        for code in &self.codes {
+        for kernel in &self.kernels {
             // SAFETY: the plan is verified, its operands are bound, and every thread walks it with this
             // context; the barrier orders kernels.
             unsafe {
-                match code {
-                    Code::Contract(c) => c.run(ctx, thread, scratch),
-                    Code::Rows(r) => r.run(ctx, thread, scratch),
-                    Code::Largest(l) => l.run(ctx, thread),
-                    Code::Attend(a) => a.run(ctx, scratch),
-                    Code::Route(r) => r.run(ctx, thread),
-                    Code::Experts(e) => e.run(ctx, thread, scratch),
+                match kernel {
+                    CpuKernel::Contract(c) => c.run(ctx, thread, scratch),
+                    CpuKernel::Rows(r) => r.run(ctx, thread, scratch),
+                    CpuKernel::Largest(l) => l.run(ctx, thread),
+                    CpuKernel::Attend(a) => a.run(ctx, scratch),
+                    CpuKernel::Route(r) => r.run(ctx, thread),
+                    CpuKernel::Experts(e) => e.run(ctx, thread, scratch),
                 }
             }
             barrier.wait();
@@ -236,18 +237,18 @@ impl Executable for CpuExecutable {
         self.slots.attach(slot, data, self.plan.slot_shape())?;
         let rows = self.plan.max_rows(Dim::Sym(SymId(0))) as usize;
         let contracts = || {
-            self.codes.iter().filter_map(|c| match c {
-                Code::Contract(c) => Some(c),
+            self.kernels.iter().filter_map(|k| match k {
+                CpuKernel::Contract(c) => Some(c),
                 _ => None,
             })
         };
-        let parts = contracts().map(|c| c.part_count()).max().unwrap_or(0);
+        let parts = contracts().map(|c| c.parts.len()).max().unwrap_or(0);
         let lows = parts * rows * self.slots.largest_rank();
         if self.memory.lows.bytes() < lows * 4 {
             self.memory.lows = Buffer::words(lows);
         }
         if self.slots.gains_inputs() && self.memory.gained.is_empty() {
-            let k = contracts().map(|c| c.k()).max().unwrap_or(0);
+            let k = contracts().map(|c| c.k).max().unwrap_or(0);
             let starts = contracts().map(|c| c.forms.starts()).max().unwrap_or(0);
             self.memory.gained = (0..parts).map(|_| Inputs::new(rows, k, starts)).collect();
         }
@@ -263,9 +264,9 @@ impl Executable for CpuExecutable {
         for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
             for token in 0..prefix.tokens as usize {
                 let page = pages[token / PAGE_TOKENS];
-                for (key, rows) in [(true, keys), (false, values)] {
+                for (half, rows) in [(KvHalf::Keys, keys), (KvHalf::Values, values)] {
                     let width = rows.len() / prefix.tokens as usize;
-                    let place = self.kv.place(layer as u32, key, page, token % PAGE_TOKENS);
+                    let place = self.kv.place(layer as u32, half, page, token % PAGE_TOKENS);
                     let row = rows[token * width..].as_ptr();
                     // SAFETY: the page is inside the pool and the row has the layer's width, as was
                     // checked; no step runs.

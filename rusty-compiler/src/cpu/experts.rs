@@ -7,7 +7,8 @@
 use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
 use super::contract::{BLOCK_ROWS, STRIP};
 use super::product::PartCode;
-use super::quantize::{Forms, fill_row};
+use super::quantize::{InputForms, InputRows, fill_row};
+use super::row_tiles::Extent;
 use super::rows::{invalid, operand};
 use super::simd::LANES;
 use super::stream::Stream;
@@ -88,7 +89,7 @@ pub(super) struct Experts {
     used: usize,
     combine: bool,
     parts: Vec<PartCode>,
-    pub(super) forms: Forms,
+    pub(super) forms: InputForms,
     strip: usize,
     counter: usize,
 }
@@ -131,7 +132,7 @@ impl Experts {
             return Err(invalid(kernel, "is no product with experts"));
         };
         let n = *n as usize;
-        let mut forms = Forms::default();
+        let mut forms = InputForms::default();
         let mut parts = Vec::with_capacity(all.len());
         for weight in all {
             let unbound = || invalid(kernel, "is not over bound weights");
@@ -199,16 +200,9 @@ impl Experts {
             return;
         }
         let mut inputs = ctx.inputs.rows(self.k, self.forms);
-        let per_row = if self.each() { self.used } else { 1 };
-        let all = rows * per_row;
         // SAFETY: each row is filled by one thread, each strip of the output written by the one that draws it.
         unsafe {
-            for row in all * thread / ctx.threads..all * (thread + 1) / ctx.threads {
-                let x = ctx
-                    .value_row(self.x, row / per_row)
-                    .add(row % per_row * self.k);
-                fill_row(ctx.level, inputs, row, x, self.k, self.forms);
-            }
+            self.fill(ctx, thread, inputs, rows);
             let chosen = self.chosen(ctx, rows);
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();
@@ -226,8 +220,13 @@ impl Experts {
                 for (g, group) in chosen.groups.iter().enumerate() {
                     for block in (0..group.count).step_by(BLOCK_ROWS) {
                         let count = BLOCK_ROWS.min(group.count - block);
-                        let place = ((group.first + block, count), (column, columns));
-                        let tile = (scratch.tile.floats(), self.strip);
+                        let e = Extent {
+                            first: group.first + block,
+                            rows: count,
+                            columns,
+                            out: scratch.tile.floats(),
+                            stride: self.strip,
+                        };
                         let next = || {
                             if block + count < group.count {
                                 // The same weights again.
@@ -243,11 +242,26 @@ impl Experts {
                             }
                         };
                         let part = &self.parts[group.expert];
-                        part.product(ctx, scratch, inputs, place, tile, next);
-                        self.store(ctx, &chosen, place.0, place.1, tile.0);
+                        part.product(ctx, scratch, inputs, (e, column), next);
+                        self.store(ctx, &chosen, (e, column));
                     }
                 }
                 column = drawn;
+            }
+        }
+    }
+
+    /// Fills this thread's share of the inputs of `rows` rows.
+    unsafe fn fill(&self, ctx: &Context<'_>, thread: usize, inputs: InputRows, rows: usize) {
+        let per_row = if self.each() { self.used } else { 1 };
+        let all = rows * per_row;
+        for row in all * thread / ctx.threads..all * (thread + 1) / ctx.threads {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let x = ctx
+                    .value_row(self.x, row / per_row)
+                    .add(row % per_row * self.k);
+                fill_row(ctx.level, inputs, row, x, self.k, self.forms);
             }
         }
     }
@@ -298,26 +312,20 @@ impl Experts {
     }
 
     /// Stores a tile's products, or adds them to the rows' sums.
-    unsafe fn store(
-        &self,
-        ctx: &Context<'_>,
-        chosen: &Chosen,
-        (first, count): (usize, usize),
-        (column, columns): (usize, usize),
-        tile: *const f32,
-    ) {
+    unsafe fn store(&self, ctx: &Context<'_>, chosen: &Chosen, (e, column): (Extent, usize)) {
+        let pairs = &chosen.pairs[e.first..e.first + e.rows];
         // SAFETY: the caller's duty.
         unsafe {
-            for (i, pair) in chosen.pairs[first..first + count].iter().enumerate() {
+            for (i, pair) in pairs.iter().enumerate() {
                 let (row, place) = (*pair as usize / self.used, *pair as usize % self.used);
-                let from = tile.add(i * self.strip);
+                let from = e.out.add(i * e.stride).cast_const();
                 let to = ctx.value_row(self.out, row).add(column);
                 let Some(routes) = self.routes.filter(|_| self.combine) else {
-                    std::ptr::copy_nonoverlapping(from, to.add(place * self.n), columns);
+                    std::ptr::copy_nonoverlapping(from, to.add(place * self.n), e.columns);
                     continue;
                 };
                 let weight = *ctx.value_row(routes, row).add(self.used + place);
-                for c in 0..columns {
+                for c in 0..e.columns {
                     *to.add(c) += weight * *from.add(c);
                 }
             }

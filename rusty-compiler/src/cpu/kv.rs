@@ -19,6 +19,13 @@ use rusty_graph::{AttentionValues, KvLayer};
 const LARGEST_HALF: f32 = 65504.0;
 const LARGEST_BRAIN: f32 = f32::from_bits(0x7f7f_0000);
 
+/// Which half of a layer's part of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KvHalf {
+    Keys,
+    Values,
+}
+
 /// Keys and values of all layers.
 pub(super) struct KvPool {
     memory: Buffer,
@@ -175,10 +182,10 @@ impl KvPool {
     }
 
     /// Where lanes of a token go.
-    pub(super) fn place(&self, layer: u32, key: bool, page: u32, token: usize) -> Place {
+    pub(super) fn place(&self, layer: u32, half: KvHalf, page: u32, token: usize) -> Place {
         let l = &self.layers[layer as usize];
         let s = l.shape;
-        let transposed = key && !s.of_keys;
+        let transposed = half == KvHalf::Keys && !s.of_keys;
         let (part, head) = match transposed {
             true => (l.keys, s.key_head()),
             false => (l.values, s.value_head()),
@@ -189,7 +196,7 @@ impl KvPool {
             return Place::Blocks(BlockPlace {
                 at,
                 token,
-                key,
+                half,
                 blocks,
             });
         }

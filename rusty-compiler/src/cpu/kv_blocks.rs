@@ -4,14 +4,14 @@
 //! of quantized queries with a panel, as weights' are. Its values lie by blocks of 32 lanes: sixteen scales, one per
 //! token, then the codes of each token, so that a value is multiplied with its probability and scale in words, as an
 //! adapter's `B` is. Codes and scales are those of GGUF's Q8_0 and Q4_0, of blocks that were
-//! [rotated](super::rotation).
+//! [rotated](crate::rotation).
 //!
 //! Limits: heads are whole blocks, and values are not lanes of the keys.
 
 use super::kind::{Kind, Width};
-use super::kv::clamp_half;
+use super::kv::{KvHalf, clamp_half};
 use super::panel::{GROUP, PanelLayout};
-use super::quantize::Forms;
+use super::quantize::InputForms;
 use super::simd::{LANES, Vector};
 use crate::rotation::rotate;
 use crate::step::KvFormat;
@@ -26,7 +26,7 @@ pub(super) struct KvBlocks {
     /// Its keys.
     pub(super) panel: PanelLayout,
     /// What queries are quantized to.
-    pub(super) forms: Forms,
+    pub(super) forms: InputForms,
 }
 
 impl KvBlocks {
@@ -41,7 +41,7 @@ impl KvBlocks {
             return None;
         }
         let kind = Kind::of(codec)?;
-        let mut forms = Forms::default();
+        let mut forms = InputForms::default();
         forms.add(kind.start())?;
         Some(Self {
             panel: PanelLayout {
@@ -76,7 +76,7 @@ pub(super) struct BlockPlace {
     /// The first head of the page.
     pub(super) at: *mut u8,
     pub(super) token: usize,
-    pub(super) key: bool,
+    pub(super) half: KvHalf,
     pub(super) blocks: KvBlocks,
 }
 
@@ -110,9 +110,9 @@ pub(super) unsafe fn store<V: Vector>(
                 true => eight_bits::<V>(lanes.as_ptr()),
                 false => four_bits::<V>(lanes.as_ptr()),
             };
-            match place.key {
-                true => place.store_key(head, group, &block),
-                false => place.store_value(head, group, &block),
+            match place.half {
+                KvHalf::Keys => place.store_key(head, group, &block),
+                KvHalf::Values => place.store_value(head, group, &block),
             }
         }
     }

@@ -18,37 +18,28 @@
 // Register tiles are walked by index beside the pointers that the same index moves.
 #![allow(clippy::needless_range_loop)]
 
-mod adapters;
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod attend;
 mod attention;
-mod attention_blocks;
-mod attention_floats;
 mod body;
-mod code;
 mod context;
 mod contract;
+mod deltas;
 mod executable;
 mod experts;
 mod float;
 mod forms;
 mod group_sums;
-mod injection;
-mod int4_reduce;
-mod int8_expand;
-mod int8_reduce;
+mod kernels;
 mod kind;
 mod kv;
 mod kv_blocks;
 mod lanes;
 mod largest;
 mod late_panels;
-mod low_rank;
 mod memory;
 mod panel;
 mod panel_packing;
-mod partial;
 mod patience;
 mod pool;
 mod prefetch;
@@ -62,8 +53,6 @@ mod short_rows;
 mod short_tile;
 mod shortening;
 mod simd;
-mod site_tables;
-mod stored_panel;
 mod stream;
 mod tile;
 mod weight_bytes;

@@ -4,7 +4,6 @@ use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, FloatRows};
 use super::forms;
-use super::panel::PanelLayout;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
@@ -30,12 +29,9 @@ impl Contract {
             Some(Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. })) => {
                 float::steps(*k, rows, columns)
             }
-            Some(Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. }) => {
+            Some(matrix) => matrix.layout().map_or(0, |layout| {
                 columns.div_ceil(LANES) * tile::steps(ctx.level, layout, rows)
-            }
-            Some(Matrix::Late(late)) => {
-                columns.div_ceil(LANES) * tile::steps(ctx.level, &late.layout, rows)
-            }
+            }),
             None => 0,
         }
     }
@@ -55,8 +51,8 @@ impl PartCode {
         Stream::new(ctx.weights, self.weight, column)
     }
 
-    /// `out[r * stride + c] = x[first + r] . w[column + c]` for some rows and columns; `out` is where results go and the
-    /// stride. Before the last columns, or behind them, `next` is asked what this thread reads after them.
+    /// `out[r * stride + c] = x[first + r] . w[column + c]` for an extent's rows and columns. Before the last columns, or
+    /// behind them, `next` is asked what this thread reads after them.
     ///
     /// # Safety
     /// Rows and columns are inside inputs and matrix, and `out` holds the results.
@@ -65,50 +61,43 @@ impl PartCode {
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (rows, (column, columns)): ((usize, usize), (usize, usize)),
-        (out, stride): (*mut f32, usize),
+        (e, column): (Extent, usize),
         next: impl FnOnce() -> Stream,
     ) {
-        debug_assert!(column + columns <= self.n);
+        debug_assert!(column + e.columns <= self.n);
         let begin = self.stream(ctx, column);
-        let lead = begin.lead(columns);
+        let lead = begin.lead(e.columns);
         // SAFETY: the caller's duty.
         unsafe {
             if lead > 0 {
-                let (at, distance) = ((column, lead), begin.distance());
-                self.section(ctx, scratch, x, rows, at, (out, stride), distance);
+                let first = Extent { columns: lead, ..e };
+                self.section(ctx, scratch, x, (first, column), begin.distance());
             }
             let distance = self.stream(ctx, column + lead).distance_to(next());
-            if lead < columns {
-                let (at, out) = ((column + lead, columns - lead), out.wrapping_add(lead));
-                self.section(ctx, scratch, x, rows, at, (out, stride), distance);
+            if lead < e.columns {
+                let rest = Extent {
+                    columns: e.columns - lead,
+                    out: e.out.wrapping_add(lead),
+                    ..e
+                };
+                self.section(ctx, scratch, x, (rest, column + lead), distance);
             }
         }
     }
 
-    /// Some columns of a product, while memory `distance` bytes further is asked for.
-    #[allow(clippy::too_many_arguments)]
+    /// Some columns of a product, from `column` on, while memory `distance` bytes further is asked for.
     unsafe fn section(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (first, rows): (usize, usize),
-        (column, columns): (usize, usize),
-        (out, stride): (*mut f32, usize),
+        (e, column): (Extent, usize),
         distance: Option<isize>,
     ) {
         let Some(matrix) = ctx.weights.matrix_of(self.weight) else {
             return;
         };
-        let extent = Extent {
-            first,
-            rows,
-            columns,
-            out,
-            stride,
-        };
-        let layout = match matrix {
+        match matrix {
             Matrix::Float { bytes, kind, k } => {
                 let at = host(bytes).as_ptr();
                 let w = FloatRows {
@@ -118,7 +107,7 @@ impl PartCode {
                     ask: Ask::Along,
                 };
                 // SAFETY: the caller's duty.
-                return unsafe { float::multiply(ctx.level, w, x, extent, &mut scratch.ahead) };
+                unsafe { float::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
             }
             Matrix::Short(matrix) => {
                 let w = Short {
@@ -128,29 +117,28 @@ impl PartCode {
                     words: scratch.panel.ptr(),
                 };
                 // SAFETY: the caller's duty.
-                return unsafe {
-                    short_tile::multiply(ctx.level, w, x, extent, &mut scratch.ahead)
-                };
+                unsafe { short_tile::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
             }
-            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => layout,
-            Matrix::Late(late) => &late.layout,
-        };
-        // SAFETY: the caller's duty.
-        unsafe { self.panels(ctx, scratch, x, (matrix, layout), extent, column, distance) }
+            Matrix::Panels { .. } | Matrix::Stored { .. } | Matrix::Late(_) => {
+                // SAFETY: the caller's duty.
+                unsafe { self.panels(ctx, scratch, x, matrix, (e, column), distance) }
+            }
+        }
     }
 
     /// Columns of panels from `column` on.
-    #[allow(clippy::too_many_arguments)]
     unsafe fn panels(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (matrix, layout): (&Matrix, &PanelLayout),
-        e: Extent,
-        column: usize,
+        matrix: &Matrix,
+        (e, column): (Extent, usize),
         distance: Option<isize>,
     ) {
+        let Some(layout) = matrix.layout() else {
+            return;
+        };
         let registers = TileRegisters::set_up(ctx.level, &layout.kind, e.rows);
         for panel in column / LANES..(column + e.columns).div_ceil(LANES) {
             let out = e.out.wrapping_add(panel * LANES).wrapping_sub(column);

@@ -11,7 +11,7 @@ use super::simd::{LANES, Vector, per_isa};
 
 /// Which forms of the input a kernel's parts need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Forms {
+pub(super) struct InputForms {
     /// Starts, each once and whether it is per half of a group; the first `None` ends them.
     starts: [Option<(Start, bool)>; MAX_STARTS],
     /// Single precision.
@@ -21,7 +21,7 @@ pub(super) struct Forms {
 /// Different starts that a kernel's parts may need.
 const MAX_STARTS: usize = 8;
 
-impl Forms {
+impl InputForms {
     /// Adds a start; its position, or `None` where there are too many.
     pub(super) fn add(&mut self, start: (Start, bool)) -> Option<usize> {
         let free = |s: &Option<_>| s.is_none_or(|s| s == start);
@@ -87,7 +87,7 @@ impl Inputs {
     }
 
     /// The rows as a kernel of input width `k` uses them, which has these forms filled.
-    pub(super) fn rows(&self, k: usize, forms: Forms) -> InputRows {
+    pub(super) fn rows(&self, k: usize, forms: InputForms) -> InputRows {
         InputRows {
             floats: self.floats.floats(),
             float_stride: float_stride(k),
@@ -136,7 +136,7 @@ impl InputRows {
         self.floats.wrapping_add(row * self.float_stride)
     }
 
-    /// The row's starts at a position of its [`Forms`].
+    /// The row's starts at a position of its [`InputForms`].
     pub(super) fn start_row(&self, row: usize, at: usize) -> *mut i32 {
         self.starts
             .wrapping_add((row * self.start_count + at) * 2 * self.groups)
@@ -148,7 +148,7 @@ per_isa! {
     ///
     /// # Safety
     /// The buffers behind `rows` hold the row; `x` holds `k` values.
-    pub(super) fn fill_row(rows: InputRows, row: usize, x: *const f32, k: usize, forms: Forms) = fill_row_with
+    pub(super) fn fill_row(rows: InputRows, row: usize, x: *const f32, k: usize, forms: InputForms) = fill_row_with
 }
 
 /// [`fill_row`] inside a kernel.
@@ -161,7 +161,7 @@ pub(super) unsafe fn fill_row_with<V: Vector>(
     row: usize,
     x: *const f32,
     k: usize,
-    forms: Forms,
+    forms: InputForms,
 ) {
     // SAFETY: the caller's duty.
     unsafe {

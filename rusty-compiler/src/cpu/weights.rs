@@ -70,13 +70,18 @@ pub(super) enum Matrix {
 }
 
 impl Matrix {
-    /// The kind of its panels; none for floats.
-    pub(super) fn kind(&self) -> Option<Kind> {
+    /// How its panels lie; none for floats.
+    pub(super) fn layout(&self) -> Option<&PanelLayout> {
         match self {
             Matrix::Float { .. } | Matrix::Short(_) => None,
-            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => Some(layout.kind),
-            Matrix::Late(late) => Some(late.layout.kind),
+            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => Some(layout),
+            Matrix::Late(late) => Some(&late.layout),
         }
+    }
+
+    /// The kind of its panels; none for floats.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        self.layout().map(|layout| layout.kind)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The memory that a step works in: activations, inputs of kernels, each thread's scratch.
 
-use super::attend::{Attend, most_spans};
-use super::code::{Needs, codes};
+use super::attention::partial::MAX_QUERIES;
+use super::attention::tasks::{Attend, most_spans};
 use super::context::Scratch;
 use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
+use super::kernels::{Needs, cpu_kernels};
 use super::kv::block_lanes;
 use super::memory::Buffer;
-use super::partial::MAX_QUERIES;
 use super::prefetch::Ahead;
 use super::quantize::Inputs;
 use super::registers::Registers;
@@ -34,7 +34,7 @@ pub fn working_bytes(
     options: &BindOptions,
 ) -> Result<u64> {
     let weights = Weights::find(plan, file)?;
-    let (_, needs) = codes(plan, &weights, threads)?;
+    let (_, needs) = cpu_kernels(plan, &weights, threads)?;
     let memory = WorkingMemory::new(plan, &needs, &weights, threads, options);
     Ok(memory.bytes() as u64)
 }

@@ -216,17 +216,6 @@ impl GpuExecutable {
         }
         Ok(())
     }
-
-    fn check_slot(&self, slot: SlotId, name: &str) -> Result<()> {
-        if slot == SlotId::BASE || slot.0 > self.options.slots {
-            return Err(Error::Slot {
-                adapter: name.into(),
-                site: "all".into(),
-                reason: format!("slot {} is not one of 1 to {}", slot.0, self.options.slots),
-            });
-        }
-        Ok(())
-    }
 }
 
 impl Executable for GpuExecutable {
@@ -258,13 +247,8 @@ impl Executable for GpuExecutable {
     }
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
-        self.check_slot(slot, &data.name)?;
-        data.check(self.plan.slot_shape())
-            .map_err(|m| Error::Slot {
-                adapter: data.name.clone(),
-                site: m.place,
-                reason: m.reason,
-            })?;
+        slot.check(self.options.slots, &data.name)?;
+        data.fit(self.plan.slot_shape())?;
         self.reserve_ranks(&data)?;
         self.attached.retain(|(s, _)| *s != slot);
         for (at, kernel) in self.plan.kernels.iter().enumerate() {
@@ -283,7 +267,7 @@ impl Executable for GpuExecutable {
     }
 
     fn detach(&mut self, slot: SlotId) -> Result<()> {
-        self.check_slot(slot, "none")?;
+        slot.check(self.options.slots, "none")?;
         self.attached.retain(|(s, _)| *s != slot);
         for pool in self.pools.iter_mut().flatten() {
             pool.detach(slot, &*self.device)?;

@@ -7,7 +7,7 @@ use super::kernels::env::header;
 use crate::plan::Plan;
 use crate::slots::{EmbeddingDelta, RowChange};
 use crate::{PAGE_TOKENS, SlotId, Step};
-use rusty_graph::RopeSpec;
+use rusty_graph::{RopeSpec, Turns};
 
 /// What recordings depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -160,11 +160,11 @@ fn changes<'a>(
 
 /// `(cos, sin)` of every row.
 fn rotary(step: &Step<'_>, rope: &RopeSpec, words: &mut Vec<u32>) {
-    let mut row_table = vec![0.0; rope.dims as usize];
-    for row in 0..step.rows() {
-        let length = step.sequences[step.sequence_of[row] as usize].rope_length;
-        rope.table_row(step.positions[row], length, &mut row_table);
-        words.extend(row_table.iter().map(|v| v.to_bits()));
+    let sequences = step.sequences.iter();
+    let turns: Vec<Turns> = sequences.map(|s| rope.turns(s.rope_length)).collect();
+    for (sequence, position) in step.sequence_of.iter().zip(step.positions) {
+        let pairs = turns[*sequence as usize].at(*position);
+        words.extend(pairs.flat_map(|(cos, sin)| [cos.to_bits(), sin.to_bits()]));
     }
 }
 

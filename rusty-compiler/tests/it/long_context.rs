@@ -113,12 +113,11 @@ fn normed(x: &[f64]) -> Vec<f64> {
 }
 
 fn rotated(x: &[f64], rope: &RopeSpec, position: usize) -> Vec<f64> {
-    let mut turns = vec![0.0; WIDTH];
-    rope.table_row(position as u32, TOKENS as u32, &mut turns);
+    let turns = rope.turns(TOKENS as u32);
     let mut out = x.to_vec();
-    for (i, turn) in turns.chunks_exact(2).enumerate() {
+    for (i, (cos, sin)) in turns.at(position as u32).enumerate() {
         let (a, b) = (x[i], x[i + WIDTH / 2]);
-        let (cos, sin) = (f64::from(turn[0]), f64::from(turn[1]));
+        let (cos, sin) = (f64::from(cos), f64::from(sin));
         out[i] = a * cos - b * sin;
         out[i + WIDTH / 2] = b * cos + a * sin;
     }

@@ -8,10 +8,38 @@ use std::f64::consts::TAU;
 
 use super::{RopeScaling, RopeSpec};
 
+/// What the pairs of a head turn by at each position of one pass.
+#[derive(Clone, Debug)]
+pub struct Turns {
+    /// Radians per position.
+    frequencies: Vec<f64>,
+    /// On cos and sin.
+    factor: f64,
+}
+
+impl Turns {
+    /// `(cos, sin)` of each of the `dims / 2` pairs at a position, times the attention factor.
+    pub fn at(&self, position: u32) -> impl Iterator<Item = (f32, f32)> {
+        let (position, factor) = (f64::from(position), self.factor);
+        self.frequencies.iter().map(move |f| {
+            let (sin, cos) = (position * f).sin_cos();
+            ((cos * factor) as f32, (sin * factor) as f32)
+        })
+    }
+}
+
 impl RopeSpec {
-    /// The `dims / 2` inverse frequencies (radians per position) and the factor on cos and sin, for a pass
-    /// whose last position is `length - 1`.
-    pub fn inv_freq(&self, length: u32) -> (Vec<f64>, f64) {
+    /// What the pairs of a head turn by in a pass whose last position is `length - 1`.
+    pub fn turns(&self, length: u32) -> Turns {
+        let (frequencies, factor) = self.frequencies(length);
+        Turns {
+            frequencies,
+            factor,
+        }
+    }
+
+    /// The `dims / 2` frequencies (radians per position) and the factor on cos and sin, for a pass of a length.
+    fn frequencies(&self, length: u32) -> (Vec<f64>, f64) {
         let plain = self.powers(self.base);
         match &self.scaling {
             RopeScaling::None => (plain, 1.0),
@@ -73,23 +101,17 @@ impl RopeSpec {
         }
     }
 
-    /// Writes the `dims / 2` pairs `(cos, sin)` of one position, already times the attention factor:
-    /// `cos_0, sin_0, cos_1, sin_1, ..`.
-    ///
-    /// `length` is that of the whole pass, see [`RopeSpec::inv_freq`]. Lanes of `out` past `dims` are left
-    /// alone. For many rows of one pass, [`RopeSpec::table`] computes the frequencies only once.
-    pub fn table_row(&self, position: u32, length: u32, out: &mut [f32]) {
-        let (freq, factor) = self.inv_freq(length);
-        write_row(&freq, factor, position, out);
-    }
-
-    /// The table `[positions, dims]` of [`RopeSpec::table_row`]s for the given positions of one pass.
+    /// The table `[positions, dims]` for the given positions of one pass, each row `cos_0, sin_0, cos_1, sin_1, ..`; see
+    /// [`RopeSpec::turns`].
     pub fn table(&self, positions: &[u32], length: u32) -> Vec<f32> {
-        let (freq, factor) = self.inv_freq(length);
+        let turns = self.turns(length);
         let width = self.dims as usize;
         let mut table = vec![0.0; positions.len() * width];
         for (row, &position) in table.chunks_exact_mut(width).zip(positions) {
-            write_row(&freq, factor, position, row);
+            for (pair, (cos, sin)) in row.chunks_exact_mut(2).zip(turns.at(position)) {
+                pair[0] = cos;
+                pair[1] = sin;
+            }
         }
         table
     }
@@ -117,14 +139,6 @@ impl RopeSpec {
 fn divided(frequencies: &[f64], divisors: &[f32]) -> Vec<f64> {
     let pairs = frequencies.iter().zip(divisors);
     pairs.map(|(f, d)| f / f64::from(*d)).collect()
-}
-
-fn write_row(freq: &[f64], factor: f64, position: u32, out: &mut [f32]) {
-    for (f, pair) in freq.iter().zip(out.chunks_exact_mut(2)) {
-        let (sin, cos) = (f64::from(position) * f).sin_cos();
-        pair[0] = (cos * factor) as f32;
-        pair[1] = (sin * factor) as f32;
-    }
 }
 
 struct Llama3Ramp {

@@ -2,10 +2,10 @@
 
 use super::{Noise, levels};
 use crate::PAGE_TOKENS;
+use crate::cpu::attention::partial::{self, MAX_QUERIES, Partial};
 use crate::cpu::attention::{self, Block, SCORE_WORDS};
-use crate::cpu::kv::{self, KvPool};
+use crate::cpu::kv::{self, KvHalf, KvPool};
 use crate::cpu::memory::Buffer;
-use crate::cpu::partial::{self, MAX_QUERIES, Partial};
 use crate::cpu::quantize::Inputs;
 use crate::cpu::simd::Level;
 use crate::rotation::rotate_all;
@@ -116,8 +116,9 @@ fn check_attention(level: Level, case: &Case) {
             AttentionValues::Own => 2,
             AttentionValues::OfKeys(_) => 1,
         };
-        for (key, from) in [(true, &keys), (false, &values)].into_iter().take(stored) {
-            let place = pool.place(0, key, pages[t / PAGE_TOKENS], t % PAGE_TOKENS);
+        let halves = [(KvHalf::Keys, &keys), (KvHalf::Values, &values)];
+        for (half, from) in halves.into_iter().take(stored) {
+            let place = pool.place(0, half, pages[t / PAGE_TOKENS], t % PAGE_TOKENS);
             // Two ranges that cut a head, but no block.
             let cut = match case.format.block_lanes() {
                 1 => width / 2 - 1,

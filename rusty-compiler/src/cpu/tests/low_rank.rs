@@ -1,11 +1,11 @@
 //! The two products of an adapter.
 
 use super::{Noise, decoded_input, filled, levels};
+use crate::cpu::deltas::low_rank;
+use crate::cpu::deltas::site_tables::SiteTables;
 use crate::cpu::kind::Start;
-use crate::cpu::low_rank;
 use crate::cpu::quantize::InputRows;
 use crate::cpu::simd::Level;
-use crate::cpu::site_tables::SiteTables;
 use crate::delta_table::DeltaTable;
 use crate::slots::SiteDelta;
 

@@ -9,7 +9,7 @@ mod short_rows;
 
 use super::kind::Start;
 use super::panel::GROUP;
-use super::quantize::{Forms, InputRows, Inputs, fill_row};
+use super::quantize::{InputForms, InputRows, Inputs, fill_row};
 use super::simd::Level;
 use rusty_backend::CpuDevice;
 use rusty_loader::random::Spread;
@@ -63,7 +63,7 @@ fn filled(
     starts: &[(Start, bool)],
 ) -> (Inputs, InputRows) {
     let inputs = Inputs::new(rows, k, starts.len());
-    let mut forms = Forms::default().with_floats(true);
+    let mut forms = InputForms::default().with_floats(true);
     for start in starts.iter().filter(|_| k.is_multiple_of(GROUP)) {
         forms.add(*start).expect("few starts");
     }

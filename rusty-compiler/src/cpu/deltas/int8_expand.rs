@@ -5,7 +5,7 @@
 //! A number is `RADIX high + low`, both between -127 and 127, which every instruction set multiplies exactly.
 
 use super::low_rank::{Columns, add_half};
-use super::simd::{LANES, Vector};
+use crate::cpu::simd::{LANES, Vector};
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, QUARTET};
 

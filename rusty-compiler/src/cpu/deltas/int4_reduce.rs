@@ -2,10 +2,10 @@
 //!
 //! The order of additions of a result does not depend on how many rows share a tile.
 
-use super::quantize::InputRows;
-use super::row_tiles::Extent;
-use super::simd::{LANES, Vector, per_isa};
-use super::stored_panel::{InQ4, Panel};
+use super::table_values::{InQ4, Panel};
+use crate::cpu::quantize::InputRows;
+use crate::cpu::row_tiles::Extent;
+use crate::cpu::simd::{LANES, Vector, per_isa};
 use crate::delta_table::PANEL;
 
 /// Rows of Q4_0 blocks.

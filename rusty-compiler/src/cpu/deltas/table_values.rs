@@ -1,7 +1,7 @@
 //! How 32 values of an adapter's table are read into registers, by the table's format.
 
-use super::float::{InBf16, InF16, InF32, Stored};
-use super::simd::{LANES, Vector};
+use crate::cpu::float::{InBf16, InF16, InF32, Stored};
+use crate::cpu::simd::{LANES, Vector};
 use crate::delta_table::PANEL;
 
 /// Bytes of a block's scale.

@@ -3,10 +3,10 @@
 //!
 //! The order of additions of a result does not depend on how many rows share a tile.
 
-use super::prefetch::{LINE, ask_for};
-use super::quantize::InputRows;
-use super::row_tiles::Extent;
-use super::simd::{LANES, Vector, per_isa};
+use crate::cpu::prefetch::{LINE, ask_for};
+use crate::cpu::quantize::InputRows;
+use crate::cpu::row_tiles::Extent;
+use crate::cpu::simd::{LANES, Vector, per_isa};
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, QUARTET, SCALES};
 

@@ -7,11 +7,13 @@
 //! sequence, and every query accumulates on its own, so a row's result does not depend on its neighbours, on
 //! how tasks are cut, or on which thread runs them. Spans become tasks of their own where heads are few.
 
-use super::attention_blocks::{Bytes, InBlocks, Nibbles};
-use super::attention_floats::InFloats;
+mod blocks;
+mod floats;
+pub(super) mod partial;
+pub(super) mod tasks;
+
 use super::float::{InBf16, InF16, InF32};
 use super::kv::LayerView;
-use super::partial::{MAX_QUERIES, Partial};
 use super::prefetch::{LINE, ask_for};
 use super::quantize::{InputRows, fill_row_with};
 use super::simd::word_products::WordProducts;
@@ -19,14 +21,17 @@ use super::simd::{LANES, Vector, math, per_isa};
 use crate::PAGE_TOKENS;
 use crate::rotation::rotate_all;
 use crate::step::KvFormat;
+use blocks::{Bytes, InBlocks, Nibbles};
+use floats::InFloats;
+use partial::{MAX_QUERIES, Partial};
 use rusty_graph::AttentionSpec;
 
 /// Pages of a chunk.
-pub(super) const CHUNK_PAGES: usize = 4;
+const CHUNK_PAGES: usize = 4;
 /// Tokens of a chunk.
-pub(super) const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
+const CHUNK: usize = CHUNK_PAGES * PAGE_TOKENS;
 /// Tokens of a span.
-pub(super) const SPAN: usize = 1024;
+const SPAN: usize = 1024;
 
 /// Some query rows of one sequence, and heads that share a key/value head.
 #[derive(Clone, Copy)]
@@ -133,7 +138,7 @@ unsafe fn attend_with<V: WordProducts>(
 }
 
 /// How the keys and values of a chunk are multiplied, by how they are stored. Queries are `q .. q + M`.
-pub(super) trait Cached {
+trait Cached {
     /// Products of queries and keys, a chunk for each query.
     ///
     /// # Safety
@@ -198,11 +203,11 @@ unsafe fn span_of<V: WordProducts, C: Cached>(
 
 /// Where the pages of a chunk, and of the next, hold the keys or values of a block's head. Pages past the end repeat
 /// the last one; their scores are masked.
-pub(super) struct Heads {
-    pub(super) now: [*const u8; CHUNK_PAGES],
-    pub(super) next: [*const u8; CHUNK_PAGES],
+struct Heads {
+    now: [*const u8; CHUNK_PAGES],
+    next: [*const u8; CHUNK_PAGES],
     /// Lanes of a row, where there are rows.
-    pub(super) row: usize,
+    row: usize,
 }
 
 impl Heads {
@@ -223,7 +228,7 @@ impl Heads {
 
     /// The first queries' pass over a page asks for the same place in the next chunk's page.
     #[inline(always)]
-    pub(super) fn ask(&self, p: usize, at: usize, q: usize) {
+    fn ask(&self, p: usize, at: usize, q: usize) {
         if q == 0 && at.is_multiple_of(LINE) {
             ask_for(self.next[p].addr() + at);
         }

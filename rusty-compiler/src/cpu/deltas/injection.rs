@@ -1,24 +1,24 @@
 //! An adapter's share of a contraction: scaled inputs, `A x` before the tiles, `B u` on a tile while it is hot.
 
-use super::context::{Context, RowSet};
-use super::contract::Contract;
 use super::low_rank;
-use super::prefetch::Ahead;
-use super::quantize::{InputRows, fill_row};
-use super::simd::LANES;
 use super::site_tables::SiteTables;
+use crate::cpu::context::{Context, RowSet};
+use crate::cpu::contract::Contract;
+use crate::cpu::prefetch::Ahead;
+use crate::cpu::quantize::{InputRows, fill_row};
+use crate::cpu::simd::LANES;
 use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
-pub(super) struct Sites {
-    pub(super) rows: RowSet,
-    pub(super) parts: Vec<Option<SiteId>>,
+pub(in crate::cpu) struct Sites {
+    pub(in crate::cpu) rows: RowSet,
+    pub(in crate::cpu) parts: Vec<Option<SiteId>>,
 }
 
 impl Sites {
     /// Neighbouring rows with the same adapter, part by part.
-    pub(super) fn groups<'a>(&self, ctx: &Context<'a>) -> Vec<Group<'a>> {
+    pub(in crate::cpu) fn groups<'a>(&self, ctx: &Context<'a>) -> Vec<Group<'a>> {
         let rows = ctx.rows(self.rows);
         let mut groups = vec![];
         for (part, site) in self.parts.iter().enumerate() {
@@ -69,7 +69,7 @@ fn share<'a, 'b>(
 }
 
 /// Rows of one part that share an adapter.
-pub(super) struct Group<'a> {
+pub(in crate::cpu) struct Group<'a> {
     part: usize,
     first: usize,
     rows: usize,
@@ -78,7 +78,7 @@ pub(super) struct Group<'a> {
 
 impl Contract {
     /// Own inputs for each part that some row's adapter scales.
-    pub(super) fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
+    pub(in crate::cpu) fn gained(&self, ctx: &Context<'_>, rows: usize) -> Vec<Option<InputRows>> {
         let gains = |site: &Option<SiteId>| {
             (0..rows).any(|r| {
                 let delta = ctx.slots.delta(ctx.slot(self.rows, r), *site);
@@ -91,7 +91,7 @@ impl Contract {
             .collect()
     }
 
-    pub(super) unsafe fn fill_gained(
+    pub(in crate::cpu) unsafe fn fill_gained(
         &self,
         ctx: &Context<'_>,
         inputs: InputRows,
@@ -125,7 +125,7 @@ impl Contract {
     /// `A x` of every adapted row and part, each thread for its share of the ranks. Nobody waits for the others'
     /// here: the first tile is multiplied meanwhile. Tables are short and follow each other anywhere in memory, so the
     /// next is asked for while one is read.
-    pub(super) unsafe fn reduce(
+    pub(in crate::cpu) unsafe fn reduce(
         &self,
         ctx: &Context<'_>,
         thread: usize,
@@ -161,7 +161,7 @@ impl Contract {
     }
 
     /// Has what [`Contract::expand`] will read asked for during the coming product.
-    pub(super) fn await_expand(
+    pub(in crate::cpu) fn await_expand(
         &self,
         ctx: &Context<'_>,
         groups: &[Group<'_>],
@@ -169,15 +169,16 @@ impl Contract {
         tile: Tile,
         ahead: &mut Ahead,
     ) {
+        let columns = (tile.column, tile.columns);
         for (group, _) in tile.groups(groups, part) {
-            ahead.push_due(group.delta.column_bytes(tile.columns));
+            ahead.push_due(group.delta.column_bytes(columns));
         }
-        let steps = self.steps(ctx, part, tile.rows.1, tile.columns.1);
+        let steps = self.steps(ctx, part, tile.rows, tile.columns);
         ahead.start_product(steps);
     }
 
     /// Adds the adapters' part to a tile.
-    pub(super) unsafe fn expand(
+    pub(in crate::cpu) unsafe fn expand(
         &self,
         ctx: &Context<'_>,
         groups: &[Group<'_>],
@@ -187,24 +188,29 @@ impl Contract {
     ) {
         let all = ctx.rows(self.rows);
         let stride = ctx.slots.largest_rank();
+        let columns = (tile.column, tile.columns);
         for (group, (first, rows)) in tile.groups(groups, part) {
             let at = (part * all + first) * stride;
             let u = (ctx.lows.floats().wrapping_add(at).cast_const(), stride);
-            let y = out.wrapping_add((first - tile.rows.0) * self.strip);
+            let y = out.wrapping_add((first - tile.first) * self.strip);
             // SAFETY: the strip starts at a multiple of 16 and its tile rows are whole vectors.
             unsafe {
                 let y = (y, self.strip);
-                low_rank::expand(ctx.level, group.delta, rows, u, tile.columns, y);
+                low_rank::expand(ctx.level, group.delta, rows, u, columns, y);
             }
         }
     }
 }
 
-/// Rows and columns of a tile, each as first and count.
+/// Rows and columns of a tile.
 #[derive(Clone, Copy)]
-pub(super) struct Tile {
-    pub(super) rows: (usize, usize),
-    pub(super) columns: (usize, usize),
+pub(in crate::cpu) struct Tile {
+    /// First row, and how many there are.
+    pub(in crate::cpu) first: usize,
+    pub(in crate::cpu) rows: usize,
+    /// First column of the matrix, and how many there are.
+    pub(in crate::cpu) column: usize,
+    pub(in crate::cpu) columns: usize,
 }
 
 impl Tile {
@@ -214,7 +220,7 @@ impl Tile {
         groups: &'b [Group<'a>],
         part: usize,
     ) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
-        let (start, end) = (self.rows.0, self.rows.0 + self.rows.1);
+        let (start, end) = (self.first, self.first + self.rows);
         let groups = &groups[groups.partition_point(|g| g.part < part)..];
         let groups = groups.iter().take_while(move |g| g.part == part);
         groups.filter_map(move |group| {

@@ -1,19 +1,19 @@
-//! Keys and values of a chunk in blocks of 32 lanes, laid out by [`super::kv_blocks`].
+//! Keys and values of a chunk in blocks of 32 lanes, laid out by [`crate::cpu::kv_blocks`].
 //!
 //! Scores are products of queries in bytes with panels of keys. Of the values of 32 lanes and a chunk, each token's
 //! probability times its scale becomes a whole number of 15 bits and a sign, relative to the chunk's largest; sums
 //! over the chunk are exact.
 
-use super::attention::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
-use super::forms::{Block4, Block8, Form};
-use super::kv_blocks::SCALES;
-use super::panel::GROUP;
 use super::partial::Partial;
-use super::prefetch::Ahead;
-use super::quads::Codes;
-use super::simd::LANES;
-use super::simd::word_products::WordProducts;
-use super::tile::{self, Panel};
+use super::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
+use crate::cpu::forms::{Block4, Block8, Form};
+use crate::cpu::kv_blocks::SCALES;
+use crate::cpu::panel::GROUP;
+use crate::cpu::prefetch::Ahead;
+use crate::cpu::quads::Codes;
+use crate::cpu::simd::LANES;
+use crate::cpu::simd::word_products::WordProducts;
+use crate::cpu::tile::{self, Panel};
 use std::marker::PhantomData;
 
 /// Codes of eight bits.

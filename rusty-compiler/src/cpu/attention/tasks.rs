@@ -1,17 +1,17 @@
 //! Attention's tasks: which thread attends for which rows and heads, over which part of the cache.
 
-use super::attention::{self, Block, SCORE_WORDS, SPAN};
-use super::context::{Context, Scratch, TailCode, ValueAt};
 use super::partial::{self, MAX_QUERIES, Partial};
-use super::quantize::Inputs;
-use super::rows::{invalid, operand, tails};
-use super::weights::Weights;
+use super::{Block, SCORE_WORDS, SPAN, attend, finish, quantize_queries};
 use crate::Result;
+use crate::cpu::context::{Context, Scratch, TailCode, ValueAt};
+use crate::cpu::quantize::Inputs;
+use crate::cpu::rows::{invalid, operand, tails};
+use crate::cpu::weights::Weights;
 use crate::plan::{Anchor, Kernel, Plan};
 use rusty_graph::AttentionSpec;
 
 /// An attention kernel.
-pub(super) struct Attend {
+pub(in crate::cpu) struct Attend {
     spec: AttentionSpec,
     /// Query heads of a task.
     group: usize,
@@ -30,7 +30,7 @@ struct Task {
 
 impl Attend {
     /// Resolves a kernel; its work is drawn from `counter` and the next one.
-    pub(super) fn new(
+    pub(in crate::cpu) fn new(
         plan: &Plan,
         kernel: &Kernel,
         weights: &Weights,
@@ -51,7 +51,7 @@ impl Attend {
     }
 
     /// Instructions of the longest body and lanes of the widest.
-    pub(super) fn register_need(&self) -> (usize, usize) {
+    pub(in crate::cpu) fn register_need(&self) -> (usize, usize) {
         let ops = self
             .tails
             .iter()
@@ -62,12 +62,12 @@ impl Attend {
     }
 
     /// Words of thread scratch: scores, two partials, a block's results.
-    pub(super) fn scratch_words(&self, padded: usize) -> usize {
+    pub(in crate::cpu) fn scratch_words(&self, padded: usize) -> usize {
         SCORE_WORDS + 2 * Partial::words(padded) + MAX_QUERIES * self.spec.head_dim as usize
     }
 
     /// Words that all partials of one task of `spans` spans take.
-    pub(super) fn partial_words(padded: usize, spans: usize) -> usize {
+    pub(in crate::cpu) fn partial_words(padded: usize, spans: usize) -> usize {
         spans * Partial::words(padded)
     }
 
@@ -119,8 +119,8 @@ impl Attend {
     /// Runs this thread's share.
     ///
     /// # Safety
-    /// As for [`Rows::run`]; keys and values of the step are stored.
-    pub(super) unsafe fn run(&self, ctx: &Context<'_>, scratch: &mut Scratch) {
+    /// As for [`Rows::run`](crate::cpu::rows::Rows::run); keys and values of the step are stored.
+    pub(in crate::cpu) unsafe fn run(&self, ctx: &Context<'_>, scratch: &mut Scratch) {
         let tasks = self.tasks(ctx);
         let shares = self.shares();
         let padded = ctx.kv.layer(self.spec.layer).shape.result;
@@ -142,13 +142,13 @@ impl Attend {
                 }
                 let task = &tasks[tasks.len() - 1 - piece / shares];
                 let block = self.block(ctx, &scratch.queries, task, piece % shares);
-                attention::quantize_queries(ctx.level, block);
+                quantize_queries(ctx.level, block);
                 let (scores, whole, part) = split(scratch, padded);
                 let mut first = true;
                 whole.clear(block.queries());
                 for span in block.spans() {
                     let into = if first { whole } else { part };
-                    attention::attend(ctx.level, block, span, scores, into);
+                    attend(ctx.level, block, span, scores, into);
                     if !first {
                         partial::merge(whole, part, block.queries());
                     }
@@ -187,8 +187,8 @@ impl Attend {
                 let block = self.block(ctx, &scratch.queries, &tasks[at / shares], at % shares);
                 if let Some(number) = block.spans().nth(span) {
                     let (scores, ..) = split(scratch, padded);
-                    attention::quantize_queries(ctx.level, block);
-                    attention::attend(ctx.level, block, number, scores, partial(at, span));
+                    quantize_queries(ctx.level, block);
+                    attend(ctx.level, block, number, scores, partial(at, span));
                 }
             }
             ctx.barrier.wait();
@@ -221,7 +221,7 @@ impl Attend {
         // SAFETY: the scratch holds a block's results; this block's lanes are this thread's.
         unsafe {
             let out = base.add(at);
-            attention::finish(block, from, out);
+            finish(block, from, out);
             for row in 0..task.rows {
                 let result = [out.add(row * lanes).cast_const()];
                 for tail in &self.tails {
@@ -249,6 +249,6 @@ fn split(scratch: &Scratch, padded: usize) -> (*mut f32, Partial, Partial) {
 }
 
 /// Most spans of a context.
-pub(super) fn most_spans(context: usize) -> usize {
+pub(in crate::cpu) fn most_spans(context: usize) -> usize {
     context.div_ceil(SPAN) + 1
 }

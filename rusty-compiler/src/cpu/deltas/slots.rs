@@ -6,8 +6,8 @@
 //! neither.
 
 use super::site_tables::SiteTables;
+use crate::Result;
 use crate::slots::{SlotData, SlotId, SlotShape};
-use crate::{Error, Result};
 use rusty_graph::SiteId;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ struct Slot {
 }
 
 /// All slots; index 0 is BASE.
-pub(super) struct SlotTable {
+pub(in crate::cpu) struct SlotTable {
     slots: Vec<Option<Slot>>,
     largest_rank: usize,
     gains_inputs: bool,
@@ -26,7 +26,7 @@ pub(super) struct SlotTable {
 
 impl SlotTable {
     /// Empty slots `1 ..= slots`.
-    pub(super) fn new(slots: u32) -> Self {
+    pub(in crate::cpu) fn new(slots: u32) -> Self {
         Self {
             slots: (0..=slots).map(|_| None).collect(),
             largest_rank: 0,
@@ -35,32 +35,28 @@ impl SlotTable {
     }
 
     /// Fills a slot.
-    pub(super) fn attach(
+    pub(in crate::cpu) fn attach(
         &mut self,
         slot: SlotId,
         data: Arc<SlotData>,
         shape: SlotShape<'_>,
     ) -> Result<()> {
-        let place = self.place(slot)?;
-        data.check(shape).map_err(|m| Error::Slot {
-            adapter: data.name.clone(),
-            site: m.place,
-            reason: m.reason,
-        })?;
+        slot.check(self.count(), &data.name)?;
+        data.fit(shape)?;
         let mut sites = vec![None; shape.sites.len()];
         for (id, delta) in &data.sites {
             let k = shape.sites[id.index()].k as usize;
             sites[id.index()] = Some(SiteTables::new(delta, k));
         }
-        self.slots[place] = Some(Slot { data, sites });
+        self.slots[slot.0 as usize] = Some(Slot { data, sites });
         self.survey();
         Ok(())
     }
 
     /// Empties a slot.
-    pub(super) fn detach(&mut self, slot: SlotId) -> Result<()> {
-        let place = self.place(slot)?;
-        self.slots[place] = None;
+    pub(in crate::cpu) fn detach(&mut self, slot: SlotId) -> Result<()> {
+        slot.check(self.count(), "none")?;
+        self.slots[slot.0 as usize] = None;
         self.survey();
         Ok(())
     }
@@ -76,45 +72,39 @@ impl SlotTable {
     }
 
     /// Whether any row names a filled slot.
-    pub(super) fn active(&self, rows: &[SlotId]) -> bool {
+    pub(in crate::cpu) fn active(&self, rows: &[SlotId]) -> bool {
         rows.iter()
             .any(|s| *s != SlotId::BASE && self.slots[s.0 as usize].is_some())
     }
 
     /// A slot's adapter.
-    pub(super) fn data(&self, slot: SlotId) -> Option<&SlotData> {
+    pub(in crate::cpu) fn data(&self, slot: SlotId) -> Option<&SlotData> {
         Some(&self.slots.get(slot.0 as usize)?.as_ref()?.data)
     }
 
     /// What a slot does at a site.
-    pub(super) fn delta(&self, slot: SlotId, site: Option<SiteId>) -> Option<&SiteTables> {
+    pub(in crate::cpu) fn delta(&self, slot: SlotId, site: Option<SiteId>) -> Option<&SiteTables> {
         let slot = self.slots.get(slot.0 as usize)?.as_ref()?;
         slot.sites.get(site?.index())?.as_ref()
     }
 
     /// Largest rank in any slot.
-    pub(super) fn largest_rank(&self) -> usize {
+    pub(in crate::cpu) fn largest_rank(&self) -> usize {
         self.largest_rank
     }
 
     /// Whether any slot scales an input.
-    pub(super) fn gains_inputs(&self) -> bool {
+    pub(in crate::cpu) fn gains_inputs(&self) -> bool {
         self.gains_inputs
     }
 
     /// Bytes of all tables.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::cpu) fn bytes(&self) -> usize {
         self.slots.iter().flatten().map(|s| s.data.bytes()).sum()
     }
 
-    fn place(&self, slot: SlotId) -> Result<usize> {
-        if slot == SlotId::BASE || slot.0 as usize >= self.slots.len() {
-            let last = self.slots.len() - 1;
-            return Err(Error::Step(format!(
-                "adapter slot {}; slots 1 to {last} can be filled",
-                slot.0
-            )));
-        }
-        Ok(slot.0 as usize)
+    /// Slots beside BASE.
+    fn count(&self) -> u32 {
+        self.slots.len() as u32 - 1
     }
 }

@@ -4,16 +4,16 @@
 //! Codes of four bits are decoded in registers; bytes are multiplied as they are, see [`super::int8_reduce`] and
 //! [`super::int8_expand`].
 
-use super::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
 use super::int4_reduce::{self, Int4Rows};
 use super::int8_expand;
 use super::int8_reduce::{self, Quartets};
-use super::prefetch::{Ahead, Ask};
-use super::quantize::InputRows;
-use super::row_tiles::Extent;
-use super::simd::{LANES, Level, Vector, per_isa};
 use super::site_tables::{SiteTables, Table, TableKind};
-use super::stored_panel::{InQ4, Panel};
+use super::table_values::{InQ4, Panel};
+use crate::cpu::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
+use crate::cpu::prefetch::{Ahead, Ask};
+use crate::cpu::quantize::InputRows;
+use crate::cpu::row_tiles::Extent;
+use crate::cpu::simd::{LANES, Level, Vector, per_isa};
 use crate::delta_table::PANEL;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
@@ -22,7 +22,7 @@ use crate::delta_table::PANEL;
 /// # Safety
 /// The rows' single-precision inputs are filled; this thread owns those ranks of `u`, which begin at a whole quartet;
 /// the delta fits its site.
-pub(super) unsafe fn reduce(
+pub(in crate::cpu) unsafe fn reduce(
     level: Level,
     delta: &SiteTables,
     x: InputRows,
@@ -97,7 +97,7 @@ unsafe fn multiply(
 /// # Safety
 /// `first` is a multiple of 32; a row of `y` holds `count` columns rounded up to 16, one of `u` `rank` values; the delta
 /// fits its site.
-pub(super) unsafe fn expand(
+pub(in crate::cpu) unsafe fn expand(
     level: Level,
     delta: &SiteTables,
     rows: usize,

@@ -3,7 +3,7 @@
 //! They are found once, when the adapter is attached. A step looks at each pair of slot and site once, long after
 //! the last time: through the tables' owners that would be a chain of waits for memory, here it is one.
 
-use super::float::FloatKind;
+use crate::cpu::float::FloatKind;
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::interleaving::QUARTET;
 use crate::slots::SiteDelta;
@@ -46,7 +46,7 @@ impl Table {
 
 /// The tables of a [`SiteDelta`], valid while that lives. Pointers are null where there is nothing.
 #[derive(Clone, Copy)]
-pub(super) struct SiteTables {
+pub(in crate::cpu) struct SiteTables {
     pub(super) rank: usize,
     /// Input width.
     pub(super) k: usize,
@@ -67,7 +67,7 @@ unsafe impl Sync for SiteTables {}
 
 impl SiteTables {
     /// Finds a delta's tables at a site of input width `k`.
-    pub(super) fn new(delta: &SiteDelta, k: usize) -> Self {
+    pub(in crate::cpu) fn new(delta: &SiteDelta, k: usize) -> Self {
         let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
         Self {
             rank: delta.rank as usize,

@@ -1,10 +1,10 @@
 //! Keys and values of a chunk in floats.
 
-use super::attention::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
-use super::float::Stored;
 use super::partial::Partial;
-use super::simd::word_products::WordProducts;
-use super::simd::{LANES, Vector};
+use super::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
+use crate::cpu::float::Stored;
+use crate::cpu::simd::word_products::WordProducts;
+use crate::cpu::simd::{LANES, Vector};
 use std::marker::PhantomData;
 
 /// Floats of a kind as they are cached.

@@ -1,18 +1,18 @@
 //! What attention over some keys leaves of each query, and putting two of them together.
 
 /// Most queries (rows times heads of a group) of a task.
-pub(super) const MAX_QUERIES: usize = 32;
+pub(in crate::cpu) const MAX_QUERIES: usize = 32;
 
 /// Softmax state of some queries: maximum, sum of exponentials, and the weighted values `[queries, padded]`.
 #[derive(Clone, Copy)]
-pub(super) struct Partial {
-    pub(super) at: *mut f32,
-    pub(super) padded: usize,
+pub(in crate::cpu) struct Partial {
+    pub(in crate::cpu) at: *mut f32,
+    pub(in crate::cpu) padded: usize,
 }
 
 impl Partial {
     /// Values of one partial.
-    pub(super) fn words(padded: usize) -> usize {
+    pub(in crate::cpu) fn words(padded: usize) -> usize {
         MAX_QUERIES * (padded + 2)
     }
 
@@ -32,7 +32,7 @@ impl Partial {
     ///
     /// # Safety
     /// The memory is this thread's.
-    pub(super) unsafe fn clear(&self, queries: usize) {
+    pub(in crate::cpu) unsafe fn clear(&self, queries: usize) {
         // SAFETY: the caller's duty.
         unsafe {
             for q in 0..queries {
@@ -48,7 +48,7 @@ impl Partial {
 ///
 /// # Safety
 /// Both are this thread's and hold `queries` queries.
-pub(super) unsafe fn merge(into: Partial, later: Partial, queries: usize) {
+pub(in crate::cpu) unsafe fn merge(into: Partial, later: Partial, queries: usize) {
     // SAFETY: the caller's duty.
     unsafe {
         for q in 0..queries {
