@@ -3,9 +3,8 @@
 use crate::Result;
 use crate::passes::compile_observed;
 use crate::plan::{Anchor, Operand, Plan, Sink};
-use crate::step::KvFormat;
 use rusty_backend::Target;
-use rusty_graph::{Dim, Graph, WeightDecl};
+use rusty_graph::{Graph, WeightDecl};
 use std::fmt::Write;
 
 /// The plan after one pass.
@@ -151,10 +150,7 @@ impl Plan {
     /// Launches of a step of `rows` rows of different sequences that all want their most likely token.
     pub fn dispatches(&self, rows: u32) -> u32 {
         let of = |k: &crate::plan::Kernel| {
-            let chosen = k
-                .variants
-                .iter()
-                .find(|v| v.rows.0 <= rows && rows <= v.rows.1);
+            let chosen = k.variants.iter().find(|v| v.rows.contains(&rows));
             chosen.map_or(1, |v| v.dispatches)
         };
         let counts = self.kernels.iter().filter(|k| !self.is_for_hidden(k));
@@ -236,24 +232,5 @@ impl Plan {
             bytes_seconds: self.bytes_per_token() as f64 / target.read_bandwidth as f64,
             launch_seconds: f64::from(self.dispatches(1)) * f64::from(target.launch_nanos) * 1e-9,
         })
-    }
-
-    /// Bytes of keys and values per token in a cache of this format.
-    pub fn kv_bytes_per_token(&self, format: KvFormat) -> u64 {
-        let lanes = |lanes: u32| format.bytes(u64::from(lanes));
-        let layers = self.kv.iter();
-        layers
-            .map(|k| lanes(k.key_lanes()) + lanes(k.value_lanes()))
-            .sum()
-    }
-
-    /// Largest number of rows of a step.
-    pub fn row_budget(&self) -> usize {
-        self.max_rows(Dim::Sym(rusty_graph::SymId(0))) as usize
-    }
-
-    /// Largest number of rows of a step that want an output.
-    pub fn output_budget(&self) -> usize {
-        self.max_rows(Dim::Sym(rusty_graph::SymId(1))) as usize
     }
 }

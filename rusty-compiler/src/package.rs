@@ -42,6 +42,7 @@ pub fn kernel_texts(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Implementation;
     use std::collections::BTreeSet;
 
     /// A machine that has the package compiles nothing for the test before its first step.
@@ -64,7 +65,8 @@ mod tests {
             let device = Arc::new(DescribedDevice::new(target.clone()));
             let plan = small.plan(&target).expect("plan");
             let large = plan.kernels.iter().flat_map(|k| &k.variants);
-            assert!(large.clone().any(|v| v.name == "gemm_matrix_128"));
+            let largest = Implementation::GemmMatrix128;
+            assert!(large.clone().any(|v| v.implementation == largest));
             let options = small.options(options.kv);
             GpuExecutable::bind(plan, &*small.file, device.clone(), options).expect("bound");
             for text in device.texts() {

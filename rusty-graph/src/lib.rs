@@ -37,4 +37,5 @@ pub use op::{
     RouteScore, RouteSpec, UnaryOp,
 };
 pub use rope::{RopeLayout, RopeScaling, RopeSpec, Turns};
+pub use shape::{L, T};
 pub use verify::verify;

@@ -60,7 +60,13 @@ fn kernel(kernel: &Kernel, (read, written): (u64, u64)) -> Value {
     let variants: Vec<Value> = kernel
         .variants
         .iter()
-        .map(|v| json!({"name": v.name, "rows": [v.rows.0, v.rows.1], "dispatches": v.dispatches}))
+        .map(|v| {
+            json!({
+                "name": v.implementation.name(),
+                "rows": [v.rows.start(), v.rows.end()],
+                "dispatches": v.dispatches,
+            })
+        })
         .collect();
     json!({"name": kernel.name, "bytes_read": read, "bytes_written": written, "variants": variants})
 }

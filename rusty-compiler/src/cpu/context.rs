@@ -14,7 +14,7 @@ use crate::plan::{Kernel, Plan, Sink, Tail};
 use crate::slots::SlotId;
 use crate::step::Step;
 use crate::{Error, PAGE_TOKENS, Result};
-use rusty_graph::{Dim, SymId};
+use rusty_graph::{L, T};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Over which rows of the step a kernel runs.
@@ -30,8 +30,8 @@ impl RowSet {
     /// The row set of a dimension of the plan.
     pub(super) fn of(plan: &Plan, kernel: &Kernel) -> Result<Self> {
         match kernel.rows {
-            Dim::Sym(SymId(0)) => Ok(RowSet::Tokens),
-            Dim::Sym(SymId(1)) => Ok(RowSet::Selected),
+            T => Ok(RowSet::Tokens),
+            L => Ok(RowSet::Selected),
             other => Err(Error::Target {
                 target: plan.target.name.clone(),
                 kernel: kernel.name.clone(),

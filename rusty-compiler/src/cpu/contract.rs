@@ -13,7 +13,7 @@ use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::stream::{Next, Stream};
 use super::weights::Weights;
-use crate::plan::{Anchor, Inst, Kernel, Plan};
+use crate::plan::{Anchor, Kernel, Plan, Unit};
 use crate::{Error, Result};
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
@@ -338,40 +338,21 @@ fn unbound(kernel: &Kernel) -> Error {
     }
 }
 
-/// Groups parts that some tail reads together, with the tails that read them.
+/// The units of a contraction with their tails resolved, in the order of the units' last tails.
 fn bundle(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Vec<Bundle>> {
-    let mut bundles: Vec<Bundle> = vec![];
-    for tail in &kernel.tails {
-        let mut parts: Vec<usize> = tail
-            .body
-            .insts
-            .iter()
-            .filter_map(|i| match i {
-                Inst::Result(p) => Some(*p as usize),
-                _ => None,
-            })
-            .collect();
-        let mut merged = Bundle {
-            parts: vec![],
-            tails: vec![],
-            width: tail.width as usize,
+    let mut units = kernel.units();
+    units.retain(|u| !u.tails.is_empty());
+    units.sort_by_key(|u| u.tails.last().copied());
+    let bundle = |unit: Unit| -> Result<Bundle> {
+        let tails = unit.tails.iter().map(|t| &kernel.tails[*t]);
+        let tails = tails.map(|t| TailCode::new(plan, kernel, t, weights));
+        let tails = tails.collect::<Result<Vec<_>>>()?;
+        Ok(Bundle {
+            width: tails.last().map_or(0, |t| t.width),
+            parts: unit.parts,
+            tails,
             strips: 0,
-        };
-        let (shared, others): (Vec<_>, Vec<_>) = bundles
-            .into_iter()
-            .partition(|b| b.parts.iter().any(|p| parts.contains(p)));
-        bundles = others;
-        for b in shared {
-            parts.extend(b.parts);
-            merged.tails.extend(b.tails);
-        }
-        merged
-            .tails
-            .push(TailCode::new(plan, kernel, tail, weights)?);
-        parts.sort_unstable();
-        parts.dedup();
-        merged.parts = parts;
-        bundles.push(merged);
-    }
-    Ok(bundles)
+        })
+    };
+    units.into_iter().map(bundle).collect()
 }

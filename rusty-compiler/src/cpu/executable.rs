@@ -18,7 +18,6 @@ use crate::step::{
 };
 use crate::{Error, PAGE_TOKENS, Result};
 use rusty_backend::{CpuDevice, Isa, Target};
-use rusty_graph::{Dim, SymId};
 use rusty_loader::ModelFile;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -95,10 +94,9 @@ impl CpuExecutable {
     }
 
     fn check(&self, step: &Step<'_>) -> Result<()> {
-        let rows = |s| self.plan.max_rows(Dim::Sym(SymId(s))) as usize;
         step.check(&StepLimits {
-            rows: rows(0),
-            selected: rows(1),
+            rows: self.plan.row_budget(),
+            selected: self.plan.output_budget(),
             vocab: self.plan.vocab,
             pages: self.pages,
             slots: self.slot_count,
@@ -235,7 +233,7 @@ impl Executable for CpuExecutable {
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
         self.slots.attach(slot, data, self.plan.slot_shape())?;
-        let rows = self.plan.max_rows(Dim::Sym(SymId(0))) as usize;
+        let rows = self.plan.row_budget();
         let contracts = || {
             self.kernels.iter().filter_map(|k| match k {
                 CpuKernel::Contract(c) => Some(c),

@@ -15,7 +15,6 @@ use super::weights::{Matrix, Weights};
 use super::{short_rows, short_tile};
 use crate::plan::Plan;
 use crate::{BindOptions, PAGE_TOKENS, Result};
-use rusty_graph::{Dim, SymId};
 use rusty_loader::ModelFile;
 use std::sync::{Mutex, PoisonError};
 
@@ -59,8 +58,7 @@ impl WorkingMemory {
         threads: usize,
         options: &BindOptions,
     ) -> Self {
-        let rows = plan.max_rows(Dim::Sym(SymId(0))) as usize;
-        let selected = plan.max_rows(Dim::Sym(SymId(1))) as usize;
+        let (rows, selected) = (plan.row_budget(), plan.output_budget());
         let panel = plan.weights.iter().enumerate().filter_map(|(i, _)| {
             let id = rusty_graph::WeightId(i as u32);
             match weights.matrix_of(id)? {

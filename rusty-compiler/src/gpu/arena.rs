@@ -14,11 +14,11 @@ pub(super) fn shrunk_at(plan: &Plan, split_words: u32) -> u64 {
 
 /// Bytes of the whole arena; adapters' intermediate has `ranks` per row and part.
 pub(super) fn arena_bytes(plan: &Plan, split_words: u32, ranks: u32) -> u64 {
-    let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(0)));
+    let rows = plan.row_budget() as u64;
     let parts = plan.kernels.iter().map(|k| match &k.anchor {
         Anchor::Contract { parts, .. } => parts.len() as u64,
         _ => 0,
     });
-    let shrunk = u64::from(rows) * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
+    let shrunk = rows * parts.max().unwrap_or(0) * u64::from(ranks) * 4;
     (shrunk_at(plan, split_words) + shrunk).max(256)
 }

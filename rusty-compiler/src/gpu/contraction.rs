@@ -13,7 +13,7 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, Family, Inst, Kernel, Part, Tail, Teams};
+use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Teams, Unit};
 use rusty_backend::Language;
 use rusty_graph::WeightId;
 
@@ -34,27 +34,6 @@ pub(super) enum Way {
     Matrix(MatrixTile),
 }
 
-impl Way {
-    /// By the name of a variant.
-    pub fn named(name: &str, plane: u32) -> Option<Self> {
-        let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
-        Some(match name {
-            "gemv_plane" | "gemv_shared" => Way::Vector { plane },
-            "gemm_tiled" => Way::Tile,
-            "gemm_matrix_32" => matrix(32, 32),
-            "gemm_matrix_64" => matrix(64, 64),
-            "gemm_matrix_128" => matrix(128, 64),
-            _ => return None,
-        })
-    }
-}
-
-/// Parts and tails that belong together, by their numbers.
-struct Unit {
-    parts: Vec<usize>,
-    tails: Vec<usize>,
-}
-
 impl Lowering<'_> {
     /// The launches of a contraction; with adapters, `adapters` is the header word of the row count.
     pub fn contract(
@@ -67,7 +46,7 @@ impl Lowering<'_> {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no contraction"));
         };
-        let units = units(parts, &kernel.tails);
+        let units = kernel.units();
         if let Some(unit) = units
             .iter()
             .find(|u| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n))
@@ -208,7 +187,7 @@ impl Lowering<'_> {
     }
 
     fn teams(&self, kernel: &Kernel) -> Teams {
-        let family = Family::of(self.plan, kernel);
+        let family = ContractionFamily::of(self.plan, kernel);
         family.map_or(TILE_TEAMS, |family| self.plan.tuning.teams(&family))
     }
 
@@ -227,40 +206,4 @@ struct Range {
     first: u32,
     end: u32,
     offsets: Vec<u32>,
-}
-
-/// Parts connected by tails that read them together.
-fn units(parts: &[Part], tails: &[Tail]) -> Vec<Unit> {
-    let mut of_part: Vec<usize> = (0..parts.len()).collect();
-    let reads: Vec<Vec<usize>> = tails.iter().map(results).collect();
-    for read in &reads {
-        let Some(first) = read.first() else { continue };
-        let target = of_part[*first];
-        for other in read {
-            let old = of_part[*other];
-            of_part
-                .iter_mut()
-                .filter(|u| **u == old)
-                .for_each(|u| *u = target);
-        }
-    }
-    let mut names = of_part.clone();
-    names.sort_unstable();
-    names.dedup();
-    let unit = |name: usize| Unit {
-        parts: (0..parts.len()).filter(|p| of_part[*p] == name).collect(),
-        tails: (0..tails.len())
-            .filter(|t| reads[*t].first().is_some_and(|p| of_part[*p] == name))
-            .collect(),
-    };
-    names.into_iter().map(unit).collect()
-}
-
-/// Results that a tail reads.
-fn results(tail: &Tail) -> Vec<usize> {
-    let read = |i: &Inst| match i {
-        Inst::Result(r) => Some(*r as usize),
-        _ => None,
-    };
-    tail.body.insts.iter().filter_map(read).collect()
 }

@@ -96,7 +96,7 @@ impl GpuExecutable {
                     .transpose()
             })
             .collect::<Result<Vec<_>>>()?;
-        let rows = plan.max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(1)));
+        let rows = plan.output_budget() as u64;
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
         let (split_words, split_rows) = split_room(&stages, &plan.target);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
@@ -110,7 +110,7 @@ impl GpuExecutable {
             split_rows,
             split_words,
             step: other(FIRST_STEP_WORDS * 4, "step operands")?,
-            picks: other(u64::from(rows) * 4, "chosen tokens")?,
+            picks: other(rows * 4, "chosen tokens")?,
             dummies: [
                 other(256, "no weights")?,
                 other(256, "no pages")?,
@@ -220,10 +220,6 @@ impl GpuExecutable {
 
 impl Executable for GpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
-        let max = |symbol| {
-            self.plan
-                .max_rows(rusty_graph::Dim::Sym(rusty_graph::SymId(symbol))) as usize
-        };
         let data = |slot| {
             self.attached
                 .iter()
@@ -231,8 +227,8 @@ impl Executable for GpuExecutable {
                 .map(|(_, d)| &**d)
         };
         step.check(&StepLimits {
-            rows: max(0),
-            selected: max(1),
+            rows: self.plan.row_budget(),
+            selected: self.plan.output_budget(),
             vocab: self.plan.vocab,
             pages: self.options.pages,
             slots: self.options.slots,

@@ -1,6 +1,5 @@
 //! From plan kernels to launches: which kernel runs, what it is specialised for, and the scalars of each launch.
 
-use super::contraction::Way;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::choose::ChooseConfig;
 use super::kernels::delta::{Adapters, ShrinkConfig};
@@ -11,13 +10,13 @@ use super::kernels::rows::{Origin, RowsConfig};
 use super::kernels::sink::{Store, Target as StoreTarget};
 use super::pages::halves;
 use super::residence::ChunkId;
-use super::stage::{Choice, Grid, Scalars, Stage, Template, When, template};
+use super::stage::{Grid, Scalars, Stage, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, Result};
 use rusty_backend::Target;
-use rusty_graph::WeightId;
+use rusty_graph::{L, WeightId};
 use std::collections::HashMap;
 
 /// What lowering needs to know.
@@ -49,81 +48,6 @@ pub(super) fn stages(
 }
 
 impl Lowering<'_> {
-    /// The launches of a kernel.
-    pub fn stage(&self, kernel: &Kernel, store: &mut WeightStore<'_>) -> Result<Stage> {
-        let mut stage = Stage {
-            selected: self.of_outputs(kernel),
-            layer: self.layer(kernel)?,
-            plain: Vec::new(),
-            adapted: Vec::new(),
-        };
-        for variant in &kernel.variants {
-            let choice = |when, templates| Choice::new(variant.rows, when, templates);
-            let plane = match variant.name {
-                "gemv_plane" | "rows_plane" | "experts_plane" => self.target.plane_size,
-                _ => 0,
-            };
-            match (&kernel.anchor, variant.name) {
-                (Anchor::Contract { .. }, name) => {
-                    let way = Way::named(name, plane);
-                    let way = way.ok_or_else(|| self.unknown(kernel, name))?;
-                    let plain = self.contract(kernel, way, None, store)?;
-                    stage.plain.push(choice(When::Always, plain));
-                    if self.adapters && has_sites(kernel) {
-                        let rows = Some(self.rows_word(kernel));
-                        let adapted = self.contract(kernel, way, rows, store)?;
-                        stage.adapted.push(choice(When::Always, adapted));
-                    }
-                }
-                (Anchor::Attention { q, spec }, "attention_flash") => {
-                    let decode = vec![self.row_attention(kernel, *q, spec)?];
-                    stage.plain.push(choice(When::Decode(true), decode));
-                    let heads = (!kernel.heads.is_empty()).then(|| self.heads(kernel));
-                    let tiles = self.tile_attention(kernel, *q, spec)?;
-                    let tiles = heads.into_iter().chain([tiles]).collect();
-                    stage.plain.push(choice(When::Decode(false), tiles));
-                }
-                (Anchor::Route { x, bias, spec }, "route") => {
-                    let launches = vec![self.route(kernel, *x, *bias, spec)?];
-                    stage.plain.push(choice(When::Always, launches));
-                }
-                (Anchor::Experts { .. }, "experts_plane" | "experts_shared") => {
-                    let launches = self.experts(kernel, Some(plane), store)?;
-                    stage.plain.push(choice(When::Always, launches));
-                }
-                (Anchor::Experts { .. }, "experts_grouped") => {
-                    let launches = self.experts(kernel, None, store)?;
-                    stage.plain.push(choice(When::Always, launches));
-                }
-                (Anchor::ArgMax { x }, "rows_plane" | "rows_shared") => {
-                    let launches = vec![self.choose(kernel, *x)?];
-                    stage.plain.push(choice(When::ArgMax, launches));
-                }
-                (
-                    Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. },
-                    "rows_plane" | "rows_shared",
-                ) => {
-                    let launches = self.rows(kernel, plane, false, store)?;
-                    let when = match self.plan.is_for_hidden(kernel) {
-                        true => When::Hidden,
-                        false => When::Always,
-                    };
-                    stage.plain.push(choice(when, launches));
-                    if self.adapters && matches!(kernel.anchor, Anchor::Gather { .. }) {
-                        let launches = self.rows(kernel, plane, true, store)?;
-                        stage.adapted.push(choice(When::Always, launches));
-                    }
-                }
-                (_, name) => return Err(self.unknown(kernel, name)),
-            }
-        }
-        Ok(stage)
-    }
-
-    fn unknown(&self, kernel: &Kernel, variant: &str) -> Error {
-        self.refuse(kernel, format!("no GPU kernel is called {variant}"))
-    }
-
     /// An error about a kernel.
     pub fn refuse(&self, kernel: &Kernel, reason: impl Into<String>) -> Error {
         Error::Target {
@@ -135,7 +59,7 @@ impl Lowering<'_> {
 
     /// Whether a kernel runs over the rows that want an output.
     pub fn of_outputs(&self, kernel: &Kernel) -> bool {
-        kernel.rows == rusty_graph::Dim::Sym(rusty_graph::SymId(1))
+        kernel.rows == L
     }
 
     /// Header word of the row count.
@@ -147,7 +71,7 @@ impl Lowering<'_> {
     }
 
     /// The one layer whose pages a kernel touches.
-    fn layer(&self, kernel: &Kernel) -> Result<Option<u32>> {
+    pub fn layer(&self, kernel: &Kernel) -> Result<Option<u32>> {
         let tails = kernel.heads.iter().chain(&kernel.tails);
         let stored = tails.filter_map(|t| match t.sink {
             Sink::Key { layer } | Sink::Val { layer } => Some(layer),
@@ -236,7 +160,8 @@ impl Lowering<'_> {
         }
     }
 
-    fn rows(
+    /// The launches of a kernel that takes whole rows; `changed`: of one whose rows an adapter may change.
+    pub fn rows(
         &self,
         kernel: &Kernel,
         plane: u32,
@@ -290,7 +215,7 @@ impl Lowering<'_> {
     }
 
     /// The launch that makes attention's heads for all rows.
-    fn heads(&self, kernel: &Kernel) -> Template {
+    pub fn heads(&self, kernel: &Kernel) -> Template {
         let plane = self.target.plane_size;
         let scalars = Scalars::default();
         self.rows_launch((kernel, &kernel.heads), plane, Origin::Map, scalars, None)
@@ -327,7 +252,8 @@ impl Lowering<'_> {
         )
     }
 
-    fn choose(&self, kernel: &Kernel, x: u16) -> Result<Template> {
+    /// The launch that finds the largest lanes of operand `x`.
+    pub fn choose(&self, kernel: &Kernel, x: u16) -> Result<Template> {
         let mut scalars = Scalars::default();
         let (word, width) = self.activation(kernel, x)?;
         let arg = scalars.push(word);

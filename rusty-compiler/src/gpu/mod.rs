@@ -25,6 +25,7 @@ mod residence;
 mod stage;
 pub mod text;
 pub mod tuner;
+mod variants;
 mod weights;
 
 pub use executable::GpuExecutable;

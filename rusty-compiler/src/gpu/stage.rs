@@ -95,17 +95,6 @@ pub(super) struct Choice {
     pub templates: Vec<Template>,
 }
 
-impl Choice {
-    /// For a variant's range of rows.
-    pub fn new((first, last): (u32, u32), when: When, templates: Vec<Template>) -> Self {
-        Self {
-            rows: first..=last,
-            when,
-            templates,
-        }
-    }
-}
-
 /// A plan kernel ready to be recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {

@@ -10,7 +10,7 @@ use super::GpuExecutable;
 use super::kernels::gemv_sizes::team_units;
 use super::prepare::{Pipelines, compile};
 use super::stage::Stage;
-use crate::plan::{Anchor, Family, Plan, Teams, Tuning};
+use crate::plan::{Anchor, ContractionFamily, Implementation, Plan, Teams, Tuning};
 use crate::self_test::{allowed, distance, is_refusal};
 use crate::{
     Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want, device_cache,
@@ -60,11 +60,11 @@ impl Default for Effort {
 }
 
 /// Families of a plan of which a step reads enough, those of most bytes first.
-fn families(plan: &Plan, effort: &Effort) -> Vec<Family> {
-    let mut bytes: BTreeMap<Family, u64> = BTreeMap::new();
+fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
+    let mut bytes: BTreeMap<ContractionFamily, u64> = BTreeMap::new();
     for kernel in &plan.kernels {
         if let (Some(family), Anchor::Contract { parts, .. }) =
-            (Family::of(plan, kernel), &kernel.anchor)
+            (ContractionFamily::of(plan, kernel), &kernel.anchor)
         {
             let of = parts.iter().map(|p| plan.weights[p.weight.index()].bytes());
             *bytes.entry(family).or_default() += of.sum::<u64>();
@@ -187,7 +187,7 @@ impl<'a> Tuner<'a> {
         Ok(Some(tuner))
     }
 
-    fn best(&mut self, families: &[Family]) -> Result<Tuning> {
+    fn best(&mut self, families: &[ContractionFamily]) -> Result<Tuning> {
         let tiles = self.has_tiles();
         let per_family = LANES.len() + UNITS.len() - 1;
         self.total = 1 + (families.len() * per_family + 2 + 4 * usize::from(tiles)) as u64;
@@ -224,7 +224,7 @@ impl<'a> Tuner<'a> {
         &mut self,
         now: Tuning,
         seconds: f64,
-        family: &Family,
+        family: &ContractionFamily,
         cuts: &[Teams],
     ) -> Result<(Tuning, f64)> {
         let others = cuts.iter().filter(|t| **t != now.teams(family));
@@ -280,11 +280,11 @@ impl<'a> Tuner<'a> {
     /// Whether the plan has a choice of tiles.
     fn has_tiles(&self) -> bool {
         let mut variants = self.exe.plan().kernels.iter().flat_map(|k| &k.variants);
-        variants.any(|v| v.name == "gemm_matrix_32")
+        variants.any(|v| v.implementation == Implementation::GemmMatrix32)
     }
 
     /// Whether a cut makes cubes enough, of whole teams, whose lanes come in pairs.
-    fn fills(&self, family: &Family, teams: Teams) -> bool {
+    fn fills(&self, family: &ContractionFamily, teams: Teams) -> bool {
         let target = &self.exe.plan().target;
         let lanes = teams.units / team_units(teams.units, target.plane()) * teams.lanes;
         let whole = teams.units <= target.max_units && lanes >= 2 && lanes.is_multiple_of(2);

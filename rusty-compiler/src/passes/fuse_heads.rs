@@ -1,14 +1,17 @@
 //! A map that makes the heads of attention (norms, rotations, the write of keys) becomes part of it, so that decoding has
 //! no launch for it. Worth it where launches cost time and a cube has planes: on CPUs nothing changes.
 
-use super::rewrite::{compact_operands, is_output, moved, producer, readers};
+use super::rewrite::{compact_operands, is_output, last_word, moved, producer, readers};
 use crate::plan::{Anchor, Kernel, Operand, Plan, Sink};
 use rusty_backend::Target;
 
 /// Folds such maps into the attention behind them.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
+    if target.is_cpu() || !target.plane_ops {
+        return plan;
+    }
     let mut at = 0;
-    while !target.is_cpu() && target.plane_ops && at < plan.kernels.len() {
+    while at < plan.kernels.len() {
         match map_of(&plan, at) {
             Some(map) => fold(&mut plan, map, at),
             None => at += 1,
@@ -51,7 +54,6 @@ fn fold(plan: &mut Plan, map: usize, at: usize) {
         tail.body = moved(&tail.body, &source.operands, &mut kernel.operands, 0);
         kernel.heads.push(tail);
     }
-    let own = kernel.name.rsplit('.').next().unwrap_or(&kernel.name);
-    kernel.name = format!("{}>{own}", source.name);
+    kernel.name = format!("{}>{}", source.name, last_word(&kernel.name));
     compact_operands(kernel);
 }

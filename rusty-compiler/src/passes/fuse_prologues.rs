@@ -1,8 +1,11 @@
 //! A map that only a contraction reads becomes its prologue, with at most one row reduction, at its end: of the norm
 //! before a product the gain is applied where the product's input row is made, the row's factor wherever a kernel likes.
 
-use super::rewrite::{compact_operands, inline, is_output, moved, plain_input, producer, readers};
-use crate::plan::{Anchor, Body, Inst, Kernel, Plan, PlanValueId, Sink};
+use super::rewrite::{
+    compact_operands, inline, is_output, is_prologue, moved, plain_input, producer, read_by_tails,
+    readers,
+};
+use crate::plan::{Anchor, Plan, PlanValueId, Sink};
 
 /// Folds maps forward into contractions.
 pub(super) fn run(mut plan: Plan) -> Plan {
@@ -34,24 +37,6 @@ fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
         && !is_output(plan, value)
         && is_prologue(body, k);
     fits.then_some((map, value))
-}
-
-/// Whether tails read an operand lane by lane.
-pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
-    kernel
-        .tails
-        .iter()
-        .any(|t| t.body.insts.contains(&Inst::Load(operand)))
-}
-
-/// Elementwise but for at most one norm, over the whole row, which ends it: its factor can then be applied to products.
-pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
-    let last = body.insts.len() - 1;
-    body.insts.iter().enumerate().all(|(at, inst)| match inst {
-        Inst::RmsNorm { group, .. } => *group == k && at == last,
-        Inst::Rope { .. } => false,
-        _ => true,
-    })
 }
 
 fn fold(plan: &mut Plan, map: usize, at: usize, value: PlanValueId) {

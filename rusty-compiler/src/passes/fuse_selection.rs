@@ -1,17 +1,19 @@
 //! A contraction over the rows that want an output reads them where they are, norm and all: selecting them first would be one
 //! launch more. The selected rows are made only for callers who want them. On CPUs nothing changes.
 
-use super::fuse_prologues::{is_prologue, read_by_tails};
-use super::rewrite::{compact_operands, intern, moved, plain_input, producer, readers};
+use super::rewrite::{
+    compact_operands, intern, is_prologue, moved, plain_input, producer, read_by_tails, readers,
+};
 use crate::plan::{Anchor, Inst, Plan};
 use rusty_backend::Target;
 
 /// Folds the selection of rows into contractions.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
+    if target.is_cpu() {
+        return plan;
+    }
     for at in 0..plan.kernels.len() {
-        if !target.is_cpu()
-            && let Some(select) = selection(&plan, at)
-        {
+        if let Some(select) = selection(&plan, at) {
             fold(&mut plan, select, at);
         }
     }

@@ -7,7 +7,9 @@
 //! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program. On GPUs writes of keys and
 //! values stay maps, which hold whole heads: caches may be blocks of lanes.
 
-use super::rewrite::{compact_operands, inline, is_output, moved, producer, readers, ready_before};
+use super::rewrite::{
+    compact_operands, inline, is_output, last_word, moved, producer, readers, ready_before,
+};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_backend::Target;
 
@@ -89,10 +91,6 @@ fn absorb(plan: &mut Plan, host: usize, map: usize, values: &[PlanValueId]) {
     tail.body = moved(&tail.body, &map.operands, &mut kernel.operands, 0);
     tail.body = inline(&tail.body, &kernel.operands, &inlined);
     kernel.tails.insert(place, tail);
-    kernel.name = format!(
-        "{}>{}",
-        kernel.name,
-        map.name.rsplit('.').next().unwrap_or(&map.name)
-    );
+    kernel.name = format!("{}>{}", kernel.name, last_word(&map.name));
     compact_operands(kernel);
 }

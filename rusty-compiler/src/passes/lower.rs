@@ -7,7 +7,7 @@ use crate::plan::{
 };
 use crate::{Error, Result};
 use rusty_backend::Target;
-use rusty_graph::{Dim, Graph, Node, Op, SymId, ValueId, WeightId};
+use rusty_graph::{AttentionSpec, Dim, Graph, L, Node, Op, RouteSpec, SiteId, ValueId, WeightId};
 use std::collections::HashMap;
 
 /// Lowers a verified graph.
@@ -55,109 +55,24 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
+    /// Lowers one op to the kernels that compute it.
     fn node(&mut self, node: &Node) -> Result<()> {
-        let name = self.graph.value(node.output).name.clone();
         match &node.op {
-            Op::Input(_) | Op::Weight(_) => Ok(()),
+            Op::Input(_) | Op::Weight(_) => {}
             Op::Gather => {
                 let table = self.weight(node, 0)?;
                 let width = self.graph.width(node.output);
-                self.push(
-                    node,
-                    name,
-                    Anchor::Gather { table, width },
-                    vec![],
-                    Inst::Result(0),
-                )
+                self.push(node, Anchor::Gather { table, width }, vec![]);
             }
             Op::SelectRows => {
                 let x = self.activation(node.inputs[0])?;
-                self.push(
-                    node,
-                    name,
-                    Anchor::SelectRows { x: 0 },
-                    vec![Operand::Value(x)],
-                    Inst::Result(0),
-                )
+                self.push(node, Anchor::SelectRows { x: 0 }, vec![Operand::Value(x)]);
             }
-            Op::MatMul { site } => {
-                let x = self.activation(node.inputs[0])?;
-                let part = Part {
-                    weight: self.weight(node, 1)?,
-                    n: self.graph.width(node.output),
-                    site: *site,
-                };
-                let k = self.graph.width(node.inputs[0]);
-                let anchor = Anchor::Contract {
-                    k,
-                    parts: vec![part],
-                };
-                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))?;
-                self.kernels.last_mut().expect("just pushed").prologue =
-                    Body::identity(Inst::Load(0));
-                Ok(())
-            }
-            Op::Route(spec) => {
-                let mut operands = vec![Operand::Value(self.activation(node.inputs[0])?)];
-                let biased = node.inputs.len() > 1;
-                if biased {
-                    operands.push(Operand::Vector(self.weight(node, 1)?));
-                }
-                let anchor = Anchor::Route {
-                    x: 0,
-                    bias: biased.then_some(1),
-                    spec: *spec,
-                };
-                self.push(node, name, anchor, operands, Inst::Result(0))?;
-                self.kernels.last_mut().expect("just pushed").tails[0].body = Body::default();
-                Ok(())
-            }
-            Op::Experts { combine } => {
-                let (x, routes) = (node.inputs[0], node.inputs[1]);
-                let used = self.graph.width(routes) / 2;
-                let weights = (2..node.inputs.len()).map(|i| self.weight(node, i));
-                let weights = weights.collect::<Result<Vec<_>>>()?;
-                let (inputs, outputs) = (self.graph.width(x), self.graph.width(node.output));
-                let anchor = Anchor::Experts {
-                    x: 0,
-                    routes: Some(1),
-                    k: if *combine { inputs / used } else { inputs },
-                    n: if *combine { outputs } else { outputs / used },
-                    used,
-                    combine: *combine,
-                    weights,
-                };
-                let operands = [x, routes].map(|v| Ok(Operand::Value(self.activation(v)?)));
-                let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
-                self.push(node, name, anchor, operands, Inst::Result(0))
-            }
-            Op::HeadMatMul => {
-                let x = self.activation(node.inputs[0])?;
-                let weights = (1..node.inputs.len()).map(|i| self.weight(node, i));
-                let weights = weights.collect::<Result<Vec<_>>>()?;
-                let used = weights.len() as u32;
-                let anchor = Anchor::Experts {
-                    x: 0,
-                    routes: None,
-                    k: self.graph.width(node.inputs[0]) / used,
-                    n: self.graph.width(node.output) / used,
-                    used,
-                    combine: false,
-                    weights,
-                };
-                self.push(node, name, anchor, vec![Operand::Value(x)], Inst::Result(0))
-            }
-            Op::Attention(spec) => {
-                let q = self.activation(node.inputs[0])?;
-                let layer = spec.layer;
-                let stored = [("k", Sink::Key { layer }), ("v", Sink::Val { layer })];
-                for ((what, sink), input) in stored.into_iter().zip(&node.inputs[1..]) {
-                    let x = self.activation(*input)?;
-                    self.write_kv(format!("{name}.{what}_write"), x, sink);
-                }
-                let anchor = Anchor::Attention { q: 0, spec: *spec };
-                self.push(node, name, anchor, vec![Operand::Value(q)], Inst::Result(0))
-            }
+            Op::MatMul { site } => self.matmul(node, *site)?,
+            Op::Route(spec) => self.route(node, *spec)?,
+            Op::Experts { combine } => self.experts(node, *combine)?,
+            Op::HeadMatMul => self.head_matmul(node)?,
+            Op::Attention(spec) => self.attention(node, *spec)?,
             Op::Lanes { .. }
             | Op::Join { .. }
             | Op::Unary(_)
@@ -166,11 +81,98 @@ impl Lowering<'_> {
             | Op::RmsNorm { .. }
             | Op::Rope { .. } => {
                 let (operands, body) = self.map_body(node)?;
-                self.push(node, name, Anchor::Map, operands, Inst::Result(0))?;
-                self.kernels.last_mut().expect("just pushed").tails[0].body = body;
-                Ok(())
+                self.push(node, Anchor::Map, operands).tails[0].body = body;
             }
         }
+        Ok(())
+    }
+
+    /// A linear product.
+    fn matmul(&mut self, node: &Node, site: Option<SiteId>) -> Result<()> {
+        let x = self.activation(node.inputs[0])?;
+        let part = Part {
+            weight: self.weight(node, 1)?,
+            n: self.graph.width(node.output),
+            site,
+        };
+        let anchor = Anchor::Contract {
+            k: self.graph.width(node.inputs[0]),
+            parts: vec![part],
+        };
+        self.push(node, anchor, vec![Operand::Value(x)]).prologue = Body::identity(Inst::Load(0));
+        Ok(())
+    }
+
+    /// The choice of experts.
+    fn route(&mut self, node: &Node, spec: RouteSpec) -> Result<()> {
+        let mut operands = vec![Operand::Value(self.activation(node.inputs[0])?)];
+        let biased = node.inputs.len() > 1;
+        if biased {
+            operands.push(Operand::Vector(self.weight(node, 1)?));
+        }
+        let anchor = Anchor::Route {
+            x: 0,
+            bias: biased.then_some(1),
+            spec,
+        };
+        self.push(node, anchor, operands).tails[0].body = Body::default();
+        Ok(())
+    }
+
+    /// Products with the experts that each row takes.
+    fn experts(&mut self, node: &Node, combine: bool) -> Result<()> {
+        let (x, routes) = (node.inputs[0], node.inputs[1]);
+        let used = self.graph.width(routes) / 2;
+        let weights = (2..node.inputs.len()).map(|i| self.weight(node, i));
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let (inputs, outputs) = (self.graph.width(x), self.graph.width(node.output));
+        let anchor = Anchor::Experts {
+            x: 0,
+            routes: Some(1),
+            k: if combine { inputs / used } else { inputs },
+            n: if combine { outputs } else { outputs / used },
+            used,
+            combine,
+            weights,
+        };
+        let operands = [x, routes].map(|v| Ok(Operand::Value(self.activation(v)?)));
+        let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
+        self.push(node, anchor, operands);
+        Ok(())
+    }
+
+    /// A product of each head with a matrix of its own.
+    fn head_matmul(&mut self, node: &Node) -> Result<()> {
+        let x = self.activation(node.inputs[0])?;
+        let weights = (1..node.inputs.len()).map(|i| self.weight(node, i));
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        let used = weights.len() as u32;
+        let anchor = Anchor::Experts {
+            x: 0,
+            routes: None,
+            k: self.graph.width(node.inputs[0]) / used,
+            n: self.graph.width(node.output) / used,
+            used,
+            combine: false,
+            weights,
+        };
+        self.push(node, anchor, vec![Operand::Value(x)]);
+        Ok(())
+    }
+
+    /// Attention, behind the writes of the step's keys and values.
+    fn attention(&mut self, node: &Node, spec: AttentionSpec) -> Result<()> {
+        let q = self.activation(node.inputs[0])?;
+        let name = self.graph.value(node.output).name.clone();
+        let layer = spec.layer;
+        let stored = [("k", Sink::Key { layer }), ("v", Sink::Val { layer })];
+        for ((what, sink), input) in stored.into_iter().zip(&node.inputs[1..]) {
+            let x = self.activation(*input)?;
+            self.write_kv(format!("{name}.{what}_write"), x, sink);
+        }
+        let anchor = Anchor::Attention { q: 0, spec };
+        self.push(node, anchor, vec![Operand::Value(q)]);
+        Ok(())
     }
 
     fn map_body(&self, node: &Node) -> Result<(Vec<Operand>, Body)> {
@@ -230,26 +232,22 @@ impl Lowering<'_> {
         Ok((operands, Body { insts }))
     }
 
-    fn push(
-        &mut self,
-        node: &Node,
-        name: String,
-        anchor: Anchor,
-        operands: Vec<Operand>,
-        source: Inst,
-    ) -> Result<()> {
-        let rows = self.graph.value(node.output).shape[0];
+    /// Adds the kernel of a node; its one tail stores the anchor's result as it is.
+    fn push(&mut self, node: &Node, anchor: Anchor, operands: Vec<Operand>) -> &mut Kernel {
+        let output = self.graph.value(node.output);
+        let (name, rows) = (output.name.clone(), output.shape[0]);
         let width = self.graph.width(node.output);
         let value = self.new_value(name.clone(), rows, width, Element::F32);
         self.by_value.insert(node.output, value);
         let tail = Tail {
             width,
-            body: Body::identity(source),
+            body: Body::identity(Inst::Result(0)),
             sink: Sink::Value(value),
         };
+        let at = self.kernels.len();
         self.kernels
             .push(kernel(name, anchor, rows, operands, tail));
-        Ok(())
+        &mut self.kernels[at]
     }
 
     fn write_kv(&mut self, name: String, x: PlanValueId, sink: Sink) {
@@ -269,8 +267,7 @@ impl Lowering<'_> {
     }
 
     fn argmax(&mut self, logits: PlanValueId) -> PlanValueId {
-        let rows = Dim::Sym(SymId(1));
-        let value = self.new_value("argmax".into(), rows, 1, Element::U32);
+        let value = self.new_value("argmax".into(), L, 1, Element::U32);
         let tail = Tail {
             width: 1,
             body: Body::default(),
@@ -280,7 +277,7 @@ impl Lowering<'_> {
         self.kernels.push(kernel(
             "argmax".into(),
             Anchor::ArgMax { x: 0 },
-            rows,
+            L,
             operands,
             tail,
         ));

@@ -1,25 +1,12 @@
 //! Maps over the same rows that do not wait for each other become one kernel with several tails: query norm
 //! and rotation, key norm, rotation and page write, and value page write are one launch.
 
-use super::rewrite::{moved, ready_before};
+use super::rewrite::{last_word, merge, moved, ready_before};
 use crate::plan::{Anchor, Kernel, Plan};
 
 /// Merges each map into the earliest one at which its operands are ready.
-pub(super) fn run(mut plan: Plan) -> Plan {
-    let mut first = 0;
-    while first < plan.kernels.len() {
-        let mut other = first + 1;
-        while other < plan.kernels.len() {
-            if mergeable(&plan, first, other) {
-                let merged = plan.kernels.remove(other);
-                absorb(&mut plan.kernels[first], merged);
-            } else {
-                other += 1;
-            }
-        }
-        first += 1;
-    }
-    plan
+pub(super) fn run(plan: Plan) -> Plan {
+    merge(plan, mergeable, absorb)
 }
 
 fn mergeable(plan: &Plan, first: usize, other: usize) -> bool {
@@ -31,11 +18,7 @@ fn mergeable(plan: &Plan, first: usize, other: usize) -> bool {
 }
 
 fn absorb(kernel: &mut Kernel, other: Kernel) {
-    kernel.name = format!(
-        "{}+{}",
-        kernel.name,
-        other.name.rsplit('.').next().unwrap_or(&other.name)
-    );
+    kernel.name = format!("{}+{}", kernel.name, last_word(&other.name));
     for mut tail in other.tails {
         tail.body = moved(&tail.body, &other.operands, &mut kernel.operands, 0);
         kernel.tails.push(tail);

@@ -2,29 +2,20 @@
 //! quantized) once, and one launch covers Q, K and V, or gate and up. Weights in single precision stay apart where the others can go to
 //! matrix units: a router is narrow, what it would hold back is not.
 
-use super::rewrite::moved;
+use super::rewrite::{last_word, merge, moved};
 use crate::plan::{Anchor, Body, Inst, Kernel, Part, Plan};
 use rusty_backend::Target;
 use rusty_loader::Format;
 
 /// Merges each contraction into the earliest one with the same input.
-pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
-    let mut first = 0;
-    while first < plan.kernels.len() {
-        let mut other = first + 1;
-        while other < plan.kernels.len() {
-            let (a, b) = (&plan.kernels[first], &plan.kernels[other]);
-            let apart = !target.matrix_tiles.is_empty() && single(&plan, a) != single(&plan, b);
-            if !apart && siblings(a, b) {
-                let merged = plan.kernels.remove(other);
-                absorb(&mut plan.kernels[first], merged);
-            } else {
-                other += 1;
-            }
-        }
-        first += 1;
-    }
-    plan
+pub(super) fn run(plan: Plan, target: &Target) -> Plan {
+    let matrix_units = !target.matrix_tiles.is_empty();
+    let may = |plan: &Plan, first: usize, other: usize| {
+        let (a, b) = (&plan.kernels[first], &plan.kernels[other]);
+        let apart = matrix_units && single(plan, a) != single(plan, b);
+        !apart && siblings(a, b)
+    };
+    merge(plan, may, absorb)
 }
 
 /// Whether weights are in single precision.
@@ -56,11 +47,7 @@ fn absorb(kernel: &mut Kernel, other: Kernel) {
     };
     let shift = parts.len() as u16;
     parts.extend(more);
-    kernel.name = format!(
-        "{}+{}",
-        kernel.name,
-        other.name.rsplit('.').next().unwrap_or(&other.name)
-    );
+    kernel.name = format!("{}+{}", kernel.name, last_word(&other.name));
     for mut tail in other.tails {
         tail.body = moved(&tail.body, &other.operands, &mut kernel.operands, shift);
         kernel.tails.push(tail);

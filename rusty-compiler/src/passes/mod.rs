@@ -8,13 +8,13 @@ mod fuse_prologues;
 mod fuse_selection;
 mod fuse_tails;
 mod lower;
-mod memory;
 mod merge_maps;
 mod merge_siblings;
+mod plan_memory;
 mod rewrite;
 pub(crate) mod select;
 
-use crate::plan::{Plan, verify};
+use crate::plan::{Plan, Violation, verify};
 use crate::{Error, Result};
 use rusty_backend::Target;
 use rusty_graph::Graph;
@@ -33,7 +33,7 @@ pub fn compile_observed(
     rusty_graph::verify(graph)?;
     let mut plan = lower::lower(graph, target)?;
     let mut step = |name: &'static str, next: Plan| -> Result<Plan> {
-        verify(&next).map_err(|(kernel, reason)| Error::Invalid {
+        verify(&next).map_err(|Violation { kernel, reason }| Error::Invalid {
             pass: name,
             kernel,
             reason,
@@ -52,5 +52,5 @@ pub fn compile_observed(
     plan = step("fuse-heads", fuse_heads::run(plan, target))?;
     plan = step("fuse-selection", fuse_selection::run(plan, target))?;
     plan = step("select", select::run(plan, target)?)?;
-    step("plan-memory", memory::run(plan))
+    step("plan-memory", plan_memory::run(plan))
 }

@@ -1,4 +1,5 @@
-//! What several passes need to know of a plan: who makes a value, who reads it, and how bodies are spliced.
+//! What several passes need to know of a plan: who makes a value, who reads it, and how kernels are merged and bodies are
+//! spliced.
 
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Reg, Sink};
 
@@ -48,6 +49,52 @@ pub(super) fn ready_before(
         Operand::Value(v) if !except.contains(v) => producer(plan, *v).is_some_and(|p| p < at),
         _ => true,
     })
+}
+
+/// Whether tails read an operand lane by lane.
+pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
+    kernel
+        .tails
+        .iter()
+        .any(|t| t.body.insts.contains(&Inst::Load(operand)))
+}
+
+/// Elementwise but for at most one norm, over the whole row, which ends it: its factor can then be applied to products.
+pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
+    let last = body.insts.len() - 1;
+    body.insts.iter().enumerate().all(|(at, inst)| match inst {
+        Inst::RmsNorm { group, .. } => *group == k && at == last,
+        Inst::Rope { .. } => false,
+        _ => true,
+    })
+}
+
+/// Merges each kernel into the earliest one that `may` take it: it is told the plan and the numbers of both, the earlier
+/// first. `absorb` makes one kernel of the two.
+pub(super) fn merge(
+    mut plan: Plan,
+    may: impl Fn(&Plan, usize, usize) -> bool,
+    absorb: impl Fn(&mut Kernel, Kernel),
+) -> Plan {
+    let mut first = 0;
+    while first < plan.kernels.len() {
+        let mut other = first + 1;
+        while other < plan.kernels.len() {
+            if may(&plan, first, other) {
+                let merged = plan.kernels.remove(other);
+                absorb(&mut plan.kernels[first], merged);
+            } else {
+                other += 1;
+            }
+        }
+        first += 1;
+    }
+    plan
+}
+
+/// What a kernel's name has behind its last dot: `attn_q` of `blk.0.attn_q`.
+pub(super) fn last_word(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// The operand's number in `operands`, adding it where it is new.

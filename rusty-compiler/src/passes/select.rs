@@ -1,7 +1,9 @@
 //! Kernel choice: an ordered table of rules over plain target facts. For each range of rows the first rule
 //! that matches wins, and EXPLAIN shows which.
 
-use crate::plan::{Anchor, Element, Kernel, Part, Plan, PlanValue, PlanValueId, Variant};
+use crate::plan::{
+    Anchor, Element, Implementation, Kernel, Part, Plan, PlanValue, PlanValueId, Variant,
+};
 use crate::{Error, Result};
 use rusty_backend::{Family, Target};
 use rusty_loader::Format;
@@ -12,7 +14,7 @@ struct Rule {
     /// Largest number of rows it is good for.
     up_to: fn(&Plan, &Anchor) -> u32,
     needs: fn(&Target) -> bool,
-    name: &'static str,
+    implementation: Implementation,
     dispatches: u32,
 }
 
@@ -23,57 +25,57 @@ const fn rule(
     anchor: fn(&Plan, &Anchor) -> bool,
     up_to: fn(&Plan, &Anchor) -> u32,
     needs: fn(&Target) -> bool,
-    name: &'static str,
+    implementation: Implementation,
     dispatches: u32,
 ) -> Rule {
     Rule {
         anchor,
         up_to,
         needs,
-        name,
+        implementation,
         dispatches,
     }
 }
 
 /// First match wins.
 const RULES: &[Rule] = &[
-    rule(contract, any, cpu, "cpu_contract", 1),
-    rule(attention, any, cpu, "cpu_attention", 1),
-    rule(route, any, cpu, "cpu_experts", 1),
-    rule(experts, any, cpu, "cpu_experts", 1),
-    rule(rows, any, cpu, "cpu_rows", 1),
-    rule(contract, few, planes, "gemv_plane", 1),
-    rule(contract, few, gpu, "gemv_shared", 1),
+    rule(contract, any, cpu, Implementation::CpuContract, 1),
+    rule(attention, any, cpu, Implementation::CpuAttention, 1),
+    rule(route, any, cpu, Implementation::CpuExperts, 1),
+    rule(experts, any, cpu, Implementation::CpuExperts, 1),
+    rule(rows, any, cpu, Implementation::CpuRows, 1),
+    rule(contract, few, planes, Implementation::GemvPlane, 1),
+    rule(contract, few, gpu, Implementation::GemvShared, 1),
     rule(
         short_floats,
         small_tile,
         Target::multiplies_bf16,
-        "gemm_matrix_32",
+        Implementation::GemmMatrix32,
         1,
     ),
     rule(
         short_floats,
         middle_tile,
         Target::multiplies_bf16,
-        "gemm_matrix_64",
+        Implementation::GemmMatrix64,
         1,
     ),
     rule(
         short_floats,
         any,
         Target::multiplies_bf16,
-        "gemm_matrix_128",
+        Implementation::GemmMatrix128,
         1,
     ),
-    rule(contract, any, gpu, "gemm_tiled", 1),
-    rule(attention, any, gpu, "attention_flash", 1),
-    rule(route, any, gpu, "route", 1),
-    rule(experts, few, planes, "experts_plane", 1),
-    rule(experts, few, gpu, "experts_shared", 1),
-    rule(summed_experts, any, gpu, "experts_grouped", 2),
-    rule(experts, any, gpu, "experts_grouped", 1),
-    rule(rows, any, planes, "rows_plane", 1),
-    rule(rows, any, gpu, "rows_shared", 1),
+    rule(contract, any, gpu, Implementation::GemmTiled, 1),
+    rule(attention, any, gpu, Implementation::AttentionFlash, 1),
+    rule(route, any, gpu, Implementation::Route, 1),
+    rule(experts, few, planes, Implementation::ExpertsPlane, 1),
+    rule(experts, few, gpu, Implementation::ExpertsShared, 1),
+    rule(summed_experts, any, gpu, Implementation::ExpertsGrouped, 2),
+    rule(experts, any, gpu, Implementation::ExpertsGrouped, 1),
+    rule(rows, any, planes, Implementation::RowsPlane, 1),
+    rule(rows, any, gpu, Implementation::RowsShared, 1),
 ];
 
 fn any(_: &Plan, _: &Anchor) -> u32 {
@@ -200,8 +202,8 @@ fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<V
             continue;
         }
         chosen.push(Variant {
-            rows: (from, to),
-            name: rule.name,
+            rows: from..=to,
+            implementation: rule.implementation,
             dispatches: rule.dispatches,
         });
         from = to + 1;

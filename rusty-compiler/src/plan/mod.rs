@@ -8,18 +8,26 @@
 //! Nothing here knows a device or a model's name. Invariants are checked by [`verify`].
 
 pub mod body;
+mod implementation;
 mod text;
 mod tuning;
+mod units;
 mod verify;
 
 pub use body::{Body, F32, Inst, Reg};
-pub use tuning::{Family, Teams, Tuning};
+pub use implementation::Implementation;
+pub use tuning::{ContractionFamily, Teams, Tuning};
+pub use units::Unit;
 pub use verify::{Violation, verify};
 
 use crate::slots::SlotShape;
+use crate::step::KvFormat;
 use rusty_backend::Target;
-use rusty_graph::{AttentionSpec, Dim, RopeSpec, RouteSpec, SiteId, Symbol, WeightDecl, WeightId};
-use rusty_graph::{KvLayer, RopeId, Site};
+use rusty_graph::{
+    AttentionSpec, Dim, KvLayer, L, RopeId, RopeSpec, RouteSpec, Site, SiteId, Symbol, T,
+    WeightDecl, WeightId,
+};
+use std::ops::RangeInclusive;
 
 /// Index into [`Plan::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -177,10 +185,10 @@ pub struct Tail {
 /// How a kernel runs for a range of rows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Variant {
-    /// Rows for which it is chosen, inclusive.
-    pub rows: (u32, u32),
-    /// Name of the implementation, from the target's rule table.
-    pub name: &'static str,
+    /// Rows for which it is chosen.
+    pub rows: RangeInclusive<u32>,
+    /// What runs, from the target's rule table.
+    pub implementation: Implementation,
     /// Launches; one more for attention that makes its heads in a step whose rows see each other's keys.
     pub dispatches: u32,
 }
@@ -277,6 +285,25 @@ impl Plan {
             Dim::Const(n) => n,
             Dim::Sym(s) => self.symbols[s.index()].max,
         }
+    }
+
+    /// Largest number of rows of a step.
+    pub fn row_budget(&self) -> usize {
+        self.max_rows(T) as usize
+    }
+
+    /// Largest number of rows of a step that want an output.
+    pub fn output_budget(&self) -> usize {
+        self.max_rows(L) as usize
+    }
+
+    /// Bytes of keys and values per token in a cache of this format.
+    pub fn kv_bytes_per_token(&self, format: KvFormat) -> u64 {
+        let lanes = |lanes: u32| format.bytes(u64::from(lanes));
+        let layers = self.kv.iter();
+        layers
+            .map(|k| lanes(k.key_lanes()) + lanes(k.value_lanes()))
+            .sum()
     }
 
     /// Bytes of a value at its symbols' maxima.

@@ -52,7 +52,10 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
         writeln!(
             f,
             "    rows {}..={}: {} x{}",
-            v.rows.0, v.rows.1, v.name, v.dispatches
+            v.rows.start(),
+            v.rows.end(),
+            v.implementation.name(),
+            v.dispatches
         )?;
     }
     Ok(())

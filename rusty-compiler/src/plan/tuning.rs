@@ -16,7 +16,7 @@ pub struct Tuning {
     /// Lanes from which on contractions take the largest tile at all.
     pub large_tile_lanes: u32,
     /// How matrix-vector products are cut, where it is not as [`Teams::guess`] says.
-    pub teams: Vec<(Family, Teams)>,
+    pub teams: Vec<(ContractionFamily, Teams)>,
 }
 
 impl Default for Tuning {
@@ -33,13 +33,13 @@ impl Default for Tuning {
 
 impl Tuning {
     /// How matrix-vector products of a family are cut.
-    pub fn teams(&self, family: &Family) -> Teams {
+    pub fn teams(&self, family: &ContractionFamily) -> Teams {
         let known = self.teams.iter().find(|(f, _)| f == family);
         known.map_or(Teams::guess(family), |(_, teams)| *teams)
     }
 
     /// The same with another cut for one family.
-    pub fn with(&self, family: &Family, teams: Teams) -> Self {
+    pub fn with(&self, family: &ContractionFamily, teams: Teams) -> Self {
         let mut all = self.clone();
         all.teams.retain(|(f, _)| f != family);
         if teams != Teams::guess(family) {
@@ -51,7 +51,7 @@ impl Tuning {
 
 /// Contractions of one shape and format.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Family {
+pub struct ContractionFamily {
     /// Input width.
     pub k: u32,
     /// Outputs of all parts.
@@ -60,7 +60,7 @@ pub struct Family {
     pub formats: String,
 }
 
-impl Family {
+impl ContractionFamily {
     /// The family of a contraction; none for other kernels.
     pub fn of(plan: &Plan, kernel: &Kernel) -> Option<Self> {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
@@ -87,7 +87,7 @@ pub struct Teams {
 
 impl Teams {
     /// More outputs where there are cubes enough for any device.
-    pub fn guess(family: &Family) -> Self {
+    pub fn guess(family: &ContractionFamily) -> Self {
         Self {
             units: 128,
             lanes: if family.n >= 8192 { 4 } else { 2 },

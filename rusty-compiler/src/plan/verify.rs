@@ -16,8 +16,14 @@
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_graph::{AttentionValues, KvLayer, WeightId};
 
-/// Kernel name and the invariant it breaks.
-pub type Violation = (String, String);
+/// An invariant that a plan breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Name of the kernel that breaks it.
+    pub kernel: String,
+    /// How it does.
+    pub reason: String,
+}
 
 /// Checks a plan.
 pub fn verify(plan: &Plan) -> Result<(), Violation> {
@@ -28,9 +34,10 @@ pub fn verify(plan: &Plan) -> Result<(), Violation> {
         vals: vec![],
     };
     for kernel in &plan.kernels {
-        state
-            .kernel(kernel)
-            .map_err(|reason| (kernel.name.clone(), reason))?;
+        state.kernel(kernel).map_err(|reason| Violation {
+            kernel: kernel.name.clone(),
+            reason,
+        })?;
     }
     for (name, value) in [
         ("logits", plan.logits),
@@ -38,7 +45,10 @@ pub fn verify(plan: &Plan) -> Result<(), Violation> {
         ("argmax", plan.argmax),
     ] {
         if !state.stored[value.index()] {
-            return Err((name.into(), "is never stored".into()));
+            return Err(Violation {
+                kernel: name.into(),
+                reason: "is never stored".into(),
+            });
         }
     }
     Ok(())
@@ -364,13 +374,14 @@ impl State<'_> {
     fn variants(&self, kernel: &Kernel) -> Result<(), String> {
         let mut next = 1;
         for variant in &kernel.variants {
-            if variant.rows.0 != next || variant.rows.1 < next {
+            let (first, last) = (*variant.rows.start(), *variant.rows.end());
+            if first != next || last < next {
                 return Err(format!(
-                    "variant {} covers {:?}, expected from {next}",
-                    variant.name, variant.rows
+                    "variant {} covers {first} to {last}, expected from {next}",
+                    variant.implementation.name()
                 ));
             }
-            next = variant.rows.1 + 1;
+            next = last + 1;
         }
         let covered = kernel.variants.is_empty() || next > self.plan.max_rows(kernel.rows);
         covered

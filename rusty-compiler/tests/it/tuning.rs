@@ -5,7 +5,7 @@ use crate::reference::{On, SELECTED, all_logits, assert_close, gpu};
 use rusty_backend::Device;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::tuner::{Effort, kept, tune};
-use rusty_compiler::plan::{Family, Teams, Tuning};
+use rusty_compiler::plan::{ContractionFamily, Teams, Tuning};
 use rusty_compiler::{BindOptions, KvFormat, Plan, compile};
 use rusty_loader::ModelFile;
 use std::cell::Cell;
@@ -49,7 +49,10 @@ fn every_cut_computes_the_same() {
     let plan = plan(&*file, &device);
     let mut exe = bound(plan.clone(), &*file, &device);
     let want = logits(&mut exe).concat();
-    let families = plan.kernels.iter().filter_map(|k| Family::of(&plan, k));
+    let families = plan
+        .kernels
+        .iter()
+        .filter_map(|k| ContractionFamily::of(&plan, k));
     for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
         let all = families.clone().fold(Tuning::default(), |all, family| {
             all.with(&family, Teams { units, lanes })

@@ -6,11 +6,11 @@
 mod checkpoint;
 pub mod decoder;
 mod deepseek;
-mod experts;
 mod gemma;
 mod granite;
 mod llama;
 mod mistral;
+mod mixtral;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -36,12 +36,12 @@ pub const REGISTRY: &[Arch] = &[
     llama::ARCH,
     mistral::ARCH,
     qwen2::ARCH,
-    qwen3::ARCH,
+    qwen3::DENSE,
     phi3::ARCH,
     gemma::GEMMA2,
     gemma::GEMMA3,
-    experts::MIXTRAL,
-    experts::QWEN3_MOE,
+    mixtral::ARCH,
+    qwen3::MOE,
     deepseek::V2,
     deepseek::V3,
     granite::ARCH,

@@ -9,24 +9,45 @@ use crate::plan::{Operand, Plan, PlanValueId, Sink};
 /// Offsets are multiples of this: the strictest storage-binding alignment among targets.
 const ALIGN: u64 = 256;
 
+/// The kernels during which a value is alive, by their numbers; one past the last is the end of the step.
+#[derive(Clone, Copy)]
+struct Life {
+    first: usize,
+    last: usize,
+}
+
+impl Life {
+    /// Whether both values are alive during some kernel.
+    fn overlaps(self, other: Life) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// Bytes of the arena that a value has while it is alive.
+struct Place {
+    start: u64,
+    end: u64,
+    life: Life,
+}
+
 /// Sets the offsets of all values that kernels use and the size of the arena.
 pub(super) fn run(mut plan: Plan) -> Plan {
-    let ranges = live_ranges(&plan);
+    let lives = lives(&plan);
     let mut order: Vec<PlanValueId> = (0..plan.values.len() as u32)
         .map(PlanValueId)
-        .filter(|v| ranges[v.index()].is_some())
+        .filter(|v| lives[v.index()].is_some())
         .collect();
     order.sort_by_key(|v| (std::cmp::Reverse(plan.bytes(*v)), *v));
-    let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::new();
+    let mut placed: Vec<Place> = Vec::new();
     for value in order {
-        let Some(range) = ranges[value.index()] else {
+        let Some(life) = lives[value.index()] else {
             continue;
         };
         let bytes = plan.bytes(value).next_multiple_of(ALIGN);
         let mut busy: Vec<(u64, u64)> = placed
             .iter()
-            .filter(|(_, _, other)| other.0 <= range.1 && range.0 <= other.1)
-            .map(|(start, end, _)| (*start, *end))
+            .filter(|other| other.life.overlaps(life))
+            .map(|other| (other.start, other.end))
             .collect();
         busy.sort_unstable();
         let mut offset = 0;
@@ -36,16 +57,20 @@ pub(super) fn run(mut plan: Plan) -> Plan {
             }
             offset = offset.max(end);
         }
-        placed.push((offset, offset + bytes, range));
+        placed.push(Place {
+            start: offset,
+            end: offset + bytes,
+            life,
+        });
         plan.values[value.index()].offset = offset;
     }
-    plan.arena_bytes = placed.iter().map(|(_, end, _)| *end).max().unwrap_or(0);
+    plan.arena_bytes = placed.iter().map(|place| place.end).max().unwrap_or(0);
     plan
 }
 
-/// First and last kernel at which each value is alive; `None`: fused away.
-fn live_ranges(plan: &Plan) -> Vec<Option<(usize, usize)>> {
-    let mut ranges: Vec<Option<(usize, usize)>> = vec![None; plan.values.len()];
+/// When each value is alive; `None`: fused away.
+fn lives(plan: &Plan) -> Vec<Option<Life>> {
+    let mut lives: Vec<Option<Life>> = vec![None; plan.values.len()];
     for (at, kernel) in plan.kernels.iter().enumerate() {
         let stored = kernel
             .heads
@@ -60,14 +85,17 @@ fn live_ranges(plan: &Plan) -> Vec<Option<(usize, usize)>> {
             _ => None,
         });
         for value in stored.chain(read).chain(kernel.scratch) {
-            let range = ranges[value.index()].get_or_insert((at, at));
-            range.1 = at;
+            let life = lives[value.index()].get_or_insert(Life {
+                first: at,
+                last: at,
+            });
+            life.last = at;
         }
     }
     for value in [plan.logits, plan.hidden, plan.argmax] {
-        if let Some(range) = &mut ranges[value.index()] {
-            range.1 = plan.kernels.len();
+        if let Some(life) = &mut lives[value.index()] {
+            life.last = plan.kernels.len();
         }
     }
-    ranges
+    lives
 }
