@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `RUSTY_CACHE`, else `rusty` in the user's cache folder; none where there is no home.
-fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
     if let Some(own) = from("RUSTY_CACHE") {
         return Some(own.into());

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use rusty_adapters::{Base, Cache, Precision};
 use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Attaches the adapters; their weighted sum is what sessions are to use.
 pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Result<AdapterSet> {
@@ -57,17 +57,11 @@ pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<Slot
     }
 }
 
-/// Where prepared adapters are kept: as asked for, else in the user's cache.
+/// Where prepared adapters are kept: as asked for, else beside what else is cached.
 pub fn cache(folder: Option<&Path>) -> Option<Cache> {
-    let named = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-    let user = || {
-        let home = || named("HOME").map(|home| Path::new(&home).join(".cache"));
-        let root = named("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-        Some(root.join("rusty").join("adapters"))
-    };
     match folder {
         Some(folder) if folder == Path::new("none") => None,
         Some(folder) => Some(Cache::new(folder)),
-        None => user().map(Cache::new),
+        None => Some(Cache::new(rusty_backend::cache::folder()?.join("adapters"))),
     }
 }

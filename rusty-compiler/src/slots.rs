@@ -212,7 +212,7 @@ impl<'a> SlotShape<'a> {
         Self {
             sites: &graph.sites,
             vocab: graph.vocab,
-            width: graph.width(graph.outputs[1]),
+            width: graph.hidden_width(),
             kv: &graph.kv,
         }
     }

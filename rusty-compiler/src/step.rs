@@ -210,13 +210,18 @@ impl Step<'_> {
                     self.sequence_of[row]
                 ));
             };
-            let page = sequence
-                .pages
-                .get(self.positions[row] as usize / PAGE_TOKENS);
-            if page.is_none_or(|p| *p >= pages) {
+            let position = self.positions[row];
+            let Some(used) = sequence.pages.get(..=position as usize / PAGE_TOKENS) else {
+                return fail(format!("row {row} at position {position} has no page"));
+            };
+            // Kernels read all of them unchecked. Rows in front of this one have looked at those before the last.
+            let new = match row > 0 && self.sequence_of[row] == self.sequence_of[row - 1] {
+                true => &used[used.len() - 1..],
+                false => used,
+            };
+            if let Some(page) = new.iter().find(|p| **p >= pages) {
                 return fail(format!(
-                    "row {row} at position {} has no page",
-                    self.positions[row]
+                    "row {row}'s sequence names page {page}; there are {pages}"
                 ));
             }
             if self.slots[row].0 > slots {

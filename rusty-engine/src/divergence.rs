@@ -31,7 +31,7 @@ impl Engine {
         first: &AdapterSet,
         second: &AdapterSet,
     ) -> Result<Divergence> {
-        let mut total = Divergence::default();
+        let mut total = DivergenceSums::default();
         for prompt in prompts {
             let (tokens, from) = self.answered(prompt, most, first)?;
             let (p, q) = (
@@ -69,16 +69,28 @@ impl Engine {
     }
 }
 
-impl Divergence {
+/// A divergence in the making.
+#[derive(Debug, Default)]
+pub(crate) struct DivergenceSums {
+    kl: f64,
+    largest: f64,
+    same_top: usize,
+    positions: usize,
+}
+
+impl DivergenceSums {
     /// The means of what was added.
-    pub(crate) fn finished(mut self) -> Self {
+    pub(crate) fn finished(self) -> Divergence {
         let count = self.positions.max(1) as f64;
-        self.mean /= count;
-        self.same_top /= count;
-        self
+        Divergence {
+            mean: self.kl / count,
+            max: self.largest,
+            same_top: self.same_top as f64 / count,
+            positions: self.positions,
+        }
     }
 
-    /// Adds one position; `mean` and `same_top` are sums until the end.
+    /// Adds one position.
     pub(crate) fn add(&mut self, p: &[f32], q: &[f32]) -> Result<()> {
         let (p, q) = (log_softmax(p), log_softmax(q));
         let terms = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q));
@@ -86,9 +98,9 @@ impl Divergence {
         if !kl.is_finite() {
             return Err(Error::Request("logits are not finite".into()));
         }
-        self.mean += kl;
-        self.max = self.max.max(kl);
-        self.same_top += f64::from(u8::from(top(&p) == top(&q)));
+        self.kl += kl;
+        self.largest = self.largest.max(kl);
+        self.same_top += usize::from(top(&p) == top(&q));
         self.positions += 1;
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A text is cut into chunks of equal length, each read on its own. Only the second half of a chunk counts, where every
 //! token has at least half a chunk before it, as llama.cpp's `perplexity` does.
 
-use crate::divergence::{Divergence, log_softmax};
+use crate::divergence::{Divergence, DivergenceSums, log_softmax};
 use crate::engine::Engine;
 use crate::{AdapterSet, Error, Result};
 
@@ -132,7 +132,7 @@ impl Engine {
             )));
         }
         let (mut own, mut others, mut divergence) =
-            (Sums::default(), Sums::default(), Divergence::default());
+            (Sums::default(), Sums::default(), DivergenceSums::default());
         let chunks = self.chunks(tokens, chunk, most)?;
         for (i, chunk) in chunks.iter().enumerate() {
             let (p, q) = (

@@ -4,6 +4,7 @@
 
 use rusty_loader::Format;
 
+use crate::ir::NO_VALUE;
 use crate::shape::{default_symbols, infer};
 use crate::{
     AttentionSpec, BinaryOp, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result, RopeId,
@@ -31,7 +32,8 @@ impl GraphBuilder {
                 sites: vec![],
                 ropes: vec![],
                 kv: vec![],
-                outputs: vec![],
+                logits: NO_VALUE,
+                hidden: NO_VALUE,
                 context,
                 vocab,
             },
@@ -293,7 +295,7 @@ impl GraphBuilder {
     /// # Errors
     /// [`Error::Invalid`] where an invariant of [`crate::verify()`] does not hold.
     pub fn finish(mut self, logits: ValueId, hidden: ValueId) -> Result<Graph> {
-        self.graph.outputs = vec![logits, hidden];
+        (self.graph.logits, self.graph.hidden) = (logits, hidden);
         crate::verify::verify(&self.graph)?;
         Ok(self.graph)
     }

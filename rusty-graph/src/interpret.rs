@@ -68,7 +68,8 @@ pub struct SiteLora {
 #[derive(Clone, Debug)]
 pub struct Values {
     values: Vec<Matrix>,
-    outputs: [ValueId; 2],
+    logits: ValueId,
+    hidden: ValueId,
 }
 
 impl Values {
@@ -79,12 +80,12 @@ impl Values {
 
     /// Logits of every position, `[T, vocab]`.
     pub fn logits(&self) -> &Matrix {
-        &self.values[self.outputs[0].index()]
+        &self.values[self.logits.index()]
     }
 
     /// Normed hidden rows of every position, `[T, width]`.
     pub fn hidden(&self) -> &Matrix {
-        &self.values[self.outputs[1].index()]
+        &self.values[self.hidden.index()]
     }
 }
 
@@ -93,7 +94,6 @@ impl Values {
 pub struct Interpreter<'g> {
     graph: &'g Graph,
     weights: Vec<Matrix>,
-    outputs: [ValueId; 2],
 }
 
 impl<'g> Interpreter<'g> {
@@ -126,7 +126,6 @@ impl<'g> Interpreter<'g> {
         Ok(Self {
             graph,
             weights: weights.collect::<Result<_>>()?,
-            outputs: [graph.outputs[0], graph.outputs[1]],
         })
     }
 
@@ -152,7 +151,8 @@ impl<'g> Interpreter<'g> {
         }
         Ok(Values {
             values,
-            outputs: self.outputs,
+            logits: self.graph.logits,
+            hidden: self.graph.hidden,
         })
     }
 

@@ -94,8 +94,7 @@ impl KvLayer {
 
 /// A network, independent of any device.
 ///
-/// Nodes are in topological order. `outputs[0]` is the logits, `[L, vocab]`; `outputs[1]` the normed hidden
-/// rows, `[L, width]`, from which they are made.
+/// Nodes are in topological order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     /// Architecture id.
@@ -114,18 +113,28 @@ pub struct Graph {
     pub ropes: Vec<RopeSpec>,
     /// Cache layout, one entry per layer.
     pub kv: Vec<KvLayer>,
-    /// Results.
-    pub outputs: Vec<ValueId>,
+    /// The first result, `[L, vocab]`.
+    pub logits: ValueId,
+    /// The second: the normed hidden rows that logits are made of, `[L, width]`.
+    pub hidden: ValueId,
     /// Longest context the model was made for, in tokens.
     pub context: u32,
     /// Entries of the vocabulary.
     pub vocab: u32,
 }
 
+/// A value of no graph.
+pub(crate) const NO_VALUE: ValueId = ValueId(u32::MAX);
+
 impl Graph {
     /// A value by id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]
+    }
+
+    /// Lanes of a hidden row.
+    pub fn hidden_width(&self) -> u32 {
+        self.width(self.hidden)
     }
 
     /// The node that defines a value.

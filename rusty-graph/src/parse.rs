@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use rusty_loader::Format;
 
+use crate::ir::NO_VALUE;
 use crate::text::{BINARY, GROUP_SCORES, UNARY};
 use crate::{
     AttentionSpec, AttentionValues, Dim, Error, Graph, Input, KvLayer, Node, NodeId, Op, Result,
@@ -27,7 +28,8 @@ impl Graph {
             sites: vec![],
             ropes: vec![],
             kv: vec![],
-            outputs: vec![],
+            logits: NO_VALUE,
+            hidden: NO_VALUE,
             context: 0,
             vocab: 0,
         };
@@ -179,9 +181,8 @@ fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
             graph.sites.push(Site { name, k, n });
         }
         "output" => {
-            for word in words.words.by_ref() {
-                graph.outputs.push(ValueId(id(word, "%")?));
-            }
+            graph.logits = ValueId(id(words.word("the logits")?, "%")?);
+            graph.hidden = ValueId(id(words.word("the hidden rows")?, "%")?);
         }
         word => node(graph, word, words)?,
     }

@@ -92,11 +92,7 @@ impl Display for Graph {
             attributes(f, &node.op)?;
             writeln!(f)?;
         }
-        f.write_str("output")?;
-        for output in &self.outputs {
-            write!(f, " {output}")?;
-        }
-        writeln!(f)
+        writeln!(f, "output {} {}", self.logits, self.hidden)
     }
 }
 

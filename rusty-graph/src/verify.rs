@@ -238,9 +238,7 @@ fn owners(graph: &Graph) -> Result<()> {
 }
 
 fn outputs(graph: &Graph) -> Result<()> {
-    let [logits, hidden] = graph.outputs[..] else {
-        return Err(invalid("outputs", "are not two: logits and hidden rows"));
-    };
+    let (logits, hidden) = (graph.logits, graph.hidden);
     if logits.index().max(hidden.index()) >= graph.values.len() {
         return Err(invalid("outputs", "do not exist"));
     }

@@ -80,7 +80,7 @@ impl Assembly<'_> {
             return Err(Error::unsupported(self.path, what));
         }
         let graph = self.base.graph;
-        let (vocab, width) = (graph.vocab as usize, graph.width(graph.outputs[1]) as usize);
+        let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
         let rank = a.shape.first().copied().unwrap_or(0);
         if self.config.rank(name).is_some_and(|stated| stated != rank) {
             let reason = format!(

@@ -37,7 +37,7 @@ impl Assembly<'_> {
             }
             Place::Embedding => {
                 let graph = self.base.graph;
-                let (vocab, width) = (graph.vocab as usize, graph.width(graph.outputs[1]) as usize);
+                let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
                 weight.shaped(self.path, &[vocab, width], "embedding")?;
                 let bytes = weight.bytes.clone();
                 self.embedding.table = DeltaTable::new(weight.format, None, vocab, width, bytes);

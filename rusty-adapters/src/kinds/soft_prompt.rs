@@ -15,7 +15,7 @@ impl Assembly<'_> {
         let graph = self.base.graph;
         let tokens = self.config.virtual_tokens;
         if self.config.kind == Kind::Prompt {
-            let width = graph.width(graph.outputs[1]) as usize;
+            let width = graph.hidden_width() as usize;
             let values = prompt.shaped(self.path, &[tokens, width], "embedding")?;
             self.embedding.prompt = DeltaTable::encode(Format::F32, None, tokens, width, &values);
             return Ok(());

@@ -191,7 +191,7 @@ fn shard(
     }
     if adds_head {
         let graph = merged.base.graph;
-        let width = graph.width(graph.outputs[1]) as usize;
+        let width = graph.hidden_width() as usize;
         let shape = vec![graph.vocab as usize, width];
         let dtype = tensors.values().next().map_or(Dtype::F32, |t| t.dtype);
         let head = Tensor {

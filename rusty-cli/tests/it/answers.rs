@@ -1,6 +1,6 @@
 //! What models say: `rusty run`, `chat` and `logits`.
 
-use crate::command::{golden, json, output, stdout, with_input};
+use crate::command::{failure, golden, json, output, stdout, with_input};
 use safetensors::SafeTensors;
 
 const QUESTION: &str = "Find users older than 30";
@@ -182,7 +182,7 @@ fn logits_are_written_as_safetensors() {
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, f32::max);
     assert!(apart < 1e-3, "{apart}");
-    let same = stdout(&[
+    let again = [
         "logits",
         &model,
         "--tokens",
@@ -191,8 +191,10 @@ fn logits_are_written_as_safetensors() {
         &golden("adapters/qwen3-lora-all"),
         "--out",
         path,
-    ]);
-    assert_eq!(same, "");
+    ];
+    let (_, error) = failure(&again);
+    assert!(error.contains("--force"), "{error}");
+    assert_eq!(stdout(&[&again[..], &["--force"]].concat()), "");
 }
 
 #[test]
@@ -209,6 +211,7 @@ fn quantizing_at_load_stays_near_the_model() {
             "5,9,40,3,77,21",
             "--out",
             path,
+            "--force",
         ];
         stdout(&[&base[..], extra].concat());
         let written = std::fs::read(&out).expect("written");

@@ -101,18 +101,7 @@ impl CpuExecutable {
             pages: self.pages,
             slots: self.slot_count,
             virtual_tokens: &|slot| self.slots.data(slot).map_or(0, SlotData::virtual_tokens),
-        })?;
-        for (row, &position) in step.positions.iter().enumerate() {
-            let pages = step.sequences[step.sequence_of[row] as usize].pages;
-            let used = &pages[..position as usize / PAGE_TOKENS];
-            if let Some(page) = used.iter().find(|p| **p >= self.pages) {
-                return Err(Error::Step(format!(
-                    "row {row}'s sequence names page {page}; there are {}",
-                    self.pages
-                )));
-            }
-        }
-        Ok(())
+        })
     }
 
     /// Cosines and sines of the step's positions.

@@ -21,10 +21,8 @@ pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
     for node in &graph.nodes {
         lowering.node(node)?;
     }
-    let [logits, hidden] = graph.outputs[..] else {
-        return Err(lowering.invalid("outputs", "a graph has two outputs: logits and hidden rows"));
-    };
-    let (logits, hidden) = (lowering.activation(logits)?, lowering.activation(hidden)?);
+    let logits = lowering.activation(graph.logits)?;
+    let hidden = lowering.activation(graph.hidden)?;
     let argmax = lowering.argmax(logits);
     Ok(Plan {
         arch: graph.arch.clone(),

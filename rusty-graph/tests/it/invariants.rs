@@ -74,7 +74,14 @@ fn broken_invariants_are_found() {
             "too few divisors",
             Box::new(|g| g.ropes[0].scaling = RopeScaling::Divisors(vec![1.0])),
         ),
-        ("one output", Box::new(|g| g.outputs.truncate(1))),
+        (
+            "outputs in turn",
+            Box::new(|g| std::mem::swap(&mut g.logits, &mut g.hidden)),
+        ),
+        (
+            "an output that is not there",
+            Box::new(|g| g.hidden = ValueId(u32::MAX)),
+        ),
     ];
     for (what, damage) in breaks {
         let mut graph = whole.clone();
