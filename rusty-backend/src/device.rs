@@ -125,7 +125,7 @@ impl Device {
         Self::open_within(choice, threads, None)
     }
 
-    /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None` means all).
+    /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None`: all that is free).
     ///
     /// # Errors
     /// As [`Device::open`]; [`Error::OutOfMemory`] for 0 bytes.

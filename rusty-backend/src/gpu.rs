@@ -16,7 +16,12 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
     fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer>;
 
     /// Copies `data` to `offset`, ordered before every later submission. Large data streams through a bounded
-    /// staging ring. `offset` and the length are multiples of 4.
+    /// staging ring. `offset` is a multiple of 4, and so is the length unless it ends the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Range`](crate::Error::Range), [`Error::Foreign`](crate::Error::Foreign) for a buffer of another kind of
+    /// device, [`Error::OutOfMemory`](crate::Error::OutOfMemory) where there is no room for the ring,
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::Lost`](crate::Error::Lost).
     fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Makes a pipeline of a text; texts may be compiled on many threads at once.
@@ -27,20 +32,38 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
 
     /// Makes launches ready to be enqueued as one unit: prebuilt bind groups for one compute pass under wgpu, a
     /// graph under CUDA. Launches see the writes of those before them.
+    ///
+    /// # Errors
+    /// As [`Launch::check`]; [`Error::Foreign`](crate::Error::Foreign), [`Error::Driver`](crate::Error::Driver),
+    /// [`Error::Lost`](crate::Error::Lost).
     fn record(&self, launches: &[Launch]) -> Result<Recording>;
 
     /// Enqueues a recording; returns before it has run.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::Lost`](crate::Error::Lost), also for what failed earlier;
+    /// [`Error::Foreign`](crate::Error::Foreign) for a recording of another kind of device.
     fn submit(&self, recording: &Recording) -> Result<()>;
 
     /// Enqueues launches once, where a recording would not be used again.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::record`] and [`GpuDevice::submit`].
     fn run(&self, launches: &[Launch]) -> Result<()> {
         self.submit(&self.record(launches)?)
     }
 
-    /// Waits for everything enqueued, then copies from `offset` into `out`. `offset` is a multiple of 4.
+    /// Waits for everything enqueued, then copies from `offset` into `out`: offset and length as for [`GpuDevice::write`].
+    ///
+    /// # Errors
+    /// [`Error::Range`](crate::Error::Range), [`Error::Foreign`](crate::Error::Foreign) for a buffer of another kind of
+    /// device, [`Error::Driver`](crate::Error::Driver) or [`Error::Lost`](crate::Error::Lost).
     fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()>;
 
-    /// Waits for everything enqueued, then returns `len` bytes from `offset`.
+    /// Waits for everything enqueued, then returns `len` bytes from `offset`, a multiple of 4.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::read_into`].
     fn read(&self, buffer: &DeviceBuffer, offset: u64, len: u64) -> Result<Vec<u8>> {
         buffer.check(offset, len)?;
         let mut out = vec![0; len as usize];
@@ -48,7 +71,12 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
         Ok(out)
     }
 
-    /// Enqueues a copy between buffers, or between ranges of one that do not overlap. Multiples of 4.
+    /// Enqueues a copy between buffers, or between ranges of one that do not overlap: offsets and length as for
+    /// [`GpuDevice::write`].
+    ///
+    /// # Errors
+    /// [`Error::Range`](crate::Error::Range), [`Error::Foreign`](crate::Error::Foreign) for a buffer of another kind of
+    /// device, [`Error::Driver`](crate::Error::Driver) or [`Error::Lost`](crate::Error::Lost).
     fn copy(
         &self,
         from: &DeviceBuffer,
@@ -59,6 +87,9 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
     ) -> Result<()>;
 
     /// Waits for everything enqueued; reports what went wrong meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver) or [`Error::Lost`](crate::Error::Lost), also for what failed earlier.
     fn synchronize(&self) -> Result<()>;
 
     /// Bytes in use, by owner.

@@ -99,9 +99,9 @@ pub struct Target {
     pub binding_align: u64,
     /// Buffers that one kernel may bind, its info block among them.
     pub max_bindings: u32,
-    /// Groups of a launch, per dimension.
+    /// Most groups of a launch, per dimension.
     pub max_groups: [u32; 3],
-    /// Units per group.
+    /// Most units of a group.
     pub max_units: u32,
     /// Shared memory of a group, in bytes.
     pub shared_bytes: u32,
@@ -150,7 +150,7 @@ impl Target {
         crate::CpuDevice::new(None).target().clone()
     }
 
-    /// Whether kernels multiply halves on matrix units of 32-wide planes (`m16n8k16`).
+    /// Whether kernels multiply 16-bit floats on matrix units of 32-wide planes (`m16n8k16`).
     pub fn multiplies_bf16(&self) -> bool {
         !self.is_cpu() && self.plane_ops && self.matrix_tiles.contains(&(16, 8, 16))
     }

@@ -229,7 +229,7 @@ fn rtx4090() -> Target {
     }
 }
 
-/// One NVIDIA H200 under CUDA; its bandwidth as a copy in device memory was measured to reach.
+/// One NVIDIA H200 under CUDA; its bandwidth is what a copy in device memory was measured to reach.
 fn h200() -> Target {
     Target {
         read_bandwidth: 4300 * GB,

@@ -72,7 +72,7 @@ pub enum Command {
 /// How a model is loaded and where it runs.
 #[derive(Args, Debug, Clone)]
 pub struct Load {
-    /// auto, cpu, vulkan, metal, dx12 or cuda.
+    /// auto, cpu, vulkan, metal, dx12, cuda or cuda:N.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
     /// Storage of keys and values.
@@ -86,10 +86,10 @@ pub struct Load {
     /// Context in tokens [default: the model's, at most 4096].
     #[arg(long, value_name = "TOKENS")]
     pub ctx: Option<usize>,
-    /// Threads of the CPU device [default: all cores].
+    /// Threads of the CPU device [default, and at most: all cores].
     #[arg(short, long, value_parser = threads)]
     pub threads: Option<usize>,
-    /// An adapter: a PEFT folder, a LoRA GGUF, or the name of one of the demo model's; may be repeated.
+    /// An adapter: a PEFT folder, a LoRA GGUF, a packed file, or the name of one of the demo model's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
     pub adapters: Vec<String>,
     /// Precision of the adapters' tables.

@@ -28,7 +28,7 @@ pub fn bind(
 }
 
 /// As [`bind`]; where the device is a GPU on which this model's shapes have not run, choices among kernels are measured
-/// first ([`tuner`]). `progress` is told what was measured and how much that is in all.
+/// first ([`tuner`]). `progress` is told how many measurements are done, and how many there are.
 ///
 /// # Errors
 /// As [`bind`].

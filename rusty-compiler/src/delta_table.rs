@@ -160,7 +160,7 @@ impl DeltaTable {
         self.bytes.len()
     }
 
-    /// Decodes row `row`.
+    /// Decodes row `row` into `out`, `[columns]`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
         let size = self.row_bytes();
         let Some(factor) = self.factor.filter(|_| self.format == INT8) else {
@@ -188,7 +188,7 @@ impl DeltaTable {
         values
     }
 
-    /// Decodes row `c` of the matrix `[n, rank]` whose panels this table holds.
+    /// Decodes row `c` of the matrix `[n, rank]` whose panels this table holds into `out`, `[rank]`.
     pub fn read_panel_row(&self, c: usize, rank: usize, out: &mut [f32]) {
         let mut lanes = [0.0; PANEL];
         for (r, out) in out.iter_mut().enumerate().take(rank) {

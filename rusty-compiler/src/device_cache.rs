@@ -1,11 +1,11 @@
-//! Names under which it is kept what was found of a device.
+//! Names under which findings about a device are kept.
 
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::{Family, Target};
 use std::time::UNIX_EPOCH;
 
-/// Where it is kept `what` was found: by device, driver, compiler and build of this program; none where this program cannot tell
-/// its build.
+/// Where findings about `what` are kept: by device, driver, compiler and build of this program; none where this program
+/// cannot tell its build.
 pub(crate) fn name(folder: &str, target: &Target, what: &str) -> Option<String> {
     let program = std::env::current_exe().ok()?.metadata().ok()?;
     let built = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;

@@ -29,15 +29,15 @@ pub struct Explain {
     pub nodes: usize,
     /// Launches of one decoded token.
     pub dispatches_per_token: u32,
-    /// Launches of one decoded token were nothing fused.
+    /// Launches of one decoded token without fusion.
     pub unfused_dispatches_per_token: u32,
     /// Bytes of weights read and activations moved for one decoded token (cache reads not counted).
     pub bytes_per_token: u64,
     /// Bytes of activations read and written for one decoded token, its own keys and values included.
     pub activation_bytes: u64,
-    /// The same were nothing fused.
+    /// The same without fusion.
     pub unfused_activation_bytes: u64,
-    /// What that comes to, where the target's bandwidth and its cost of a launch are known.
+    /// Predicted time of a token, where the target's bandwidth and its cost of a launch are known.
     pub prediction: Option<Prediction>,
 }
 
@@ -59,6 +59,9 @@ impl Prediction {
 }
 
 /// Compiles a graph and reports on it.
+///
+/// # Errors
+/// As [`compile`](crate::compile).
 pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
     let mut passes: Vec<PassReport> = Vec::new();
     let mut last = String::new();

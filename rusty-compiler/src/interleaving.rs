@@ -32,9 +32,9 @@ const BLOCK: usize = PANEL + 2;
 /// Which factor a table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factor {
-    /// Rows of ranks.
+    /// `[rank, k]`, by rows.
     A,
-    /// Panels of that rank.
+    /// Panels of `rank` rows of 32 outputs.
     B {
         /// Rows of a panel.
         rank: usize,

@@ -1,9 +1,10 @@
 //! What a GPU gets right: before a model first runs on a device, a small one (`small_model.rs`) of the same formats and kinds of
 //! layers does, and is compared with the oracle. Drivers and compilers have bugs; a slower answer is better than a wrong one.
 //!
-//! Formats that random weights are not made of are not tested so, nor what only some architectures have beside experts and latent
-//! attention (windows, capped scores and logits, other activations), nor of adapters 4-bit tables, factors on inputs and outputs,
-//! biases and changed embeddings.
+//! Not tested: formats that random weights are not made of; what only some architectures have beside experts and latent
+//! attention (windows, capped scores and logits, other activations); of adapters 4-bit tables, factors on inputs and
+//! outputs, biases and changed embeddings.
+//!
 //! What was found is kept for the next process of the same build, device and driver.
 
 pub(crate) mod small_model;
@@ -29,7 +30,7 @@ const REDUCTIONS: [Reduction; 3] = [
 ];
 
 /// Half the squared distance of logits from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
-/// lengths agree): products in bf16 make some hundredths of the last.
+/// lengths agree): products in bf16 come to some hundredths of the 1e-3 below.
 pub(crate) fn allowed(kv: KvFormat) -> f64 {
     match kv {
         KvFormat::Q4_0 => 0.1,

@@ -97,7 +97,8 @@ pub enum RowChange {
 }
 
 impl EmbeddingDelta {
-    /// Fills `out` with what is added to, or stands in place of, the embedding of `token`.
+    /// Fills `out`, `[width]`, with what is added to, or stands in place of, the embedding of `token`; ids from `vocab` on
+    /// are virtual tokens.
     pub fn row(&self, token: u32, vocab: u32, out: &mut [f32]) -> RowChange {
         if let Some(virtual_token) = token.checked_sub(vocab) {
             match &self.prompt {
@@ -147,7 +148,7 @@ pub struct KvPrefix {
     pub layers: Vec<PrefixLayer>,
 }
 
-/// One layer of a [`KvPrefix`]; both are `[tokens, kv_heads * head_dim]`, rotated where the model rotates keys.
+/// One layer of a [`KvPrefix`]; both are `[tokens, kv_heads * head_dim]`, as they are to lie in the cache.
 #[derive(Clone, Debug)]
 pub struct PrefixLayer {
     /// Keys.

@@ -141,9 +141,9 @@ pub struct Step<'a> {
 
 /// What a step must keep to.
 pub struct StepLimits<'a> {
-    /// Rows.
+    /// Most rows.
     pub rows: usize,
-    /// Rows that want an output.
+    /// Most rows that want an output.
     pub selected: usize,
     /// Entries of the vocabulary.
     pub vocab: u32,

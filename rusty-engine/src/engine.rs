@@ -22,8 +22,8 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// Threads of the CPU device; none: all cores.
     pub threads: Option<usize>,
-    /// Bytes of a GPU's memory to use at most; none: all there is. Weights that do not fit beside the context stream from
-    /// the file in each step, the last layers first; so a model may be larger than the memory.
+    /// Bytes of a GPU's memory to use at most; none: all that is free. Weights that do not fit beside the context stream
+    /// from the file in each step, the last layers first; so a model may be larger than the memory.
     pub gpu_memory: Option<u64>,
     /// Whether GPUs multiply on matrix units where they have them: steps of more than a few rows round inputs and weights to
     /// bf16, queries to what keys are stored in. Without, every product is single precision, slower, and rows hardly depend on how many there are.
@@ -165,7 +165,8 @@ impl Engine {
     /// The logits of every position of `tokens`, `[tokens, vocab]` row by row.
     ///
     /// # Errors
-    /// The tokens do not fit the context or the vocabulary, the cache is full, or an adapter is not attached.
+    /// The tokens do not fit the context or the vocabulary, the cache is full, or adapters are not attached, find no slot,
+    /// cannot be mixed or cannot be read again.
     pub fn logits(&self, tokens: &[u32], adapters: impl Into<AdapterSet>) -> Result<Vec<f32>> {
         self.rows(tokens, &adapters.into(), Want::Logits)
     }

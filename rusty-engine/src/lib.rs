@@ -1,7 +1,8 @@
 //! Sessions, scheduling, paged KV, sampling, text in and out.
 //!
 //! An [`Engine`] is a model bound to a device. [`Session`]s share it: each has its own tokens, pages and adapter,
-//! and their rows run together in ragged steps. Results do not depend on who else is there.
+//! and their rows run together in ragged steps. Results do not depend on who else is there
+//! ([matrix units](EngineOptions::matrix_units) apart).
 
 pub mod adapters;
 pub mod bound;

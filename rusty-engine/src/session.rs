@@ -57,7 +57,8 @@ impl Session {
     /// Starts an answer; tokens come as they are pulled. An answer under way is given up.
     ///
     /// # Errors
-    /// The prompt is empty or too long, the settings are out of range, or the cache is full.
+    /// As [`Session::prompt_tokens`]; the prompt is empty or too long, the settings are out of range, the cache is full, or
+    /// the session's adapters find no slot, cannot be mixed or cannot be read again.
     pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>> {
         let prompt = self.prompt_tokens(&request.prompt)?;
         let tokenizer = self.engine.tokenizer().cloned();

@@ -64,6 +64,9 @@ impl Workload {
 ///
 /// `row_budget` and `vocab` are the plan's; the executable must be bound with at least
 /// [`Workload::pages`] pages and the workload's adapters attached.
+///
+/// # Errors
+/// Those of [`Executable::run`] and [`Executable::copy_page`].
 pub fn measure(
     executable: &mut dyn Executable,
     row_budget: usize,

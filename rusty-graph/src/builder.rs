@@ -120,12 +120,15 @@ impl GraphBuilder {
     /// `(table [N, D], ids [T]) -> [T, D]`.
     ///
     /// # Errors
-    /// As [`GraphBuilder::node`]; so do the methods below.
+    /// As [`GraphBuilder::node`].
     pub fn gather(&mut self, name: &str, table: ValueId, ids: ValueId) -> Result<ValueId> {
         self.node(name, Op::Gather, &[table, ids])
     }
 
-    /// `x w^T (+ bias)` at an adapter site that is named as the value is.
+    /// `x [T, K] w^T (+ bias [N]) -> [T, N]`, `w [N, K]`, at an adapter site that is named as the value is.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn matmul(
         &mut self,
         name: &str,
@@ -152,7 +155,10 @@ impl GraphBuilder {
         }
     }
 
-    /// RMS norm over the whole row.
+    /// RMS norm over the whole row, `x [T, D]`, `weight [D]`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn rms_norm(
         &mut self,
         name: &str,
@@ -165,6 +171,9 @@ impl GraphBuilder {
     }
 
     /// RMS norm over each head of `head_dim` lanes, all with the same weight `[head_dim]`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn head_norm(
         &mut self,
         name: &str,
@@ -178,12 +187,18 @@ impl GraphBuilder {
     }
 
     /// Rotates each head of `head_dim` lanes by its row's position.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn rope(&mut self, name: &str, x: ValueId, rope: RopeId, head_dim: u32) -> Result<ValueId> {
         self.node(name, Op::Rope { rope, head_dim }, &[x])
     }
 
     /// The experts that each row takes, by router logits `[T, experts]` and, where there is one, a bias `[experts]` on
     /// their scores.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn route(
         &mut self,
         name: &str,
@@ -196,11 +211,17 @@ impl GraphBuilder {
     }
 
     /// The product of each head's lanes with a matrix of its own, see [`Op::HeadMatMul`].
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn head_matmul(&mut self, name: &str, x: ValueId, weights: &[ValueId]) -> Result<ValueId> {
         self.node(name, Op::HeadMatMul, &[&[x], weights].concat())
     }
 
     /// Lanes `first .. first + count` of each group of `group`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn lanes(
         &mut self,
         name: &str,
@@ -218,6 +239,9 @@ impl GraphBuilder {
     }
 
     /// The lanes of two values, `left` and `right` of them at a time.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn join(
         &mut self,
         name: &str,
@@ -228,6 +252,9 @@ impl GraphBuilder {
     }
 
     /// Products with the experts that each row takes, see [`Op::Experts`].
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn experts(
         &mut self,
         name: &str,
@@ -241,6 +268,9 @@ impl GraphBuilder {
     }
 
     /// Attention of a new layer: declares its cache and sets `spec.layer` to it.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn attention(
         &mut self,
         name: &str,
@@ -261,31 +291,49 @@ impl GraphBuilder {
     }
 
     /// An elementwise function.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn unary(&mut self, name: &str, op: UnaryOp, x: ValueId) -> Result<ValueId> {
         self.node(name, Op::Unary(op), &[x])
     }
 
     /// An elementwise function of two operands.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn binary(&mut self, name: &str, op: BinaryOp, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.node(name, Op::Binary(op), &[a, b])
     }
 
-    /// Product.
+    /// Product, lane by lane.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn mul(&mut self, name: &str, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.binary(name, BinaryOp::Mul, a, b)
     }
 
-    /// Sum.
+    /// Sum, lane by lane.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> Result<ValueId> {
         self.binary(name, BinaryOp::Add, a, b)
     }
 
     /// `c * x`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn scale(&mut self, name: &str, x: ValueId, c: f32) -> Result<ValueId> {
         self.node(name, Op::Scale(c), &[x])
     }
 
     /// The rows that want logits, `[L, width]`.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
     pub fn select_rows(&mut self, name: &str, x: ValueId) -> Result<ValueId> {
         self.node(name, Op::SelectRows, &[x])
     }

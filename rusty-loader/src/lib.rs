@@ -7,8 +7,8 @@
 //! * A model is a [`ModelFile`]: metadata under [canonical keys](meta) and tensors under
 //!   [canonical names](tensor_names) (GGUF's spelling: `blk.0.attn_q.weight`).
 //! * A tensor is a [`WeightView`]: shared bytes of the mapping, a [`Format`] and a shape. Opening reads
-//!   no tensor bytes but where a file stores weights as no view can show them: quantized checkpoints and the joined
-//!   up-projections of latent attention become blocks and matrices of our own memory.
+//!   no tensor bytes but where a file stores weights as no view can show them: quantized checkpoints, the joined
+//!   up-projections of latent attention and norms less one become blocks and matrices of our own memory.
 
 pub mod arch;
 pub mod bytes;

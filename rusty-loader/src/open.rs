@@ -13,9 +13,10 @@ const ROPE_KINDS: [&str; 8] = [
 ];
 
 /// Opens a GGUF file (of several, as `gguf-split` writes them, the first), a safetensors file with its `config.json`
-/// beside it, or a checkpoint folder.
+/// beside it, a checkpoint folder, or a folder with one GGUF model.
 ///
-/// Files are mapped; no tensor bytes are read, and little is allocated beyond metadata and vocabulary.
+/// Files are mapped; tensor bytes are read only where no view can show a weight (quantized checkpoints, joined matrices
+/// of latent attention, norms stored less one). Little else is allocated beyond metadata and vocabulary.
 ///
 /// # Errors
 /// Names the file and what is wrong with it: unreadable, malformed, not supported, or with sizes and tensors

@@ -1,5 +1,5 @@
-//! A software Vulkan device for the tests: Mesa's lavapipe from the system's packages, installed where no
-//! Vulkan driver is registered.
+//! A software Vulkan device for the tests: Mesa's lavapipe from the system's packages, installed where
+//! lavapipe is not registered.
 
 use crate::run;
 use anyhow::{Result, bail};

@@ -29,8 +29,8 @@ const HEAD: &str = "output.weight";
 /// at which nothing is yet. `progress` is told tensors done and in all.
 ///
 /// # Errors
-/// The adapters cannot be merged into weights (soft prompts), or so; the base cannot be read again; `out` cannot be
-/// written.
+/// The adapters cannot be merged into weights (soft prompts), or not by this method; the base cannot be read again; `out`
+/// cannot be written.
 pub fn merge(
     adapters: &[(&SlotData, f32)],
     method: Method,

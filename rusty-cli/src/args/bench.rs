@@ -51,7 +51,7 @@ pub struct Bench {
     /// Threads of the CPU device.
     #[arg(short, long, value_parser = threads)]
     pub threads: Option<usize>,
-    /// Device.
+    /// auto, cpu, vulkan, metal, dx12, cuda or cuda:N.
     #[arg(long, default_value = "auto")]
     pub device: String,
     #[command(flatten)]

@@ -55,6 +55,9 @@ impl CpuExecutable {
 
     /// As [`CpuExecutable::bind`], with the kernels of `isa`, so that all of them can be checked on one
     /// machine; portable code where the machine does not run it.
+    ///
+    /// # Errors
+    /// As [`CpuExecutable::bind`].
     pub fn bind_isa(
         plan: Plan,
         file: &dyn ModelFile,

@@ -1,7 +1,7 @@
 //! How the codes and scales of a block format lie in panels, and so which kernel multiplies them.
 //!
 //! Everything follows from the [`Codec`]: the width of its codes, what they stand for and how its groups are scaled. A
-//! format that fits one of the combinations in [`group_sums`](super::group_sums) needs no code here.
+//! format that fits one of the combinations in [`forms`](super::forms) needs no code here.
 
 use super::simd::LANES;
 use rusty_loader::Codec;

@@ -13,7 +13,7 @@
 //! * A row's result never depends on the other rows of its step, bit for bit: every output accumulates in
 //!   one order whatever the tile it falls into.
 //!
-//! Limits: little-endian hosts; up to 32 query heads per key/value head.
+//! Limits: little-endian hosts.
 
 // Register tiles are walked by index beside the pointers that the same index moves.
 #![allow(clippy::needless_range_loop)]

@@ -19,7 +19,7 @@ use rusty_backend::cuda::nvrtc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Rows for which matrix-vector products and tiles are compared: up to four the former are taken as it is.
+/// Rows for which matrix-vector products and tiles are compared: up to four the former are taken in any case.
 const FEW_ROWS: [u32; 2] = [8, 16];
 /// Rows for which the smaller two tiles of matrix units are compared, and the larger two, where steps may have so many. Up to the
 /// first of these the largest tile would only multiply more.
@@ -76,7 +76,7 @@ fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
     all.into_iter().map(|(family, _)| family).collect()
 }
 
-/// Where it is kept what was found for a plan.
+/// Where what was found for a plan is kept.
 fn kept_name(plan: &Plan, effort: &Effort) -> Option<String> {
     let families = families(plan, effort);
     let facts = (plan.target.plane_ops, &plan.target.matrix_tiles);
@@ -90,8 +90,8 @@ pub fn kept(plan: &Plan, effort: &Effort) -> Option<Tuning> {
     serde_json::from_slice(&kept).ok()
 }
 
-/// Tunes an executable that holds nothing yet, and keeps what was found. `progress` is told what was measured and how
-/// much that is in all. Where something goes wrong, the executable is left as it was.
+/// Tunes an executable that holds nothing yet, and keeps what was found. `progress` is told how many measurements are done,
+/// and how many there are. Where something goes wrong, the executable is left as it was.
 ///
 /// # Errors
 /// [`Error::Device`] where the device fails.

@@ -20,11 +20,18 @@ use rusty_backend::Target;
 use rusty_graph::Graph;
 
 /// Compiles a graph for a target. Needs no device.
+///
+/// # Errors
+/// [`Error::Graph`] for an invalid graph, [`Error::Target`] where no rule covers a kernel, [`Error::Invalid`] for a defect
+/// of a pass.
 pub fn compile(graph: &Graph, target: &Target) -> Result<Plan> {
     compile_observed(graph, target, &mut |_, _| {})
 }
 
 /// As [`compile`], showing the plan after each named pass to an observer.
+///
+/// # Errors
+/// As [`compile`].
 pub fn compile_observed(
     graph: &Graph,
     target: &Target,

@@ -82,7 +82,7 @@ fn any(_: &Plan, _: &Anchor) -> u32 {
     u32::MAX
 }
 
-/// Rows of the smaller tile of matrix units.
+/// Rows of the smallest tile of matrix units.
 fn small_tile(plan: &Plan, _: &Anchor) -> u32 {
     plan.tuning.small_tile_rows
 }
@@ -99,7 +99,7 @@ fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
     }
 }
 
-/// Of experts, some rows each: a row takes some of them.
+/// Rows up to which kernels of few rows are taken: of experts so many for each, of which a row takes some.
 fn few(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
         Anchor::Experts { used, weights, .. } => {

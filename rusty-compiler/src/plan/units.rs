@@ -12,7 +12,7 @@ pub struct Unit {
 }
 
 impl Kernel {
-    /// The units of a contraction, of which each part is in one; none of other kernels.
+    /// The units of a contraction, each of whose parts is in exactly one; none for other kernels.
     pub fn units(&self) -> Vec<Unit> {
         let Anchor::Contract { parts, .. } = &self.anchor else {
             return Vec::new();

@@ -26,6 +26,9 @@ pub struct Violation {
 }
 
 /// Checks a plan.
+///
+/// # Errors
+/// The first kernel that breaks an invariant of plans, and how.
 pub fn verify(plan: &Plan) -> Result<(), Violation> {
     let mut state = State {
         plan,

@@ -18,8 +18,8 @@ impl Engine {
         self.register(adapter.into(), Source::Given, 0.0)
     }
 
-    /// Reads, prepares and registers an adapter: a PEFT folder or a GGUF file. Its tables may leave memory when they
-    /// are not in use and the budget asks for it; they are then read again.
+    /// Reads, prepares and registers an adapter: a PEFT folder, a GGUF or a packed file. Its tables may leave memory when
+    /// they are not in use and the budget asks for it; they are then read again.
     ///
     /// # Errors
     /// The file is malformed, of a kind that is not supported, or does not fit the model.

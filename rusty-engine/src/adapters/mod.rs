@@ -32,9 +32,9 @@ pub enum Tier {
 /// Bytes that adapters may hold; what is least recently used makes room. Pinned adapters stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterBudget {
-    /// In slots.
+    /// Bytes in slots.
     pub device: u64,
-    /// In host memory, for adapters that came from files.
+    /// Bytes in host memory, for adapters that came from files.
     pub host: u64,
 }
 

@@ -14,7 +14,7 @@ pub const BINDINGS: usize = 6;
 /// Place of the arena among them.
 pub const ARENA: usize = 1;
 
-/// By what name of a device kernels know the language that they become.
+/// The device's name by which kernels know the language that they become.
 pub const fn language_name(language: Language) -> &'static str {
     match language {
         Language::Wgsl => "wgsl",

@@ -72,7 +72,7 @@ fn unpacked(word: u32, #[comptime] halves: Halves) -> (f32, f32) {
     }
 }
 
-/// Bytes that what [`load_matrices()`] reads must be a multiple of from.
+/// What [`load_matrices()`] reads begins at a multiple of so many bytes.
 pub const ALIGNMENT: usize = 16;
 
 /// Four matrices of eight rows of four words out of shared memory (PTX ISA, `ldmatrix`): unit `8 i + r` of a plane names the word at

@@ -28,7 +28,7 @@ pub const DOWN: u32 = UNITS / ACROSS;
 pub const QUAD: u32 = 4;
 /// Quads from one row of shared memory to the next: one more than it has, so that rows fall into different banks.
 pub const STRIDE: u32 = DEPTH / QUAD + 1;
-/// Words of a quad and of those of both tiles.
+/// Words of both tiles in shared memory.
 pub const TILE_WORDS: u32 = (ROWS + LANES) * STRIDE * QUAD;
 
 /// Neighbouring elements of a row.
