@@ -66,7 +66,17 @@ fn one(check: &Check, device: &Present, program: &str, skipped: &[&str]) -> anyh
     };
     let name = format!("{program} on {}", device.choice);
     let listed = check.clock.run(&name, &mut start(&["--list"]), 20)?;
-    let names = listed.out.lines().filter_map(|l| l.strip_suffix(": test"));
+    let names: Vec<&str> = listed
+        .out
+        .lines()
+        .filter_map(|l| l.strip_suffix(": test"))
+        .collect();
+    if listed.end != End::Well || names.is_empty() {
+        let reason = listed.reason();
+        return Ok(Found::Error(format!(
+            "its tests cannot be listed: {reason}"
+        )));
+    }
     let said = check.clock.run(&name, &mut start(&[]), LIMIT)?;
     let lines: Vec<&str> = said.out.lines().collect();
     let ended = |name: &str, how: &str| lines.contains(&format!("test {name} ... {how}").as_str());
@@ -79,7 +89,7 @@ fn one(check: &Check, device: &Present, program: &str, skipped: &[&str]) -> anyh
             _ => unfinished.push(name.to_string()),
         }
     }
-    if said.end == End::Badly && failed.is_empty() && unfinished.is_empty() {
+    if said.end != End::Well && failed.is_empty() && unfinished.is_empty() {
         return Ok(Found::Error(said.reason()));
     }
     Ok(Found::Tests {

@@ -239,9 +239,13 @@ impl SlotData {
 
     /// Tokens, real to the cache only, that stand in front of every sequence.
     pub fn virtual_tokens(&self) -> u32 {
+        self.prompt_rows() + self.prefix.as_ref().map_or(0, |p| p.tokens)
+    }
+
+    /// Those of them that have an embedding: steps may run their ids, which begin behind the vocabulary.
+    pub fn prompt_rows(&self) -> u32 {
         let prompt = self.embedding.as_ref().and_then(|e| e.prompt.as_ref());
-        let rows = prompt.map_or(0, |p| p.rows() as u32);
-        rows + self.prefix.as_ref().map_or(0, |p| p.tokens)
+        prompt.map_or(0, |p| p.rows() as u32)
     }
 
     /// Largest rank at any site.

@@ -151,8 +151,8 @@ pub struct StepLimits<'a> {
     pub pages: u32,
     /// Adapter slots beside BASE.
     pub slots: u32,
-    /// Virtual tokens of a slot's adapter: their ids follow the vocabulary's.
-    pub virtual_tokens: &'a dyn Fn(SlotId) -> u32,
+    /// Embeddings of a soft prompt that a slot's adapter brings: their ids follow the vocabulary's.
+    pub prompt_rows: &'a dyn Fn(SlotId) -> u32,
 }
 
 impl Step<'_> {
@@ -199,7 +199,7 @@ impl Step<'_> {
         }
         for row in 0..rows {
             let (token, vocab) = (self.tokens[row], limits.vocab);
-            if token >= vocab && token - vocab >= (limits.virtual_tokens)(self.slots[row]) {
+            if token >= vocab && token - vocab >= (limits.prompt_rows)(self.slots[row]) {
                 return fail(format!(
                     "token {token} is outside the vocabulary of {vocab}"
                 ));

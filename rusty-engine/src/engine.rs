@@ -180,8 +180,20 @@ impl Engine {
         self.rows(tokens, &adapters.into(), Want::Hidden)
     }
 
+    /// Refuses ids that have no embedding: one row that a step refuses would end everybody's answers.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
+        let vocab = self.vocab();
+        match tokens.iter().find(|t| **t >= vocab) {
+            Some(t) => Err(Error::Request(format!(
+                "token {t} is outside the model's vocabulary of {vocab}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// What is wanted of every position of `tokens`, row by row.
     fn rows(&self, tokens: &[u32], adapters: &AdapterSet, want: Want) -> Result<Vec<f32>> {
+        self.check_tokens(tokens)?;
         self.restore(adapters)?;
         let mut core = self.core();
         let key = core.adapters.resolve(adapters)?;

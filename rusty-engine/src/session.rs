@@ -79,14 +79,8 @@ impl Session {
     /// among the model's embeddings.
     pub fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let tokens = self.tokens_of(prompt)?;
-        // One row that a step refuses would end everybody's answers.
-        let vocab = self.engine.vocab();
-        match tokens.iter().find(|t| **t >= vocab) {
-            Some(t) => Err(Error::Request(format!(
-                "token {t} of the prompt is outside the model's vocabulary of {vocab}"
-            ))),
-            None => Ok(tokens),
-        }
+        self.engine.check_tokens(&tokens)?;
+        Ok(tokens)
     }
 
     fn tokens_of(&self, prompt: &Prompt) -> Result<Vec<u32>> {

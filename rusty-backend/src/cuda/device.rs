@@ -102,7 +102,7 @@ impl CudaDevice {
         let function = load(image).or_else(|error: DriverError| {
             let digest = nvrtc::digest(&text.source);
             tracing::warn!("machine code of {digest} from a package or cache does not load: {error}; compiling it");
-            let image = nvrtc::machine_code(&text.source, arch).map_err(refuse)?;
+            let image = nvrtc::fresh_machine_code(&text.source, arch).map_err(refuse)?;
             load(image).map_err(|e| refuse(e.to_string()))
         })?;
         Ok(CudaKernel {

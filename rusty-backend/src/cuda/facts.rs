@@ -11,12 +11,24 @@ pub(super) fn identity(ordinal: usize) -> Result<(String, u64), DriverError> {
     Ok((result::device::get_name(device)?, memory as u64))
 }
 
-/// The newest CUDA version that the driver knows.
+/// The newest CUDA version that the driver knows, and the driver's own where the system tells it.
 fn driver() -> Result<String, DriverError> {
     let mut version = 0;
     // SAFETY: `version` outlives the call.
     unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
-    Ok(format!("CUDA {}.{}", version / 1000, version % 1000 / 10))
+    let cuda = format!("CUDA {}.{}", version / 1000, version % 1000 / 10);
+    let module = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    Ok(match module_version(&module) {
+        Some(own) => format!("{cuda}, {own}"),
+        None => cuda,
+    })
+}
+
+/// The version in what Linux says of NVIDIA's kernel module: the first word of numbers and points.
+fn module_version(said: &str) -> Option<&str> {
+    let numbers =
+        |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    said.split_whitespace().find(numbers)
 }
 
 /// What a compiler may know of the device behind `context`.
@@ -58,4 +70,16 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         launch_nanos: 0,
         cuda_arch,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::module_version;
+
+    #[test]
+    fn drivers_tell_their_version() {
+        let said = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.82.07  Release Build\nGCC version: 12.3.0";
+        assert_eq!(module_version(said), Some("580.82.07"));
+        assert_eq!(module_version(""), None);
+    }
 }

@@ -131,13 +131,27 @@ pub fn cached_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
     if let Some(code) = package::machine_code(&packaged_name(&digest, arch)) {
         return Ok(code);
     }
-    let name = format!("cuda/nvrtc-{}/sm_{arch}/{digest}.cubin", version()?);
-    if let Some(kept) = cache::load(&name) {
-        return Ok(kept);
+    match cache::load(&cached_name(&digest, arch)?) {
+        Some(kept) => Ok(kept),
+        None => fresh_machine_code(source, arch),
     }
+}
+
+/// The machine code of `source`, compiled now and kept in the cache in place of what was there.
+///
+/// # Errors
+/// As [`ptx`].
+pub fn fresh_machine_code(source: &str, arch: u32) -> Result<Vec<u8>, String> {
     let made = machine_code(source, arch)?;
-    cache::store(&name, &made);
+    cache::store(&cached_name(&digest(source), arch)?, &made);
     Ok(made)
+}
+
+fn cached_name(digest: &str, arch: u32) -> Result<String, String> {
+    Ok(format!(
+        "cuda/nvrtc-{}/sm_{arch}/{digest}.cubin",
+        version()?
+    ))
 }
 
 /// What names a text in packages and caches: its SHA-256.

@@ -41,7 +41,22 @@ impl Ring {
         data: &[u8],
     ) -> Result<(), String> {
         self.make(device, accounts).map_err(|e| e.to_string())?;
-        let mut offset = offset;
+        let written = self.through_pieces((device, queue), to, offset, data);
+        if written.is_err() {
+            // Some may be mapped, or on their way to be, and could not be copied from again.
+            self.pieces.clear();
+            self._charge = None;
+        }
+        written
+    }
+
+    fn through_pieces(
+        &mut self,
+        (device, queue): (&wgpu::Device, &wgpu::Queue),
+        to: &wgpu::Buffer,
+        mut offset: u64,
+        data: &[u8],
+    ) -> Result<(), String> {
         for chunk in data.chunks(PIECE as usize) {
             let piece = &mut self.pieces[self.next];
             self.next = (self.next + 1) % PIECES;
@@ -110,6 +125,22 @@ pub(super) struct ReadBack {
 impl ReadBack {
     /// Waits for everything enqueued and copies `bytes` from `offset` of `from`; both are multiples of 4.
     pub(super) fn read(
+        &mut self,
+        queue: (&wgpu::Device, &wgpu::Queue),
+        accounts: &Arc<Accounts>,
+        from: &wgpu::Buffer,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        let read = self.try_read(queue, accounts, from, offset, out);
+        if read.is_err() {
+            // It may be mapped, or on its way to be, and could not be copied to again.
+            self.buffer = None;
+        }
+        read
+    }
+
+    fn try_read(
         &mut self,
         (device, queue): (&wgpu::Device, &wgpu::Queue),
         accounts: &Arc<Accounts>,

@@ -103,7 +103,7 @@ impl CpuExecutable {
             vocab: self.plan.vocab,
             pages: self.pages,
             slots: self.slot_count,
-            virtual_tokens: &|slot| self.slots.data(slot).map_or(0, SlotData::virtual_tokens),
+            prompt_rows: &|slot| self.slots.data(slot).map_or(0, SlotData::prompt_rows),
         })
     }
 

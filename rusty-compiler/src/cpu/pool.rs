@@ -73,15 +73,19 @@ impl Pool {
             failed: AtomicBool::new(false),
             job: UnsafeCell::new(None),
         });
-        let mut workers = Vec::new();
+        let mut pool = Self {
+            shared,
+            workers: vec![],
+        };
+        // Where a thread cannot be started, dropping the pool ends the others.
         for i in 1..threads {
-            let shared = shared.clone();
+            let shared = pool.shared.clone();
             let handle = std::thread::Builder::new()
                 .name(format!("rusty-cpu-{i}"))
                 .spawn(move || work(&shared, i))?;
-            workers.push(handle);
+            pool.workers.push(handle);
         }
-        Ok(Self { shared, workers })
+        Ok(pool)
     }
 
     /// Number of threads.

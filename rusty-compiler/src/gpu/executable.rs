@@ -232,7 +232,7 @@ impl Executable for GpuExecutable {
             vocab: self.plan.vocab,
             pages: self.options.pages,
             slots: self.options.slots,
-            virtual_tokens: &|slot| data(slot).map_or(0, SlotData::virtual_tokens),
+            prompt_rows: &|slot| data(slot).map_or(0, SlotData::prompt_rows),
         })?;
         let embedding = |slot| data(slot).and_then(|d| d.embedding.as_deref());
         let rows = (self.tile_rows, self.split_rows);
@@ -275,16 +275,10 @@ impl Executable for GpuExecutable {
         prefix.check_pages(pages, self.options.pages, &self.plan.kv)?;
         for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
             let size = page_bytes(&self.plan, layer, self.pages);
-            let width = keys.len() / prefix.tokens.max(1) as usize;
-            for (index, page) in pages
-                .iter()
-                .enumerate()
-                .take(prefix.tokens.div_ceil(PAGE_TOKENS as u32) as usize)
-            {
-                let from = index * PAGE_TOKENS * width;
-                let rows =
-                    |all: &[f32]| all[from..all.len().min(from + PAGE_TOKENS * width)].to_vec();
-                let words = page_words(&rows(keys), &rows(values), width, self.pages);
+            let used = prefix.tokens.div_ceil(PAGE_TOKENS as u32) as usize;
+            for (index, page) in pages.iter().enumerate().take(used) {
+                let (kv, first) = (&self.plan.kv[layer], index * PAGE_TOKENS);
+                let words = page_words((keys, values), first, kv, self.pages);
                 debug_assert_eq!(words.len() as u64 * 4, size);
                 self.device.write(
                     &self.kv[layer],

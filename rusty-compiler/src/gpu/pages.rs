@@ -1,6 +1,5 @@
 //! Pages of keys and values: their format and sizes, the buffers that hold them, and pages made on the host.
 
-use super::kernels::page_blocks::LARGEST;
 use super::kernels::page_words::{BLOCK, PageWords};
 use crate::plan::Plan;
 use crate::{BindOptions, Error, PAGE_TOKENS, Result};
@@ -23,17 +22,26 @@ pub(super) fn halves(kv: &KvLayer) -> u32 {
     }
 }
 
-/// A page that holds these tokens' keys and values, rows of `width`, and zeros.
-pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: PageWords) -> Vec<u32> {
-    let token = kv.token_words(width as u32) as usize;
+/// A page of a layer that holds the keys and values of up to sixteen tokens from `first` on, and zeros; they are whole
+/// prefixes' of the layer's widths.
+pub(super) fn page_words(
+    (keys, values): (&[f32], &[f32]),
+    first: usize,
+    layer: &KvLayer,
+    kv: PageWords,
+) -> Vec<u32> {
+    let token = kv.token_words(layer.key_lanes()) as usize;
     let mut words = Vec::with_capacity(2 * PAGE_TOKENS * token);
-    for (half, rows) in [keys, values].into_iter().enumerate() {
-        for row in rows.chunks_exact(width) {
+    let all = [(keys, layer.key_lanes()), (values, layer.value_lanes())];
+    for (half, (rows, width)) in all.iter().take(halves(layer) as usize).enumerate() {
+        let rows = rows.chunks_exact(*width as usize);
+        for row in rows.skip(first).take(PAGE_TOKENS) {
             let start = words.len();
+            let row: Vec<f32> = row.iter().map(|v| kv.stored(*v)).collect();
             match kv {
                 PageWords::F32 => words.extend(row.iter().map(|v| v.to_bits())),
-                PageWords::F16 => words.extend(pairs(row, |v| f16::from_f32(v).to_bits())),
-                PageWords::Bf16 => words.extend(pairs(row, |v| bf16::from_f32(v).to_bits())),
+                PageWords::F16 => words.extend(pairs(&row, |v| f16::from_f32(v).to_bits())),
+                PageWords::Bf16 => words.extend(pairs(&row, |v| bf16::from_f32(v).to_bits())),
                 PageWords::Codes(bits) => words.extend(
                     row.chunks_exact(BLOCK as usize)
                         .flat_map(|b| codes(b, bits)),
@@ -48,8 +56,7 @@ pub(super) fn page_words(keys: &[f32], values: &[f32], width: usize, kv: PageWor
 
 /// A block of codes and its step, as `gpu/kernels/page_blocks.rs` stores them.
 fn codes(block: &[f32], bits: u32) -> Vec<u32> {
-    let mut lanes: [f32; BLOCK as usize] =
-        std::array::from_fn(|i| block[i].clamp(-LARGEST, LARGEST));
+    let mut lanes: [f32; BLOCK as usize] = std::array::from_fn(|i| block[i]);
     crate::rotation::rotate(&mut lanes);
     let (half, per_word) = ((1 << (bits - 1)) as f32, 32 / bits);
     let largest = lanes.iter().fold(0.0f32, |a, l| a.max(l.abs()));

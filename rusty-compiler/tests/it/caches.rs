@@ -3,9 +3,12 @@
 use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::reference::{
-    SELECTED, all_logits, bound, distance, everywhere, gpu, instruction_sets, try_bound,
+    SELECTED, adapted_logits, all_logits, bound, bound_with, distance, everywhere, gpu,
+    instruction_sets, try_bound,
 };
-use rusty_compiler::{BindOptions, KvFormat};
+use rusty_compiler::{BindOptions, KvFormat, SiteDelta, SlotData, SlotId};
+use rusty_graph::SiteId;
+use std::sync::Arc;
 
 /// Keys and values of each format stay within its distance of the reference: root mean square of the logits'
 /// differences, and one less the cosine.
@@ -40,6 +43,52 @@ fn caches_of_every_format_are_close() {
                 rms < most && apart < least,
                 "{folder} {on:?} {kv:?}: rms {rms}, 1 - cosine {apart}"
             );
+        }
+    }
+}
+
+/// Values beyond half precision are stored as its largest number: as infinities, rows that give them no probability would
+/// have no number.
+#[test]
+fn values_beyond_a_formats_range_harm_no_row() {
+    let folder = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let values = graph.sites.iter().enumerate();
+    let values = values.filter(|(_, site)| site.name.contains("attn_v"));
+    let huge = values.map(|(id, site)| {
+        let delta = SiteDelta {
+            gain_out: Some(vec![1e6; site.n as usize].into()),
+            ..SiteDelta::default()
+        };
+        (SiteId(id as u32), delta)
+    });
+    let adapter = Arc::new(SlotData {
+        name: "huge".into(),
+        sites: huge.collect(),
+        ..SlotData::default()
+    });
+    assert!(!adapter.sites.is_empty());
+    let ids: Vec<u32> = (0..40).map(|i| i * 37 % 200).collect();
+    let pages: Vec<u32> = (0..4).collect();
+    for (kv, most) in [
+        (KvFormat::F16, 1e-2),
+        (KvFormat::Bf16, 1e-2),
+        (KvFormat::Q8_0, 0.1),
+    ] {
+        let mut first = None;
+        for on in everywhere() {
+            let options = BindOptions {
+                pages: 4,
+                kv,
+                slots: 1,
+            };
+            let mut exe = bound_with(&*file, &on, 2, options);
+            exe.attach(SlotId(1), adapter.clone()).expect("attached");
+            let have = adapted_logits(&mut *exe, SlotId(1), &ids, SELECTED, &pages).concat();
+            assert!(have.iter().all(|l| l.is_finite()), "{on:?} {kv:?}");
+            let (rms, _) = distance(&have, first.get_or_insert_with(|| have.clone()));
+            assert!(rms < most, "{on:?} {kv:?}: {rms}");
         }
     }
 }

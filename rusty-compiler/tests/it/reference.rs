@@ -97,6 +97,17 @@ pub(crate) fn all_logits(
     chunk: usize,
     pages: &[u32],
 ) -> Vec<Vec<f32>> {
+    adapted_logits(exe, SlotId::BASE, ids, chunk, pages)
+}
+
+/// The same of rows that name an adapter.
+pub(crate) fn adapted_logits(
+    exe: &mut dyn Executable,
+    slot: SlotId,
+    ids: &[u32],
+    chunk: usize,
+    pages: &[u32],
+) -> Vec<Vec<f32>> {
     let mut logits = vec![];
     for (at, tokens) in ids.chunks(chunk).enumerate() {
         let positions: Vec<u32> = (0..tokens.len()).map(|i| (at * chunk + i) as u32).collect();
@@ -109,7 +120,7 @@ pub(crate) fn all_logits(
             positions: &positions,
             sequence_of: &vec![0; tokens.len()],
             sequences: &sequences,
-            slots: &vec![SlotId::BASE; tokens.len()],
+            slots: &vec![slot; tokens.len()],
             wants: &vec![Want::Logits; tokens.len()],
         };
         for (_, result) in exe.run(&step).expect("step").results {

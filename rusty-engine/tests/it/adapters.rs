@@ -3,8 +3,9 @@
 use super::expected::Expected;
 use super::{devices, engine, golden};
 use rusty_adapters::{Base, Mix, Precision, load};
+use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
-use rusty_engine::{AdapterId, AdapterSet, Engine};
+use rusty_engine::{AdapterId, AdapterSet, Engine, Prompt, Request};
 use serde_json::Value;
 
 /// Models that golden adapters are for.
@@ -146,4 +147,26 @@ fn hostile_adapters_end_as_expected() {
         seen += 1;
     }
     assert!(seen >= 12);
+}
+
+/// They would be rows of the prompt or of nothing; a step that refuses one ends everybody's answers.
+#[test]
+fn ids_behind_the_vocabulary_are_refused_before_a_step() {
+    for name in ["adapters/qwen3-prefix", "adapters/qwen3-prompt"] {
+        let engine = engine(BASES[0], DeviceChoice::Cpu, KvFormat::F32);
+        let id = engine
+            .attach_file(&golden(name), Precision::Stored)
+            .expect(name);
+        for token in [engine.vocab(), engine.vocab() + 3, u32::MAX] {
+            let error = engine
+                .logits(&[1, token], id)
+                .expect_err("refused")
+                .to_string();
+            assert!(error.contains("vocabulary"), "{error}");
+            let mut session = engine.session();
+            let request = Request::new(Prompt::Tokens(vec![1, token]));
+            assert!(session.generate(&request).is_err());
+        }
+        engine.logits(&[1, 2], id).expect("the engine goes on");
+    }
 }

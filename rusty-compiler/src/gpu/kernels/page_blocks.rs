@@ -7,9 +7,6 @@ use super::env::put;
 use super::page_words::BLOCK;
 use cubecl::prelude::*;
 
-/// What is beyond it becomes it: the largest number in half precision, as on CPUs.
-pub const LARGEST: f32 = 65_504.0;
-
 /// Rotates a block in place.
 #[cube]
 pub fn rotate(lanes: &mut Array<f32>) {

@@ -39,6 +39,21 @@ impl PageWords {
         }
     }
 
+    /// The largest number that is stored. What is beyond it becomes it, and what is no number becomes one, as on CPUs: a page
+    /// that is finite adds nothing where its probability is 0.
+    pub const fn largest(self) -> f32 {
+        match self {
+            Self::F32 => f32::MAX,
+            Self::F16 | Self::Codes(_) => 65_504.0,
+            Self::Bf16 => f32::from_bits(0x7f7f_0000),
+        }
+    }
+
+    /// A lane as it may be stored.
+    pub fn stored(self, lane: f32) -> f32 {
+        lane.max(-self.largest()).min(self.largest())
+    }
+
     /// Whether lanes are stored by blocks, rotated.
     pub const fn is_blocks(self) -> bool {
         matches!(self, Self::Codes(_))

@@ -8,7 +8,7 @@
 use super::bits::{bf16_pair, f16_pair};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, header, put};
-use super::page_blocks::{LARGEST, rotate, store_codes};
+use super::page_blocks::{rotate, store_codes};
 use super::page_words::{BLOCK, PageWords};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
@@ -144,7 +144,7 @@ fn store_block(
             comptime!(store.program.clone()),
             last,
         );
-        lanes[i as usize] = clamp(lane, -LARGEST, LARGEST);
+        lanes[i as usize] = stored(lane, comptime!(PageWords::Codes(bits)));
     }
     rotate(&mut lanes);
     if let Target::Page { half, halves, kv } = comptime!(store.target) {
@@ -158,6 +158,13 @@ fn store_block(
         let at = token + first / BLOCK * comptime!(bits + 1);
         store_codes(buffers.words, at, &lanes, bits);
     }
+}
+
+/// A lane as it may be stored: what is beyond the format's range becomes its largest number.
+#[cube]
+fn stored(lane: f32, #[comptime] kv: PageWords) -> f32 {
+    let largest = comptime!(kv.largest());
+    clamp(lane, comptime!(-largest), largest)
 }
 
 /// Word at which the keys or values of a row's own token start.
@@ -222,6 +229,7 @@ pub fn store_pair(
         Target::Page { half, halves, kv } => {
             let words = comptime!(kv.token_words(store.width));
             let token = token_of(buffers, row, half, halves, words);
+            let (low, high) = (stored(low, kv), stored(high, kv));
             match kv {
                 PageWords::F32 => {
                     put(buffers.words, token + lane, u32::reinterpret(low));
