@@ -164,6 +164,12 @@ impl FileStamp {
 }
 
 impl Stamp {
+    /// Whether what was at the path then holds what `other` saw: the same files, sizes and times of being written.
+    pub fn same_content(&self, other: &Stamp) -> bool {
+        let what = |f: &FileStamp| (f.path.clone(), f.size, f.modified);
+        self.0.iter().map(what).eq(other.0.iter().map(what))
+    }
+
     /// Of what is at a path now; none where there is nothing, or the system tells no times.
     pub fn of(path: &Path) -> Option<Self> {
         let path = fs::canonicalize(path).ok()?;

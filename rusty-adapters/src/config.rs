@@ -60,6 +60,8 @@ pub(crate) struct Config {
     targets: Targets,
     /// The only layers whose modules are changed; none: all.
     layers: Option<Vec<u64>>,
+    /// Words behind which a layer's number stands; none: any.
+    layer_words: Vec<String>,
     feed_forward: Targets,
 }
 
@@ -168,6 +170,7 @@ impl Config {
             alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
             targets: targets("target_modules")?,
             layers: layers(json.get("layers_to_transform")).map_err(malformed)?,
+            layer_words: layer_words(json.get("layers_pattern")),
             feed_forward: match json.get("feedforward_modules") {
                 None | Some(Value::Null) => Targets::Ends(vec![]),
                 Some(_) => targets("feedforward_modules")?,
@@ -188,16 +191,22 @@ impl Config {
             alpha_pattern: vec![],
             targets: Targets::All,
             layers: None,
+            layer_words: vec![],
             feed_forward: Targets::Ends(vec![]),
         }
     }
 
     /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
     pub fn changes(&self, module: &str) -> bool {
+        let in_layer = |layers: &Vec<u64>| {
+            let layer = layer_of(module, &self.layer_words);
+            layer.is_some_and(|layer| layers.contains(&layer))
+        };
         let layers = match (&self.layers, &self.targets) {
-            // As in PEFT, an expression speaks of layers itself.
+            // As in PEFT, expressions and whole names speak of layers themselves.
             (None, _) | (_, Targets::Expression(_)) => true,
-            (Some(layers), _) => layer_of(module).is_some_and(|layer| layers.contains(&layer)),
+            (Some(_), Targets::Ends(names)) if names.iter().any(|n| n == module) => true,
+            (Some(layers), _) => in_layer(layers),
         };
         layers && self.targets.contain(module)
     }
@@ -236,10 +245,26 @@ fn layers(value: Option<&Value>) -> Result<Option<Vec<u64>>, String> {
     numbers.map(Some).ok_or_else(wrong)
 }
 
-/// The layer that a module is of: the last number inside its name.
-fn layer_of(module: &str) -> Option<u64> {
+/// `layers_pattern`: a word or several.
+fn layer_words(value: Option<&Value>) -> Vec<String> {
+    let words = match value {
+        Some(Value::Array(items)) => items.iter().collect(),
+        Some(one) => vec![one],
+        None => vec![],
+    };
+    let words = words.into_iter().filter_map(Value::as_str);
+    words.filter(|w| !w.is_empty()).map(Into::into).collect()
+}
+
+/// The layer that a module is of: the last number inside its name, behind one of these words where there are some.
+fn layer_of(module: &str, words: &[String]) -> Option<u64> {
     let (inside, _) = module.rsplit_once('.')?;
-    inside.rsplit('.').find_map(|word| word.parse().ok())
+    let parts: Vec<&str> = inside.split('.').collect();
+    let mut pairs = parts.windows(2).rev();
+    pairs.find_map(|pair| {
+        let there = words.is_empty() || words.iter().any(|w| w == pair[0]);
+        pair[1].parse().ok().filter(|_| there)
+    })
 }
 
 fn is_set(json: &Map<String, Value>, key: &str) -> bool {
@@ -291,4 +316,18 @@ fn patterns(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
             Ok((regex, value))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::layer_of;
+
+    #[test]
+    fn layers_are_counted_behind_their_word() {
+        let module = "model.layers.2.mlp.experts.3.w1";
+        assert_eq!(layer_of(module, &[]), Some(3));
+        assert_eq!(layer_of(module, &["h".into(), "layers".into()]), Some(2));
+        assert_eq!(layer_of(module, &["blocks".into()]), None);
+        assert_eq!(layer_of("lm_head", &[]), None);
+    }
 }

@@ -67,12 +67,13 @@ impl Draft {
     }
 
     /// `scale * delta`, a matrix `[n, k]`.
-    pub fn dense(delta: Vec<f32>, k: usize, scale: f32, format: Format) -> Self {
+    pub fn dense(mut delta: Vec<f32>, k: usize, scale: f32, format: Format) -> Self {
+        delta.iter_mut().for_each(|v| *v *= scale);
         Self {
             rank: k,
             a: None,
             b: delta,
-            scale: vec![scale; k],
+            scale: vec![1.0; k],
             ..Self::empty(format)
         }
     }
@@ -92,7 +93,7 @@ impl Draft {
     /// The same low rank on another weight `[n, k]` than the model's; none where there is more than a low rank.
     pub fn on(mut self, weight: Vec<f32>, k: usize) -> Option<Self> {
         let plain = self.gain_in.is_none() && self.gain_out.is_none() && self.magnitude.is_none();
-        if !plain || self.a.is_none() {
+        if !plain {
             return None;
         }
         self.multiply_out(k);

@@ -33,6 +33,7 @@ pub fn store(name: &str, data: &[u8]) {
         .and_then(|()| fs::write(&part, data))
         .and_then(|()| fs::rename(&part, &path));
     if let Err(error) = kept {
+        let _ = fs::remove_file(&part);
         tracing::debug!("{} is not kept: {error}", path.display());
     }
 }

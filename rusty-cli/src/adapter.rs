@@ -51,7 +51,7 @@ pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<Slot
     match demo::adapter(name, base) {
         Some(adapter) => Ok(precision.applied(adapter?)),
         None => bail!(
-            "--adapter {name}: no such folder or file, nor an adapter of the demo model ({})",
+            "adapter '{name}': no such folder or file, nor an adapter of the demo model ({})",
             demo::adapters().collect::<Vec<_>>().join(", ")
         ),
     }

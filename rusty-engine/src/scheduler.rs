@@ -2,7 +2,7 @@
 //!
 //! Decode rows first, so that running answers never wait for somebody's prompt; then prompts in chunks, within
 //! the budgets of rows and of rows that want an output. One row and one output are kept for prompts, so that these do not
-//! wait for ever beside many answers. Who comes first turns round from step to step.
+//! wait for ever beside many answers (budgets are of two and more). Who comes first turns round from step to step.
 
 /// Rows `from..from + rows` of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

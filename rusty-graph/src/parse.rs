@@ -181,6 +181,9 @@ fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
             graph.sites.push(Site { name, k, n });
         }
         "output" => {
+            if graph.logits != NO_VALUE {
+                return Err("outputs are stated twice".into());
+            }
             graph.logits = ValueId(id(words.word("the logits")?, "%")?);
             graph.hidden = ValueId(id(words.word("the hidden rows")?, "%")?);
         }

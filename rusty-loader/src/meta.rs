@@ -134,8 +134,6 @@ pub mod keys {
     pub const EOS_TOKEN_IDS: &str = "tokenizer.eos_token_ids";
     /// Id that begins a text; absent: none.
     pub const BOS_TOKEN_ID: &str = "tokenizer.bos_token_id";
-    /// Whether texts begin with that id; absent: as the tokenizer's own rules say.
-    pub const ADD_BOS: &str = "tokenizer.add_bos";
     /// Source of the chat template (Jinja); absent: none.
     pub const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
     /// What the file calls the model.

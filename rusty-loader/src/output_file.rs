@@ -10,9 +10,19 @@ pub fn is_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
+/// Whether a file could be written at a path, for work that should not be done in vain.
+///
+/// # Errors
+/// [`Error::Io`] where `path` is a folder, a device or in no folder.
+pub fn check(path: &Path) -> Result<()> {
+    folder(&place(path)?)
+        .map(drop)
+        .map_err(|reason| Error::io(path, reason))
+}
+
 /// Writes the file at `path` through `write`, which fills a new, empty file in the same folder by its path. When all of
-/// it lies on the disk it takes the place of what was at `path`; where anything fails it is removed, and `path` is as it
-/// was. Of a link it is the link's file that is written.
+/// it lies on the disk it takes the place of what was at `path`, and its permissions; where anything fails it is removed,
+/// and `path` is as it was. Of a link it is the link's file that is written.
 ///
 /// # Errors
 /// [`Error::Io`] where `path` is a folder, a device or in no folder, or the file system fails; what `write` reports.
@@ -24,13 +34,19 @@ pub fn write_whole<E: From<Error>>(
     let place = place(path)?;
     let part = new_file(&place).map_err(failed)?;
     // Writers may replace the file by one that others cannot read.
-    let permissions = part.as_file().metadata().map_err(failed)?.permissions();
-    write(part.path())?;
+    let permissions = match place.metadata() {
+        Ok(there) => there.permissions(),
+        Err(_) => part.as_file().metadata().map_err(failed)?.permissions(),
+    };
+    // Closed, because systems may refuse to replace an open file.
+    let part = part.into_temp_path();
+    write(&part)?;
     let finish = || {
-        let file = File::open(part.path())?;
-        file.set_permissions(permissions)?;
+        let file = File::options().write(true).open(&part)?;
         file.sync_all()?;
-        std::fs::rename(part.path(), &place)
+        file.set_permissions(permissions)?;
+        drop(file);
+        part.persist(&place).map_err(|e| e.error)
     };
     finish().map_err(failed)?;
     Ok(())
@@ -52,22 +68,29 @@ fn place(path: &Path) -> Result<PathBuf> {
     }
 }
 
-fn new_file(place: &Path) -> io::Result<tempfile::NamedTempFile> {
+/// The folder of a file.
+fn folder(place: &Path) -> io::Result<&Path> {
     let folder = match place.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    if !folder.is_dir() {
-        let reason = format!("there is no folder {}", folder.display());
-        return Err(io::Error::new(io::ErrorKind::NotFound, reason));
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => {
+            let reason = format!("there is no folder {}", folder.display());
+            Err(io::Error::new(io::ErrorKind::NotFound, reason))
+        }
     }
+}
+
+fn new_file(place: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut name = place.file_name().unwrap_or_default().to_owned();
     name.push(".");
     let mut builder = tempfile::Builder::new();
     builder.prefix(&name).suffix(".part");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+    builder.tempfile_in(folder(place)?)
 }
 
 #[cfg(test)]
@@ -112,8 +135,9 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_stay_and_permissions_are_those_of_new_files() {
-        use std::os::unix::fs::{MetadataExt, symlink};
+    fn links_stay_and_permissions_too() {
+        use std::fs::Permissions;
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
         let folder = tempfile::tempdir().expect("folder");
         let [path, link, lost] = ["file", "link", "lost"].map(|n| folder.path().join(n));
         std::fs::write(&path, "old").expect("file");
@@ -124,6 +148,13 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(std::fs::read_to_string(&path).expect("file"), "new");
         assert_eq!(path.metadata().expect("file").mode(), usual);
+        std::fs::remove_file(&path).expect("removed");
+        write(&path, "as new").expect("written");
+        assert_eq!(path.metadata().expect("file").mode(), usual);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("closed");
+        write(&path, "secret").expect("written");
+        assert_eq!(path.metadata().expect("file").mode() & 0o777, 0o600);
+        assert!(check(&path).is_ok() && check(Path::new("/dev/null")).is_err());
         assert!(is_taken(&lost) && !lost.exists());
         assert!(write(&lost, "").is_err());
     }

@@ -90,8 +90,9 @@ impl Described {
             return Err(unknown(format!("shape '{shape}'"), shapes().collect()));
         };
         let Some(recipe) = Recipe::by_name(format) else {
-            let known = mix::ALL.iter().map(|m| m.name);
-            let known = known.chain(formats::ALL.iter().map(|c| c.name)).collect();
+            let mut known: Vec<&str> = mix::ALL.iter().map(|m| m.name).collect();
+            let blocks = formats::ALL.iter().map(|c| c.name);
+            known.extend(blocks.filter(|name| mix::Mix::by_name(name).is_none()));
             return Err(unknown(format!("format '{format}'"), known));
         };
         let mut tensors = Vec::new();

@@ -162,7 +162,7 @@ fn site_pair(
     alpha: f32,
 ) -> Result<Pair, &'static str> {
     if delta.gain_in.is_some() || delta.gain_out.is_some() {
-        return Err("a gain");
+        return Err("a factor on inputs or outputs (DoRA, IA3)");
     }
     let site = base.graph.site(id);
     let (k, n, rank) = (site.k as usize, site.n as usize, delta.rank as usize);

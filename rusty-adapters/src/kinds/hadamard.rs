@@ -1,6 +1,6 @@
 //! LoHa (FedPara, arXiv 2108.06098): `W + s (w1_a w1_b) * (w2_a w2_b)`, the product taken elementwise. That is a low
 //! rank product again: row `(p, q)` of `A` is `w1_b[p] * w2_b[q]`, column `(p, q)` of `B` is `w1_a[p] * w2_a[q]`. Where
-//! that would have more ranks than the site has inputs, the delta itself is smaller.
+//! that takes more than the delta itself, the delta stands for it.
 
 use super::Module;
 use super::lora::wider;
@@ -22,7 +22,7 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     );
     let scale = module.config.scale(module.name, first);
     let all = first.saturating_mul(second);
-    if all >= k {
+    if all.saturating_mul(n + k) > n * k {
         let mut delta = product(&w1_a, &w1_b, first, k);
         let other = product(&w2_a, &w2_b, second, k);
         delta.iter_mut().zip(other).for_each(|(x, y)| *x *= y);

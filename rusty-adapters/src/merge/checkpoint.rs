@@ -213,9 +213,9 @@ fn shard(
     let to = out.join(path.file_name().unwrap_or_default());
     write_whole(&to, |part| {
         safetensors::serialize_to_file(&tensors, metadata.metadata().clone(), part)
-            .map_err(|e| Error::malformed(&to, e.to_string()))
-    })?;
-    failure.into_inner().map_or(Ok(()), Err)
+            .map_err(|e| Error::malformed(&to, e.to_string()))?;
+        failure.take().map_or(Ok(()), Err)
+    })
 }
 
 /// States in the folder's files that the head has a tensor of its own, in the last shard.

@@ -227,9 +227,16 @@ impl<'a> Merged<'a> {
     fn encode(&self, name: &str, values: &[f32], stored: Format) -> Result<Vec<u8>> {
         let format = writable(stored);
         let bytes = format.encode(values).ok_or_else(|| self.unwritable(name))?;
-        let mut stored = vec![0.0; values.len()];
-        format.decode_row(&bytes, &mut stored);
-        match stored.iter().all(|v| v.is_finite()) {
+        let all_finite = |values: &[f32]| values.iter().all(|v| v.is_finite());
+        // Whole blocks of any format.
+        let mut stored = vec![0.0; values.len().min(1 << 16)];
+        let pieces = bytes.chunks(format.row_bytes(1 << 16));
+        let mut stored_finite = pieces.zip(values.chunks(1 << 16)).map(|(bytes, values)| {
+            let stored = &mut stored[..values.len()];
+            format.decode_row(bytes, stored);
+            all_finite(stored)
+        });
+        match all_finite(values) && stored_finite.all(|finite| finite) {
             true => Ok(bytes),
             false => {
                 let format = format.name();

@@ -13,7 +13,7 @@ use rusty_compiler::{DeltaTable, KvFormat, SlotData};
 use rusty_engine::experts::Library;
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
 use rusty_loader::ModelFile;
-use rusty_loader::output_file::is_taken;
+use rusty_loader::output_file::{self, is_taken};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -149,6 +149,7 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
         "{} is there already",
         options.out.display()
     );
+    output_file::check(&options.out)?;
     let file: Box<dyn ModelFile> = model::open(options.model.as_deref())?;
     // Single precision keys and values: what is measured should be the adapter's loss alone.
     let engine = Engine::load(

@@ -3,7 +3,7 @@
 use crate::args::Logits;
 use crate::engine;
 use anyhow::{Context, Result, ensure};
-use rusty_loader::output_file::{is_taken, write_whole};
+use rusty_loader::output_file::{self, is_taken, write_whole};
 use safetensors::tensor::{Dtype, TensorView};
 
 /// Computes and writes `logits`, F32 `[T, vocab]`.
@@ -13,6 +13,7 @@ pub fn run(options: &Logits) -> Result<()> {
         "{} exists; --force overwrites it",
         options.out.display()
     );
+    output_file::check(&options.out)?;
     let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
     let logits = engine.logits(&options.tokens, adapters)?;
     let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();

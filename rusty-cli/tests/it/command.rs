@@ -16,6 +16,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         .args(arguments)
         .env("RUST_LOG", "warn")
         .env("RUST_BACKTRACE", "0")
+        .env_remove("RUSTY_CACHE")
         .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null());
     command

@@ -139,7 +139,9 @@ impl PartCode {
         let Some(layout) = matrix.layout() else {
             return;
         };
-        let registers = TileRegisters::set_up(ctx.level, &layout.kind, e.rows);
+        // Rows that are listed lie anywhere, and tiles take neighbours.
+        let rows = if x.taken.is_null() { e.rows } else { 0 };
+        let registers = TileRegisters::set_up(ctx.level, &layout.kind, rows);
         for panel in column / LANES..(column + e.columns).div_ceil(LANES) {
             let out = e.out.wrapping_add(panel * LANES).wrapping_sub(column);
             // SAFETY: the caller's duty; the thread's own panel has room for any.
@@ -160,8 +162,7 @@ impl PartCode {
                     Matrix::Float { .. } | Matrix::Short(_) => return,
                 };
                 let next = next.map_or(std::ptr::null(), |d| at.wrapping_offset(d));
-                let mut panel = Panel::new(layout, at, self.start, next);
-                panel.tiles = registers.is_some();
+                let panel = Panel::new(layout, at, self.start, next, registers.as_ref());
                 let ahead = &mut scratch.ahead;
                 forms::multiply(ctx.level, panel, x, (e.first, e.rows), out, e.stride, ahead);
             }

@@ -80,8 +80,14 @@ pub(super) struct Panel {
 
 impl Panel {
     /// The panel whose bytes start at `at`; `start` is the position of its kind's start among the inputs', `next` where
-    /// the bytes lie that are asked for meanwhile, null where none are.
-    pub(super) fn new(layout: &PanelLayout, at: *const u8, start: usize, next: *const u8) -> Self {
+    /// the bytes lie that are asked for meanwhile, null where none are; `registers` are set up for its kind.
+    pub(super) fn new(
+        layout: &PanelLayout,
+        at: *const u8,
+        start: usize,
+        next: *const u8,
+        registers: Option<&TileRegisters>,
+    ) -> Self {
         let group_bytes = layout.panel_bytes() / layout.groups();
         let blocks = layout.kind.scaling.block_bytes() > 0;
         Self {
@@ -94,7 +100,7 @@ impl Panel {
                 true => layout.block_groups(),
                 false => SEGMENT,
             },
-            tiles: false,
+            tiles: registers.is_some(),
             start,
             group_bytes,
             next,

@@ -42,7 +42,8 @@ impl Source {
                 stamp,
             } => {
                 let now = Stamp::of(path);
-                if now.is_some() && now != *stamp {
+                let same = |(now, then): (&Stamp, &Stamp)| now.same_content(then);
+                if now.is_some() && !now.as_ref().zip(stamp.as_ref()).is_some_and(same) {
                     // Caches of sessions hold the work of what it was.
                     return Err(Error::Request(format!(
                         "{} changed since it was attached; attach it anew",

@@ -105,7 +105,6 @@ fn complete(meta: &mut HashMap<String, Meta>, arch: &Arch, tensors: &[(String, W
         (keys::VOCAB_SIZE, vocab.map(|n| Meta::U64(n as u64))),
         (keys::EOS_TOKEN_IDS, Some(end_ids(meta))),
         (keys::BOS_TOKEN_ID, stated("tokenizer.ggml.bos_token_id")),
-        (keys::ADD_BOS, stated("tokenizer.ggml.add_bos_token")),
     ];
     for (key, value) in derived {
         if let Some(value) = value {

@@ -85,20 +85,9 @@ pub(super) fn download(
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     outcome.map_err(|reason| {
-        let server = without_credentials(client.endpoint());
+        let server = super::without_credentials(client.endpoint());
         format!("{reason} ({server}/{}/{})", id.owner, id.name)
     })
-}
-
-/// A server's address as it may be shown: `scheme://user:password@host` without what is in front of the host.
-fn without_credentials(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
-    let end = rest.find('/').unwrap_or(rest.len());
-    let host = rest[..end].rfind('@').map_or(rest, |at| &rest[at + 1..]);
-    match scheme {
-        "" => host.into(),
-        scheme => format!("{scheme}://{host}"),
-    }
 }
 
 impl Download<'_> {

@@ -139,3 +139,30 @@ fn hub_error(model: &str, reason: impl Into<String>) -> Error {
         reason: reason.into(),
     }
 }
+
+/// A server's address as it may be shown: `scheme://user:password@host` without what is in front of the host.
+fn without_credentials(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..end].rfind('@').map_or(rest, |at| &rest[at + 1..]);
+    match scheme {
+        "" => host.into(),
+        scheme => format!("{scheme}://{host}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_credentials;
+
+    #[test]
+    fn addresses_are_shown_without_passwords() {
+        for (given, shown) in [
+            ("https://huggingface.co", "https://huggingface.co"),
+            ("http://a:b@c@host:1/x@y", "http://host:1/x@y"),
+            ("user:word@host", "host"),
+        ] {
+            assert_eq!(without_credentials(given), shown);
+        }
+    }
+}

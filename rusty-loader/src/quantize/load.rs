@@ -59,6 +59,12 @@ pub fn quantize(
                 .map(|v| (name, v)),
         );
     }
+    if sources.is_empty() {
+        let (model, format) = (file.label(), format.name());
+        tracing::warn!(
+            "{model} has no matrices of floats that could become {format}: it stays as it is"
+        );
+    }
     let total = sources.iter().map(|(_, v)| v.bytes.len() as u64).sum();
     let mut done = 0;
     let mut tensors = HashMap::with_capacity(sources.len());

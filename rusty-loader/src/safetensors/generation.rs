@@ -36,9 +36,6 @@ pub(super) fn canonical(folder: &Path, meta: &mut HashMap<String, Meta>) -> Resu
     }
     let tokenizer = read_json_if_there(&folder.join("tokenizer_config.json"))?;
     let of_tokenizer = |key: &str| tokenizer.as_ref()?.get(key);
-    if let Some(add) = of_tokenizer("add_bos_token").and_then(Value::as_bool) {
-        meta.insert(keys::ADD_BOS.to_owned(), add.into());
-    }
     let template = match template_file(folder)? {
         Some(text) => Some(text),
         None => of_tokenizer("chat_template").and_then(default_template),

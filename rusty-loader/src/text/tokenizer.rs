@@ -86,9 +86,16 @@ impl Tokenizer {
         let (bos, eos) = (token(&self.named_bos), token(&self.named_eos));
         self.bos = bos.as_ref().map(|(id, _)| *id);
         self.eos = eos.iter().map(|(id, _)| *id).collect();
-        match special_tokens::added(config) {
-            Some((begin, end)) => self.put_around(bos.filter(|_| begin), eos.filter(|_| end)),
-            None => Ok(()),
+        let Some((begin, end)) = special_tokens::added(config) else {
+            return Ok(());
+        };
+        // What is to be added, but named nowhere here, is what `tokenizer.json` adds.
+        let known = |added: bool, token: &Option<_>, named: &Named| {
+            !added || token.is_some() || *named == Named::Null
+        };
+        match known(begin, &bos, &self.named_bos) && known(end, &eos, &self.named_eos) {
+            true => self.put_around(bos.filter(|_| begin), eos.filter(|_| end)),
+            false => Ok(()),
         }
     }
 
@@ -137,9 +144,7 @@ impl Tokenizer {
         let around = special_tokens::around(begin, end);
         let around: Option<PostProcessorWrapper> =
             serde_json::from_value(around).map_err(|e| self.failed("add special tokens", &e))?;
-        let mut inner = (*self.inner).clone();
-        inner.with_post_processor(around);
-        self.inner = Arc::new(inner);
+        Arc::make_mut(&mut self.inner).with_post_processor(around);
         Ok(())
     }
 

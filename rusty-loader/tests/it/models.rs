@@ -8,7 +8,7 @@ use rusty_loader::{Format, Meta, ModelFile, open};
 use crate::golden_models::MODELS;
 use crate::goldens;
 
-const ALL_KEYS: [&str; 28] = [
+const ALL_KEYS: [&str; 27] = [
     keys::BLOCK_COUNT,
     keys::CONTEXT_LENGTH,
     keys::EMBEDDING_LENGTH,
@@ -36,7 +36,6 @@ const ALL_KEYS: [&str; 28] = [
     keys::HIDDEN_ACT,
     keys::EOS_TOKEN_IDS,
     keys::BOS_TOKEN_ID,
-    keys::ADD_BOS,
 ];
 
 fn canonical(model: &dyn ModelFile) -> Vec<(&'static str, Option<Meta>)> {
@@ -133,7 +132,6 @@ fn gguf_gives_the_same_keys() {
         Some(&[Meta::U64(2)].into_iter().collect())
     );
     assert_eq!(model.meta(keys::BOS_TOKEN_ID), Some(&Meta::U64(1)));
-    assert_eq!(model.meta(keys::ADD_BOS), Some(&Meta::Bool(true)));
     let view = model.tensor("blk.1.attn_v.weight").unwrap();
     assert_eq!(
         (view.shape.as_slice(), view.format.name()),
@@ -176,7 +174,6 @@ fn generation_facts_come_from_the_folder() {
     let ends = [Meta::U64(3), Meta::U64(4)].into_iter().collect();
     assert_eq!(model.meta(keys::EOS_TOKEN_IDS), Some(&ends));
     assert_eq!(model.meta(keys::BOS_TOKEN_ID), Some(&Meta::U64(1)));
-    assert_eq!(model.meta(keys::ADD_BOS), Some(&Meta::Bool(false)));
     assert_eq!(model.meta(keys::CHAT_TEMPLATE), Some(&"{{ x }}".into()));
     assert_eq!(model.meta("generation.temperature"), Some(&Meta::F64(0.5)));
     put("chat_template.jinja", "of its own");

@@ -134,6 +134,10 @@ fn classes_that_rewrite_their_post_processor_follow_their_flags() {
     );
     let nameless = json!({"tokenizer_class": "LlamaTokenizerFast", "bos_token": null});
     assert_eq!(ends(nameless), (false, false));
+    let silent = json!({"tokenizer_class": "LlamaTokenizerFast"});
+    assert_eq!(ends(silent), (true, false), "tokenizer.json's own stays");
+    let unknown = json!({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<none>"});
+    assert_eq!(ends(unknown), (true, false));
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl<B: Width> Cached for InBlocks<B> {
             } else {
                 std::ptr::null()
             };
-            let panel = Panel::new(&blocks.panel, keys.now[p], 0, next);
+            let panel = Panel::new(&blocks.panel, keys.now[p], 0, next, None);
             // SAFETY: the caller's duty.
             unsafe {
                 let out = scores.add(p * LANES);

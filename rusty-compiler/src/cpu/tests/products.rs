@@ -84,8 +84,7 @@ fn check_tiles(
         // SAFETY: panel, rows and results are whole.
         unsafe {
             let registers = TileRegisters::set_up(level, &layout.kind, count);
-            let mut panel = Panel::new(layout, at, 1, std::ptr::null());
-            panel.tiles = registers.is_some();
+            let panel = Panel::new(layout, at, 1, std::ptr::null(), registers.as_ref());
             let ahead = &mut Ahead::default();
             let place = (first, count);
             forms::multiply(level, panel, view, place, out.as_mut_ptr(), LANES, ahead);

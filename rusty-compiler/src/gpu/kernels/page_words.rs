@@ -39,8 +39,8 @@ impl PageWords {
         }
     }
 
-    /// The largest number that is stored. What is beyond it becomes it, and what is no number becomes one, as on CPUs: a page
-    /// that is finite adds nothing where its probability is 0.
+    /// The largest number that is stored. What is beyond it becomes it, and so does what is no number (on CPUs and CUDA; WGSL
+    /// promises nothing of that): a page that is finite adds nothing where its probability is 0.
     pub const fn largest(self) -> f32 {
         match self {
             Self::F32 => f32::MAX,
@@ -51,7 +51,7 @@ impl PageWords {
 
     /// A lane as it may be stored.
     pub fn stored(self, lane: f32) -> f32 {
-        lane.max(-self.largest()).min(self.largest())
+        lane.min(self.largest()).max(-self.largest())
     }
 
     /// Whether lanes are stored by blocks, rotated.
