@@ -40,18 +40,14 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             break;
         }
         let line = String::from_utf8_lossy(&line);
-        let said = match line.trim() {
-            "" => continue,
-            "/exit" | "/quit" => break,
-            "/clear" => {
+        let said = match Line::read(&line) {
+            Line::Nothing => continue,
+            Line::Exit => break,
+            Line::Clear => {
                 messages = system.clone();
                 continue;
             }
-            text if is_command(text) => {
-                eprintln!("{text} is no command; {COMMANDS}");
-                continue;
-            }
-            text => Message::new("user", text),
+            Line::Said(text) => Message::new("user", text),
         };
         let turn = answering
             .prepare(&mut session, &said.content)
@@ -72,12 +68,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             // The conversation goes on without the turn that could not be answered.
             Err(error) if error.downcast_ref::<rusty_engine::Error>().is_some() => {
                 failed += usize::from(!terminal);
-                let full = matches!(
-                    error.downcast_ref(),
-                    Some(rusty_engine::Error::ContextFull { .. })
-                );
-                let hint = if full { ", or /clear" } else { "" };
-                eprintln!("error: {error:#}{hint}");
+                complain(&error);
             }
             Err(error) => return Err(error),
         }
@@ -86,10 +77,40 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line is one word behind a slash.
-fn is_command(line: &str) -> bool {
-    let word = line.strip_prefix('/').unwrap_or_default();
-    !word.is_empty() && word.chars().all(char::is_alphabetic)
+/// What a line asks for.
+enum Line<'a> {
+    Nothing,
+    Exit,
+    Clear,
+    Said(&'a str),
+}
+
+impl<'a> Line<'a> {
+    /// Of a line; one word behind a slash that is no command is refused.
+    fn read(line: &'a str) -> Self {
+        let text = line.trim();
+        let word = text.strip_prefix('/').unwrap_or_default();
+        match text {
+            "" => Self::Nothing,
+            "/exit" | "/quit" => Self::Exit,
+            "/clear" => Self::Clear,
+            _ if !word.is_empty() && word.chars().all(char::is_alphabetic) => {
+                eprintln!("{text} is no command; {COMMANDS}");
+                Self::Nothing
+            }
+            _ => Self::Said(text),
+        }
+    }
+}
+
+/// Says why a turn was not answered.
+fn complain(error: &anyhow::Error) {
+    let full = matches!(
+        error.downcast_ref(),
+        Some(rusty_engine::Error::ContextFull { .. })
+    );
+    let hint = if full { ", or /clear" } else { "" };
+    eprintln!("error: {error:#}{hint}");
 }
 
 fn answer(
