@@ -1,8 +1,8 @@
 //! LoRA files of llama.cpp: GGUF with `general.type = adapter`, tensors `NAME.lora_a` and `NAME.lora_b`. (llama.cpp's
 //! `convert_lora_to_gguf.py` and `llama-adapter.cpp`.)
 //!
-//! The scale is `alpha / rank`, the rank being the tensors', or 1 where alpha is 0 or not stated. Factors of rotated products of Llama models have their
-//! rows in interleaved order, as the weights of such a GGUF have.
+//! The scale is `alpha / rank`, the rank being the tensors', or 1 where alpha is 0 or not stated. Factors of rotated
+//! products of Llama models have their rows in interleaved order, as the weights of such a GGUF have.
 
 use crate::base_model::{Base, Place};
 use crate::config::Config;

@@ -51,6 +51,15 @@ impl KvFormat {
         }
     }
 
+    /// The largest number that is stored: what is beyond it becomes it. Blocks are cut to half precision's range.
+    pub(crate) const fn largest(self) -> f32 {
+        match self {
+            KvFormat::F32 => f32::MAX,
+            KvFormat::F16 | KvFormat::Q8_0 | KvFormat::Q4_0 => 65_504.0,
+            KvFormat::Bf16 => f32::from_bits(0x7f7f_0000),
+        }
+    }
+
     /// Whether a layer can be stored so: blocks need heads of whole blocks, and values that are not lanes of the keys.
     pub fn holds(self, layer: &KvLayer) -> bool {
         let whole = u64::from(layer.head_dim).is_multiple_of(self.block_lanes());
@@ -214,8 +223,9 @@ impl Step<'_> {
             let Some(used) = sequence.pages.get(..=position as usize / PAGE_TOKENS) else {
                 return fail(format!("row {row} at position {position} has no page"));
             };
+            let same = row > 0 && self.sequence_of[row] == self.sequence_of[row - 1];
             // Kernels read all of them unchecked. Rows in front of this one have looked at those before the last.
-            let new = match row > 0 && self.sequence_of[row] == self.sequence_of[row - 1] {
+            let new = match same {
                 true => &used[used.len() - 1..],
                 false => used,
             };
@@ -230,7 +240,6 @@ impl Step<'_> {
                     self.slots[row].0
                 ));
             }
-            let same = row > 0 && self.sequence_of[row] == self.sequence_of[row - 1];
             if same && self.positions[row] != self.positions[row - 1] + 1 {
                 return fail(format!(
                     "row {row}: positions of a sequence must ascend by one"

@@ -15,10 +15,6 @@ use crate::step::KvFormat;
 use half::bf16;
 use rusty_graph::{AttentionValues, KvLayer};
 
-/// Largest value in half precision, and in the upper half of single precision.
-const LARGEST_HALF: f32 = 65504.0;
-const LARGEST_BRAIN: f32 = f32::from_bits(0x7f7f_0000);
-
 /// Which half of a layer's part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KvHalf {
@@ -264,15 +260,16 @@ unsafe fn store_floats<V: Vector>(place: FloatPlace, first: usize, count: usize,
             } else {
                 V::load_part(from.add(i), n)
             };
+            let v = clamp::<V>(v, place.format.largest());
             let mut halves = [0u16; LANES];
             let mut floats = [0f32; LANES];
             match place.format {
-                KvFormat::F16 => V::store_f16(halves.as_mut_ptr(), clamp::<V>(v, LARGEST_HALF)),
+                KvFormat::F16 => V::store_f16(halves.as_mut_ptr(), v),
                 KvFormat::Bf16 => {
-                    V::store(floats.as_mut_ptr(), clamp::<V>(v, LARGEST_BRAIN));
+                    V::store(floats.as_mut_ptr(), v);
                     halves = floats.map(|v| bf16::from_f32(v).to_bits());
                 }
-                _ => V::store(floats.as_mut_ptr(), clamp::<V>(v, f32::MAX)),
+                _ => V::store(floats.as_mut_ptr(), v),
             }
             for j in 0..n {
                 let to = at.add(dim * place.lane);
@@ -302,5 +299,5 @@ unsafe fn clamp<V: Vector>(v: V::F, most: f32) -> V::F {
 #[inline(always)]
 pub(super) unsafe fn clamp_half<V: Vector>(v: V::F) -> V::F {
     // SAFETY: the caller's duty.
-    unsafe { clamp::<V>(v, LARGEST_HALF) }
+    unsafe { clamp::<V>(v, KvFormat::F16.largest()) }
 }

@@ -2,8 +2,7 @@
 //!
 //! Stages change logits in place; a removed token's logit is minus infinity. The definitions are those of
 //! transformers' logits processors where one exists; presence and frequency follow OpenAI's (of what was answered, not of
-//! the prompt), top-n-sigma
-//! arXiv 2411.07641, DRY its author's.
+//! the prompt), top-n-sigma arXiv 2411.07641, DRY its author's.
 
 mod filters;
 mod penalties;

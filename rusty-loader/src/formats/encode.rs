@@ -96,7 +96,8 @@ impl Codec {
             (Levels::Offset(0), Unit::F16(_), Some(min)) if plain && min.steps.is_none() => {
                 affine_block
             }
-            (Levels::Offset(_) | Levels::Table(_), Unit::F16(_), _) if plain => {
+            (Levels::Offset(_), Unit::F16(_), _) if plain => return Some((searched_block, true)),
+            (Levels::Table(levels), Unit::F16(_), _) if plain && levels.is_sorted() => {
                 return Some((searched_block, true));
             }
             _ => return None,

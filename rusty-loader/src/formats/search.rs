@@ -194,10 +194,10 @@ fn write_scales(scale: &Scale, wanted: &[f32], out: &mut [u8]) {
 }
 
 impl Codec {
-    /// The code whose level is nearest.
+    /// The code whose level is nearest; levels in a table ascend, or there is no [`searched_block`] for them.
     fn nearest(&self, level: f32) -> u8 {
         match self.levels {
-            Levels::Table(levels) if levels.is_sorted() => {
+            Levels::Table(levels) => {
                 let next = levels.partition_point(|l| f32::from(*l) < level);
                 let apart = |code: usize| (f32::from(levels[code]) - level).abs();
                 let last = levels.len() - 1;
@@ -206,7 +206,7 @@ impl Codec {
                     (below, _) => below as u8,
                 }
             }
-            Levels::Table(_) | Levels::Floats(_) | Levels::E4M3 => {
+            Levels::Floats(_) | Levels::E4M3 => {
                 let apart = |code: u8| (self.level(code) - level).abs();
                 let nearer = |best, code| {
                     if apart(code) < apart(best) {

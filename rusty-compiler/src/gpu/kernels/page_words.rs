@@ -43,9 +43,9 @@ impl PageWords {
     /// promises nothing of that): a page that is finite adds nothing where its probability is 0.
     pub const fn largest(self) -> f32 {
         match self {
-            Self::F32 => f32::MAX,
-            Self::F16 | Self::Codes(_) => 65_504.0,
-            Self::Bf16 => f32::from_bits(0x7f7f_0000),
+            Self::F32 => KvFormat::F32.largest(),
+            Self::F16 | Self::Codes(_) => KvFormat::F16.largest(),
+            Self::Bf16 => KvFormat::Bf16.largest(),
         }
     }
 
