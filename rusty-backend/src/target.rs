@@ -87,7 +87,7 @@ pub struct Target {
     pub orders_groups: bool,
     /// Half-precision arithmetic.
     pub f16: bool,
-    /// Four-way int8 dot products.
+    /// Sums of four products of signed bytes as one instruction, or as what the driver makes of it.
     pub packed_dot: bool,
     /// Shapes `(m, n, k)` of products on 16-bit floats that a plane makes together.
     pub matrix_tiles: Vec<(u32, u32, u32)>,
@@ -153,6 +153,11 @@ impl Target {
     /// Whether kernels multiply 16-bit floats on matrix units of 32-wide planes (`m16n8k16`).
     pub fn multiplies_bf16(&self) -> bool {
         !self.is_cpu() && self.plane_ops && self.matrix_tiles.contains(&(16, 8, 16))
+    }
+
+    /// Whether kernels of GPUs multiply bytes by fours.
+    pub fn multiplies_bytes(&self) -> bool {
+        !self.is_cpu() && self.packed_dot
     }
 
     /// Units of a plane, or 0 where kernels cannot count on planes.

@@ -103,7 +103,6 @@ fn llvmpipe() -> Target {
     Target {
         plane_size: 8,
         plane_size_max: 8,
-        packed_dot: false,
         max_binding_bytes: 128 * MIB,
         unified_memory: true,
         ..gpu("llvmpipe", Family::Wgpu(WgpuApi::Vulkan), Language::Wgsl)
@@ -126,6 +125,7 @@ fn vulkan() -> Target {
 fn metal() -> Target {
     Target {
         orders_groups: false,
+        packed_dot: false,
         unified_memory: true,
         launch_nanos: WGPU_LAUNCH,
         ..gpu("metal", Family::Wgpu(WgpuApi::Metal), Language::Wgsl)

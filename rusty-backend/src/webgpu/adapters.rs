@@ -112,7 +112,6 @@ pub(crate) fn open(api: WgpuApi, memory_limit: Option<u64>) -> Result<Arc<dyn Gp
 fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
     let info = adapter.get_info();
     let limits = adapter.limits();
-    let software = info.device_type == DeviceType::Cpu;
     // wgpu lets the driver choose the plane size of each pipeline, so it is known only where there is one.
     let one_size = info.subgroup_min_size == info.subgroup_max_size;
     Target {
@@ -129,7 +128,8 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         orders_groups: features.contains(Features::MEMORY_DECORATION_COHERENT)
             && api != WgpuApi::Metal,
         f16: features.contains(Features::SHADER_F16),
-        packed_dot: !software && api != WgpuApi::Metal,
+        // Metal's language has no such product.
+        packed_dot: api != WgpuApi::Metal,
         // WGSL has cooperative matrices only as an experiment.
         matrix_tiles: vec![],
         max_binding_bytes: limits.max_storage_buffer_binding_size,

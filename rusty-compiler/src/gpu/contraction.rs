@@ -21,6 +21,7 @@ use rusty_graph::WeightId;
 const TILE_TEAMS: Teams = Teams {
     units: tile::UNITS,
     lanes: 1,
+    bytes: false,
 };
 
 /// How a contraction runs.
@@ -28,6 +29,8 @@ const TILE_TEAMS: Teams = Teams {
 pub(super) enum Way {
     /// Teams of units make a few lanes of a row each: of so many units, or by shared memory alone.
     Vector { plane: u32 },
+    /// The same, products of bytes.
+    Bytes { plane: u32 },
     /// Tiles in single precision.
     Tile,
     /// Tiles on matrix units.
@@ -99,7 +102,7 @@ impl Lowering<'_> {
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
         let (teams, plane) = match way {
-            Way::Vector { plane } => (self.teams(kernel), plane),
+            Way::Vector { plane } | Way::Bytes { plane } => (self.teams(kernel), plane),
             Way::Tile | Way::Matrix(_) => (TILE_TEAMS, 0),
         };
         let mut config = ContractConfig {
@@ -115,9 +118,10 @@ impl Lowering<'_> {
             adapters: None,
             lanes: teams.lanes,
             wide: self.target.language == Language::CudaC,
+            bytes: matches!(way, Way::Bytes { .. }),
         };
         let (rows, tile) = match way {
-            Way::Vector { .. } => (1, config.cube_lanes()),
+            Way::Vector { .. } | Way::Bytes { .. } => (1, config.cube_lanes()),
             Way::Tile => (tile::ROWS, tile::LANES),
             Way::Matrix(tile) => (tile.rows, tile.lanes),
         };
@@ -156,7 +160,7 @@ impl Lowering<'_> {
             shrunk = Some(arg);
         }
         let (kind, shared) = match way {
-            Way::Vector { .. } => {
+            Way::Vector { .. } | Way::Bytes { .. } => {
                 let shared = config.row_bytes();
                 (Kind::Gemv(config), shared)
             }
@@ -187,7 +191,7 @@ impl Lowering<'_> {
     }
 
     fn teams(&self, kernel: &Kernel) -> Teams {
-        let family = ContractionFamily::of(self.plan, kernel);
+        let family = ContractionFamily::of(self.plan, &kernel.anchor);
         family.map_or(TILE_TEAMS, |family| self.plan.tuning.teams(&family))
     }
 

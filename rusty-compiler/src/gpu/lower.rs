@@ -258,7 +258,8 @@ impl Lowering<'_> {
         let (word, width) = self.activation(kernel, x)?;
         let arg = scalars.push(word);
         let config = ChooseConfig {
-            units: 256.min(self.target.max_units),
+            // One cube reads the row, so as many units as there may be, down to a power of two.
+            units: 1 << 1024.min(self.target.max_units).ilog2(),
             rows: self.rows_word(kernel),
             width,
             arg,

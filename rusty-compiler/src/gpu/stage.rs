@@ -14,7 +14,7 @@ const MOST_LAYERS: u32 = 128;
 pub(super) enum Grid {
     /// One per row, by `y`.
     Rows { y: u32 },
-    /// `tiles` over two dimensions, for each batch of `rows` rows.
+    /// One per batch of `rows` rows, by `tiles` over two dimensions.
     Tiles { tiles: u32, rows: u32 },
     /// One per row, part and share of the ranks.
     Shrink { parts: u32 },
@@ -40,7 +40,7 @@ impl Grid {
             Grid::Rows { y } => [rows, y, 1],
             Grid::Tiles { tiles, rows: batch } => {
                 let [x, y] = spread(tiles);
-                [x, y, rows.div_ceil(batch)]
+                [rows.div_ceil(batch), x, y]
             }
             Grid::Lanes { lanes, per_row } => {
                 let [x, y] = spread(lanes);

@@ -92,6 +92,11 @@ impl KernelSpec {
         }
     }
 
+    /// Whether it multiplies bytes.
+    fn multiplies_bytes(&self) -> bool {
+        matches!(&self.kind, Kind::Gemv(c) if c.bytes)
+    }
+
     /// Short name.
     pub fn name(&self) -> &'static str {
         match self.kind {
@@ -155,6 +160,9 @@ impl KernelSpec {
             && matches!(self.kind, Kind::RowAttention(_))
         {
             text.source = coherent(&text.source);
+        }
+        if target.language == Language::Wgsl && self.multiplies_bytes() {
+            text.source = bytewise(&text.source);
         }
         // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
         let entry = format!("rusty_{}", self.name());
@@ -294,6 +302,19 @@ fn plain(entry: String, source: String, language: Language) -> KernelText {
 fn coherent(source: &str) -> String {
     let arena = format!("@binding({ARENA})");
     source.replace(&arena, &format!("{arena} @coherent"))
+}
+
+/// WGSL in which `dot` of four words each is the product of their bytes. CubeCL writes that product out byte by byte, and has no
+/// other kernel of ours use `dot`.
+fn bytewise(source: &str) -> String {
+    let products = "xyzw"
+        .chars()
+        .map(|word| format!("dot4I8Packed(bitcast<u32>(a.{word}), bitcast<u32>(b.{word}))"));
+    let sum = products.collect::<Vec<_>>().join(" + ");
+    format!(
+        "{}\nfn dot_bytes(a: vec4<i32>, b: vec4<i32>) -> i32 {{\n    return {sum};\n}}\n",
+        source.replace("dot(", "dot_bytes(")
+    )
 }
 
 /// The text with variables (`v` and a number) numbered as they come: CubeCL's numbers differ from time to time.

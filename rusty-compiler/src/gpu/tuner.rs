@@ -19,8 +19,8 @@ use rusty_backend::cuda::nvrtc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Rows for which matrix-vector products and tiles are compared: up to four the former are taken in any case.
-const FEW_ROWS: [u32; 2] = [8, 16];
+/// Rows for which matrix-vector products and tiles are compared: for one the former are taken in any case.
+const FEW_ROWS: [u32; 4] = [2, 4, 8, 16];
 /// Rows for which the smaller two tiles of matrix units are compared, and the larger two, where steps may have so many. Up to the
 /// first of these the largest tile would only multiply more.
 const TILE_ROWS: [u32; 3] = [32, 64, 128];
@@ -64,7 +64,7 @@ fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
     let mut bytes: BTreeMap<ContractionFamily, u64> = BTreeMap::new();
     for kernel in &plan.kernels {
         if let (Some(family), Anchor::Contract { parts, .. }) =
-            (ContractionFamily::of(plan, kernel), &kernel.anchor)
+            (ContractionFamily::of(plan, &kernel.anchor), &kernel.anchor)
         {
             let of = parts.iter().map(|p| plan.weights[p.weight.index()].bytes());
             *bytes.entry(family).or_default() += of.sum::<u64>();
@@ -189,12 +189,18 @@ impl<'a> Tuner<'a> {
 
     fn best(&mut self, families: &[ContractionFamily]) -> Result<Tuning> {
         let tiles = self.has_tiles();
-        let per_family = LANES.len() + UNITS.len() - 1;
+        let per_family = LANES.len() + UNITS.len();
         self.total = 1 + (families.len() * per_family + 2 + 4 * usize::from(tiles)) as u64;
         let mut best = self.exe.plan().tuning.clone();
         let mut seconds = self.seconds(&best, &[1])?[0];
         for family in families {
-            // Lanes first, for the guess's units; then units for the best lanes.
+            // Bytes or floats, for the guess's cut; lanes, for its units; then units for the best lanes.
+            let now = best.teams(family);
+            let other = Teams {
+                bytes: !now.bytes,
+                ..now
+            };
+            (best, seconds) = self.better(best, seconds, family, &[other])?;
             let now = best.teams(family);
             let cuts = LANES.map(|lanes| Teams { lanes, ..now });
             (best, seconds) = self.better(best, seconds, family, &cuts)?;
@@ -203,7 +209,7 @@ impl<'a> Tuner<'a> {
             (best, seconds) = self.better(best, seconds, family, &cuts)?;
         }
         let few = self.crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?;
-        best.gemv_rows = few.map_or(best.gemv_rows, |few| few.max(best.gemv_rows));
+        best.gemv_rows = few.map_or(best.gemv_rows, |few| few.max(1));
         if tiles {
             let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
             best.small_tile_rows = small.unwrap_or(best.small_tile_rows);

@@ -59,6 +59,10 @@ impl Lowering<'_> {
         let plane = self.target.plane_size;
         let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
         match implementation {
+            Implementation::GemvBytes => {
+                let plane = self.target.plane();
+                self.contraction(kernel, Way::Bytes { plane }, store)
+            }
             Implementation::GemvPlane => self.contraction(kernel, Way::Vector { plane }, store),
             Implementation::GemvShared => self.contraction(kernel, Way::Vector { plane: 0 }, store),
             Implementation::GemmTiled => self.contraction(kernel, Way::Tile, store),

@@ -1,8 +1,10 @@
 //! Kernel choice: an ordered table of rules over plain target facts. For each range of rows the first rule
 //! that matches wins, and EXPLAIN shows which.
 
+use crate::gpu::kernels::byte_codes::ByteCodes;
 use crate::plan::{
-    Anchor, Element, Implementation, Kernel, Part, Plan, PlanValue, PlanValueId, Variant,
+    Anchor, ContractionFamily, Element, Implementation, Kernel, Part, Plan, PlanValue, PlanValueId,
+    Variant,
 };
 use crate::{Error, Result};
 use rusty_backend::{Family, Target};
@@ -44,6 +46,13 @@ const RULES: &[Rule] = &[
     rule(route, any, cpu, Implementation::CpuExperts, 1),
     rule(experts, any, cpu, Implementation::CpuExperts, 1),
     rule(rows, any, cpu, Implementation::CpuRows, 1),
+    rule(
+        short_codes,
+        few,
+        Target::multiplies_bytes,
+        Implementation::GemvBytes,
+        1,
+    ),
     rule(contract, few, planes, Implementation::GemvPlane, 1),
     rule(contract, few, gpu, Implementation::GemvShared, 1),
     rule(
@@ -117,6 +126,14 @@ fn contract(_: &Plan, anchor: &Anchor) -> bool {
 fn short_floats(plan: &Plan, anchor: &Anchor) -> bool {
     let single = |part: &Part| plan.weights[part.weight.index()].format == Format::F32;
     matches!(anchor, Anchor::Contract { parts, .. } if !parts.iter().any(single))
+}
+
+/// Contractions whose weights can be multiplied as bytes, unless that was found to be slower.
+fn short_codes(plan: &Plan, anchor: &Anchor) -> bool {
+    let serves = |part: &Part| ByteCodes::serve(plan.weights[part.weight.index()].format);
+    let family = ContractionFamily::of(plan, anchor);
+    family.is_some_and(|family| plan.tuning.teams(&family).bytes)
+        && matches!(anchor, Anchor::Contract { parts, .. } if parts.iter().all(serves))
 }
 
 fn attention(_: &Plan, anchor: &Anchor) -> bool {

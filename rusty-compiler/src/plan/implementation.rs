@@ -11,6 +11,8 @@ pub enum Implementation {
     CpuExperts,
     /// On CPUs: all that takes whole rows.
     CpuRows,
+    /// On GPUs: contractions of few rows, products of bytes.
+    GemvBytes,
     /// On GPUs: contractions of few rows, sums by planes.
     GemvPlane,
     /// The same, sums in shared memory.
@@ -47,6 +49,7 @@ impl Implementation {
             Implementation::CpuAttention => "cpu_attention",
             Implementation::CpuExperts => "cpu_experts",
             Implementation::CpuRows => "cpu_rows",
+            Implementation::GemvBytes => "gemv_bytes",
             Implementation::GemvPlane => "gemv_plane",
             Implementation::GemvShared => "gemv_shared",
             Implementation::GemmMatrix32 => "gemm_matrix_32",

@@ -1,6 +1,6 @@
 //! Choices among kernels that the facts of a device do not settle: guesses here, until `gpu/tuner.rs` has measured them.
 
-use super::{Anchor, Kernel, Part, Plan};
+use super::{Anchor, Part, Plan};
 use serde::{Deserialize, Serialize};
 
 /// What was chosen.
@@ -62,8 +62,8 @@ pub struct ContractionFamily {
 
 impl ContractionFamily {
     /// The family of a contraction; none for other kernels.
-    pub fn of(plan: &Plan, kernel: &Kernel) -> Option<Self> {
-        let Anchor::Contract { k, parts } = &kernel.anchor else {
+    pub fn of(plan: &Plan, anchor: &Anchor) -> Option<Self> {
+        let Anchor::Contract { k, parts } = anchor else {
             return None;
         };
         let format = |p: &Part| plan.weights[p.weight.index()].format.name();
@@ -83,6 +83,8 @@ pub struct Teams {
     pub units: u32,
     /// Outputs of a team, which is a plane or as large as one: more share an input, fewer make more cubes.
     pub lanes: u32,
+    /// Whether products are made of bytes where formats and device allow it.
+    pub bytes: bool,
 }
 
 impl Teams {
@@ -91,6 +93,7 @@ impl Teams {
         Self {
             units: 128,
             lanes: if family.n >= 8192 { 4 } else { 2 },
+            bytes: true,
         }
     }
 }

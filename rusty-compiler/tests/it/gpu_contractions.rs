@@ -2,6 +2,7 @@
 
 use crate::gpu_specs::{given, norm_program};
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
+use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
@@ -68,11 +69,17 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
                 adapters: a,
                 lanes: 2,
                 wide,
+                bytes: false,
             };
-            out.push(KernelSpec {
-                kind: Kind::Gemv(c.clone()),
-                scalars: 14,
-            });
+            for bytes in [false, true] {
+                if !bytes || ByteCodes::serve(format) {
+                    let contract = ContractConfig { bytes, ..c.clone() };
+                    out.push(KernelSpec {
+                        kind: Kind::Gemv(contract),
+                        scalars: 14,
+                    });
+                }
+            }
             for (rows, lanes) in [(32, 32), (64, 64), (128, 64)] {
                 if plane > 0 && format != Format::F32 {
                     let contract = c.clone();
@@ -128,6 +135,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
         adapters: None,
         lanes: 2,
         wide,
+        bytes: false,
     };
     out.push(KernelSpec {
         kind: Kind::Gemv(siblings.clone()),

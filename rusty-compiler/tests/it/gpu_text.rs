@@ -47,7 +47,8 @@ fn label(spec: &KernelSpec) -> String {
         } else {
             ""
         };
-        format!(" {}{adapters}", c.parts[0].format.name())
+        let bytes = if c.bytes { " bytes" } else { "" };
+        format!(" {}{bytes}{adapters}", c.parts[0].format.name())
     };
     let of_kind = match &spec.kind {
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),

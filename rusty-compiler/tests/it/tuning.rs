@@ -52,10 +52,16 @@ fn every_cut_computes_the_same() {
     let families = plan
         .kernels
         .iter()
-        .filter_map(|k| ContractionFamily::of(&plan, k));
+        .filter_map(|k| ContractionFamily::of(&plan, &k.anchor));
     for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
+        let bytes = lanes > 1;
         let all = families.clone().fold(Tuning::default(), |all, family| {
-            all.with(&family, Teams { units, lanes })
+            let teams = Teams {
+                units,
+                lanes,
+                bytes,
+            };
+            all.with(&family, teams)
         });
         exe.retune(Tuning { gemv_rows, ..all }).expect("tuned");
         let name = format!("{units} units, {lanes} lanes");

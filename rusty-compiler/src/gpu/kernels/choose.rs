@@ -4,6 +4,9 @@ use super::env::{bound, put};
 use crate::RowResult;
 use cubecl::prelude::*;
 
+/// Lanes that a unit reads at once.
+const AT_ONCE: usize = 8;
+
 /// What an argmax kernel is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChooseConfig {
@@ -35,17 +38,27 @@ pub fn choose(
     let places = Shared::<[u32]>::new_slice(comptime!(config.units as usize));
     if row < buffers.step[comptime!(config.rows)] {
         let start = buffers.args[comptime!(config.arg)] + row * config.width;
-        // Units without lanes of their own repeat the last one.
-        let mut best = min(UNIT_POS, comptime!(config.width - 1).runtime());
+        // Behind the end the last lane is looked at again, which is no other answer.
+        let last = comptime!(config.width - 1).runtime();
+        let mut best = min(UNIT_POS, last);
         let mut highest = buffers.arena[(start + best) as usize];
-        let mut lane = UNIT_POS + config.units;
+        let mut lane = UNIT_POS;
         while lane < config.width {
-            let value = buffers.arena[(start + lane) as usize];
-            if value > highest {
-                highest = value;
-                best = lane;
+            // All are asked for before the first is needed.
+            let mut read = Array::<f32>::new(AT_ONCE);
+            #[unroll]
+            for i in 0..AT_ONCE {
+                let at = min(lane + comptime!(i as u32 * config.units), last);
+                read[i] = buffers.arena[(start + at) as usize];
             }
-            lane += config.units;
+            #[unroll]
+            for i in 0..AT_ONCE {
+                if read[i] > highest {
+                    highest = read[i];
+                    best = min(lane + comptime!(i as u32 * config.units), last);
+                }
+            }
+            lane += comptime!(AT_ONCE as u32 * config.units);
         }
         put(&values, UNIT_POS, highest);
         put(&places, UNIT_POS, best);

@@ -71,6 +71,8 @@ pub struct ContractConfig {
     pub lanes: u32,
     /// Whether the device's language reads words as vectors where they lie so.
     pub wide: bool,
+    /// Whether the matrix-vector kernel [multiplies bytes](super::gemv_bytes).
+    pub bytes: bool,
 }
 
 impl ContractConfig {
@@ -157,6 +159,13 @@ pub fn tile_pair(
         let (high, other) = tile_input(buffers, row, lane + 1, part, config);
         (low, high, square + other)
     }
+}
+
+/// Number of a contraction's tile of lanes; `CUBE_POS_X` is that of its rows. Cubes of the same weights and other rows are neighbours,
+/// so that they find those in the cache.
+#[cube]
+pub fn lane_tile() -> u32 {
+    CUBE_POS_Z * CUBE_COUNT_Y + CUBE_POS_Y
 }
 
 /// Number of the tile: cubes lie in two dimensions because one is limited to 65,535.

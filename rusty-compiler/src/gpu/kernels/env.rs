@@ -32,6 +32,13 @@ pub fn is_cuda() -> comptime_type!(bool) {
     comptime!(properties.identity.name == language_name(Language::CudaC))
 }
 
+/// Whether the kernel becomes WGSL.
+#[cube]
+pub fn is_wgsl() -> comptime_type!(bool) {
+    let properties = comptime::device_properties().comptime();
+    comptime!(properties.identity.name == language_name(Language::Wgsl))
+}
+
 /// Words of a step buffer's header.
 pub mod header {
     /// Rows of the step.

@@ -25,6 +25,32 @@ pub fn gather_words(
     #[comptime] field: BitField,
     #[comptime] block_bytes: usize,
 ) {
+    let mask = comptime!(((1u32 << field.bits) - 1) << to);
+    let read = words_of(words, block, first, field, block_bytes);
+    #[unroll]
+    for w in 0..comptime!(RUN / 4) {
+        #[unroll]
+        for j in 0..4usize {
+            let from = comptime!(j as u32 * 8);
+            let bits = if comptime!(from > to) {
+                read[w] >> comptime!(from - to)
+            } else {
+                read[w] << comptime!(to - from)
+            };
+            codes[comptime!(w * 4 + j)] ^= bits & mask;
+        }
+    }
+}
+
+/// The words that hold a run's groups of a field that is read word by word: an element's group is the lowest bits of its byte.
+#[cube]
+pub fn words_of(
+    words: &[u32],
+    block: u32,
+    first: u32,
+    #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
+) -> Array<u32> {
     let lanes = comptime!(field.lanes as u32);
     let per = comptime!(field.per as u32);
     let rest = first % per;
@@ -34,7 +60,7 @@ pub fn gather_words(
     let index = (start >> 2) as usize;
     let aligned = comptime!(block_bytes.is_multiple_of(4) && field.first.is_multiple_of(32));
     let even = comptime!(block_bytes.is_multiple_of(2) && field.first.is_multiple_of(16));
-    let mask = comptime!(((1u32 << field.bits) - 1) << to);
+    let mut read = Array::<u32>::new(comptime!(RUN / 4));
     let mut next = words[index];
     #[unroll]
     for w in 0..comptime!(RUN / 4) {
@@ -48,17 +74,9 @@ pub fn gather_words(
         if comptime!(per > lanes) {
             word >>= shift;
         }
-        #[unroll]
-        for j in 0..4usize {
-            let from = comptime!(j as u32 * 8);
-            let bits = if comptime!(from > to) {
-                word >> comptime!(from - to)
-            } else {
-                word << comptime!(to - from)
-            };
-            codes[comptime!(w * 4 + j)] ^= bits & mask;
-        }
+        read[w] = word;
     }
+    read
 }
 
 /// The four bytes from `start` on, of the word that it lies in and the next; `even`: so is the start.
@@ -71,6 +89,18 @@ fn window(word: u32, next: u32, start: u32, #[comptime] even: bool) -> u32 {
         // In two shifts, because one by 32 is undefined.
         (word >> offset) | ((next << 1) << (31 - offset))
     }
+}
+
+/// Whether groups are single bits, one per element, without a gap.
+pub fn is_bit_row(field: &BitField) -> bool {
+    field.span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk
+}
+
+/// The sixteen bits of a run of a field that [is a row of bits](is_bit_row).
+#[cube]
+pub fn bit_row(words: &[u32], block: u32, first: u32, #[comptime] field: BitField) -> u32 {
+    let at = first + comptime!(field.first as u32);
+    bits_at(words, block, at, 16u32, Reach::Any)
 }
 
 /// Flips a run's codes by one field's bits, `up` above their places, group by group.
@@ -86,10 +116,8 @@ pub fn gather_groups(
 ) {
     let span = comptime!(field.span.min(RUN));
     let to = comptime!(up + field.place);
-    // Sixteen single bits in a row are read at once.
-    if comptime!(span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk) {
-        let at = first + comptime!(field.first as u32);
-        let all = bits_at(words, block, at, 16u32, Reach::Any);
+    if comptime!(is_bit_row(&field)) {
+        let all = bit_row(words, block, first, field);
         #[unroll]
         for i in 0..RUN {
             let at = comptime!(i as u32);

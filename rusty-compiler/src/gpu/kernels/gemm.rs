@@ -2,7 +2,7 @@
 //! once per tile into shared memory.
 
 use super::contract::{
-    ContractConfig, UnitConfig, finish_pair, lane_in_unit, scalar, tile_input, tile_number,
+    ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar, tile_input,
 };
 use super::env::{Buffers, bound, put};
 use super::norms::{RowShares, no_squares, tile_norms};
@@ -33,7 +33,7 @@ impl ContractConfig {
     }
 }
 
-/// Cubes: `(x * y >= tiles, z = rows / ROWS)`.
+/// Cubes: `(rows / ROWS, y * z >= tiles)`.
 #[cube(launch_unchecked)]
 pub fn gemm(
     weights: &[u32],
@@ -47,8 +47,8 @@ pub fn gemm(
 ) {
     let count = step[comptime!(config.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let tile = tile_number();
-    let row = CUBE_POS_Z * ROWS;
+    let tile = lane_tile();
+    let row = CUBE_POS_X * ROWS;
     let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
     let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
     let products = Shared::<[f32]>::new_slice(comptime!(config.product_floats()));

@@ -2,7 +2,7 @@
 
 use super::contract::ContractConfig;
 use super::env::{Buffers, put};
-use super::norms::input_at;
+use super::norms::{input_at, input_pair};
 use cubecl::prelude::*;
 
 /// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,
-    segment: &Shared<[f32]>,
+    segment: &Shared<[u32]>,
     squares: &mut Array<f32>,
     row: u32,
     block: u32,
@@ -35,7 +35,7 @@ pub fn make_inputs(
         put(
             segment,
             (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team,
-            value,
+            u32::reinterpret(value),
         );
         lane += config.team.units;
     }
@@ -62,5 +62,30 @@ fn input(
     } else {
         let there = lane < config.k;
         (select(there, value, 0.0f32), select(there, square, 0.0f32))
+    }
+}
+
+/// The same at `lane`, an even number, and the lane behind it.
+#[cube]
+pub fn input_pair_of(
+    buffers: &Buffers<'_>,
+    row: u32,
+    lane: u32,
+    #[comptime] config: ContractConfig,
+) -> (f32, f32, f32) {
+    let whole = comptime!(config.k.is_multiple_of(config.block()));
+    let program = comptime!(config.prologue.clone());
+    if comptime!(whole) {
+        input_pair(buffers, row, lane, program)
+    } else {
+        // Rows of blocks have an even number of lanes.
+        let inside = min(lane, comptime!(config.k - 2).runtime());
+        let (low, high, square) = input_pair(buffers, row, inside, program);
+        let there = lane < config.k;
+        (
+            select(there, low, 0.0f32),
+            select(there, high, 0.0f32),
+            select(there, square, 0.0f32),
+        )
     }
 }

@@ -2,12 +2,14 @@
 
 use super::contract::{ContractConfig, PartConfig};
 use super::decode::RUN;
+use super::gemv_bytes::RUN_WORDS;
 use rusty_loader::Format;
 
 /// Units of a team where the target has no planes.
 const SHARED_TEAM: u32 = 32;
-/// Lanes of the input row that a cube holds: more leave room for fewer cubes.
-const SEGMENT: u32 = 2048;
+/// Lanes of the input row that a cube holds, as floats and as bytes: more leave room for fewer cubes.
+const FLOATS: u32 = 2048;
+const BYTES: u32 = 4096;
 
 /// Units of a cube of `units` that share lanes; `plane` is 0 where the target has no planes.
 pub fn team_units(units: u32, plane: u32) -> u32 {
@@ -76,14 +78,18 @@ impl ContractConfig {
 
     /// Lanes of the input row in shared memory.
     pub fn segment(&self) -> u32 {
-        SEGMENT
-            .max(self.block())
+        let most = if self.bytes { BYTES } else { FLOATS };
+        most.max(self.block())
             .min(self.k.next_multiple_of(self.block()))
     }
 
     /// Words of that segment.
     pub fn segment_words(&self) -> usize {
-        (self.segment() / self.block() * self.width() * self.stride()) as usize
+        let of_unit = match self.bytes {
+            true => self.runs() * RUN_WORDS,
+            false => self.width(),
+        };
+        (self.segment() / self.block() * of_unit * self.stride()) as usize
     }
 
     /// Words of the teams' sums.

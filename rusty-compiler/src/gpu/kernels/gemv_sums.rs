@@ -8,8 +8,8 @@ use cubecl::prelude::*;
 /// Shared memory of a cube, whichever unit it works in.
 #[derive(CubeType)]
 pub struct CubeMemory {
-    /// The input row, a segment of it.
-    pub segment: Shared<[f32]>,
+    /// The input row, a segment of it: floats by their bits, or bytes.
+    pub segment: Shared<[u32]>,
     /// Sums of teams, `[team][sum]`.
     pub totals: Shared<[f32]>,
     /// Sums of units, where the target has no planes.
@@ -23,7 +23,7 @@ impl CubeMemory {
     /// Memory for a configuration.
     pub fn new(#[comptime] config: ContractConfig) -> Self {
         CubeMemory {
-            segment: Shared::<[f32]>::new_slice(comptime!(config.segment_words())),
+            segment: Shared::<[u32]>::new_slice(comptime!(config.segment_words())),
             totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
             partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
             squares: Shared::<[f32]>::new_slice(comptime!(config.teams() as usize)),

@@ -4,7 +4,7 @@
 //! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
 
 use super::contract::{
-    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, scalar, tile_number,
+    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar,
 };
 use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
@@ -80,7 +80,7 @@ impl MatrixConfig {
     }
 }
 
-/// Cubes: `(x * y >= tiles, z = rows / tile rows)`.
+/// Cubes: `(rows / tile rows, y * z >= tiles)`.
 #[cube(launch_unchecked)]
 pub fn matrix(
     weights: &[u32],
@@ -94,8 +94,8 @@ pub fn matrix(
 ) {
     let count = step[comptime!(config.contract.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let tile = tile_number();
-    let row = CUBE_POS_Z * config.tile.rows;
+    let tile = lane_tile();
+    let row = CUBE_POS_X * config.tile.rows;
     let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
         #[unroll]
