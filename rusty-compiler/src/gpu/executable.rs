@@ -80,6 +80,8 @@ impl GpuExecutable {
     ) -> Result<Self> {
         of_this_language(&plan, device.target())?;
         let pages = page_format(&plan, &options)?;
+        // What is too much is refused before anything is compiled.
+        let kv = caches(&plan, &*device, pages, options.pages)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
         let stages = stages(&plan, pages, options.slots > 0, &places, &mut store)?;
@@ -117,7 +119,7 @@ impl GpuExecutable {
                 other(256, "no adapters")?,
             ],
             tile_rows: tile_rows(&stages),
-            kv: caches(&plan, &*device, pages, options.pages)?,
+            kv,
             pages,
             stages,
             pipelines,

@@ -99,6 +99,7 @@ pub(super) fn caches(
 ) -> Result<Vec<DeviceBuffer>> {
     let target = device.target();
     let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
+    let tokens = u64::from(pages) * PAGE_TOKENS as u64;
     (0..plan.kv.len())
         .map(|layer| {
             let bytes = page_bytes(plan, layer, words) * u64::from(pages.max(1));
@@ -107,7 +108,8 @@ pub(super) fn caches(
                     target: target.name.clone(),
                     kernel: format!("keys and values of layer {layer}"),
                     reason: format!(
-                        "{pages} pages are {bytes} bytes; {limit} fit a binding: use a shorter context"
+                        "{tokens} tokens take {bytes} bytes, and {limit} fit a binding (a shorter context, fewer sequences \
+                         at a time or a format of fewer bits take less)"
                     ),
                 });
             }

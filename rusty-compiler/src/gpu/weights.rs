@@ -34,7 +34,7 @@ pub(super) struct Chunk {
 
 /// Kernels address bytes in 32 bits.
 const ADDRESSABLE: u64 = 1 << 31;
-/// Chunks end at multiples of this: whole tiles of most contraction kernels.
+/// Chunks end at multiples of this, or of a part of it where so many rows do not fit: whole tiles of most contraction kernels.
 const CHUNK_ROWS: u64 = 64;
 /// Alignment of a weight in its buffer.
 const ALIGN: u64 = 16;
@@ -93,8 +93,7 @@ impl<'a> WeightStore<'a> {
         for (at, span) in all.iter().enumerate() {
             let row: u64 = span.weights.iter().map(|w| row_bytes(self.decl(*w))).sum();
             let slack = (ALIGN + PADDING as u64) * span.weights.len() as u64;
-            let fitting =
-                (limit.saturating_sub(slack) / row / CHUNK_ROWS * CHUNK_ROWS).max(1) as u32;
+            let fitting = whole_tiles(limit.saturating_sub(slack) / row);
             for first in (0..span.end).step_by(fitting as usize) {
                 let mut chunk = vec![None; groups.len()];
                 chunk[at] = Some(Span {
@@ -210,6 +209,16 @@ impl<'a> WeightStore<'a> {
     }
 }
 
+/// Rows of a chunk where so many fit: whole tiles, or half of one, a quarter and so on. Of many experts a row of each counts, so
+/// that a tile may be too much; one row that does not fit is for the launch to refuse.
+fn whole_tiles(rows: u64) -> u32 {
+    let whole = match rows / CHUNK_ROWS {
+        0 => 1u64 << rows.max(1).ilog2(),
+        tiles => tiles * CHUNK_ROWS,
+    };
+    u32::try_from(whole).unwrap_or(u32::MAX)
+}
+
 fn rows(decl: &WeightDecl) -> u32 {
     decl.shape.iter().rev().skip(1).product()
 }
@@ -218,4 +227,15 @@ fn rows(decl: &WeightDecl) -> u32 {
 pub(super) fn row_bytes(decl: &WeightDecl) -> u64 {
     decl.format
         .row_bytes(decl.shape.last().copied().unwrap_or(1) as usize) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_tiles_or_parts_of_one() {
+        let chunks = [0, 1, 3, 31, 63, 64, 127, 1000].map(whole_tiles);
+        assert_eq!(chunks, [1, 1, 2, 16, 32, 64, 64, 960]);
+    }
 }
