@@ -2,7 +2,9 @@
 //! against the same rows alone.
 
 use crate::golden_paths::golden;
-use crate::reference::{On, SELECTED, assert_close, bound_with, gpu, instruction_sets};
+use crate::reference::{
+    On, SELECTED, assert_close, bound_with, gpu, gpu_without_planes, instruction_sets,
+};
 use rusty_compiler::{BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want};
 
 /// Tokens in the cache before the first decoded one: nothing to split, one key more than a split, many splits.
@@ -96,6 +98,13 @@ fn split_keys_give_what_whole_ones_give() {
         assert_close(
             &format!("{folder}, alone"),
             &on(&gpu, true),
+            &want,
+            tolerance,
+        );
+        // There keys are not split: a row is a tile of one.
+        assert_close(
+            &format!("{folder}, without planes"),
+            &on(&gpu_without_planes(), false),
             &want,
             tolerance,
         );

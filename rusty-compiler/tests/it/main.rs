@@ -1,11 +1,14 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+mod adapted_rows;
 mod batching;
+mod binding_limits;
 mod caches;
 mod decoding;
 #[path = "../../../tests/expected.rs"]
 mod expected;
 mod experts;
+mod fallbacks;
 #[path = "../../../tests/golden_models.rs"]
 mod golden_models;
 #[path = "../../../tests/golden_paths.rs"]

@@ -1,67 +1,20 @@
 //! Contractions on matrix units against tiles in single precision on the same GPU. Where the GPU's language has no such
 //! instruction, its substitute multiplies the same fragments, so that tiles, fragments and tails are tested everywhere.
 
+use crate::adapted_rows::{attach, logits};
 use crate::golden_paths::golden;
-use crate::reference::{On, distance, gpu};
-use rusty_compiler::delta_table::PANEL;
+use crate::reference::{distance, gpu_device};
 use rusty_compiler::gpu::GpuExecutable;
-use rusty_compiler::interleaving::Factor;
 use rusty_compiler::plan::Tuning;
-use rusty_compiler::{
-    BindOptions, DeltaTable, Executable, KvFormat, RowResult, Sequence, SiteDelta, SlotData,
-    SlotId, Step, Want, compile,
-};
-use rusty_graph::{Graph, SiteId};
+use rusty_compiler::{BindOptions, KvFormat, compile};
 use rusty_loader::{Format, Meta, ModelFile, SharedBytes, WeightView};
-use std::sync::Arc;
-
-fn noise(seed: u32, count: usize) -> impl Iterator<Item = f32> {
-    let hash = move |i: u32| (seed * 7919 + i).wrapping_mul(2_654_435_761) >> 8;
-    (0..count as u32).map(move |i| hash(i) as f32 / (1 << 23) as f32 - 1.0)
-}
-
-/// An adapter of rank 3 with factors on inputs and outputs.
-fn adapter(graph: &Graph) -> SlotData {
-    let deltas = graph.sites.iter().enumerate().map(|(id, site)| {
-        let (k, n) = (site.k as usize, site.n as usize);
-        let seed = id as u32;
-        let table = |factor, rows: usize, columns: usize, seed: u32, spread: f32| {
-            let values: Vec<f32> = noise(seed, rows * columns).map(|v| v * spread).collect();
-            DeltaTable::encode(Format::F32, Some(factor), rows, columns, &values)
-        };
-        let gains = |seed, count| noise(seed, count).map(|v| 1.0 + 0.3 * v).collect();
-        let delta = SiteDelta {
-            rank: 3,
-            a: table(Factor::A, 3, k, 3 * seed, 1.0 / (k as f32).sqrt()),
-            b: table(
-                Factor::B { rank: 3 },
-                n.div_ceil(PANEL) * 3,
-                PANEL,
-                3 * seed + 1,
-                0.1,
-            ),
-            scale: vec![1.0, 0.5, -1.0].into(),
-            gain_in: Some(gains(3 * seed + 2, k)),
-            gain_out: Some(gains(3 * seed + 3, n)),
-            ..SiteDelta::default()
-        };
-        (SiteId(seed), delta)
-    });
-    SlotData {
-        name: "test".into(),
-        sites: deltas.collect(),
-        ..SlotData::default()
-    }
-}
 
 /// A way to run a model: tiles of matrix units, storage of keys and values.
 type Way = (Vec<(u32, u32, u32)>, KvFormat);
 
 /// A model, `slots` of it with the adapter.
 fn bound(file: &dyn ModelFile, (tiles, kv): Way, slots: u32) -> GpuExecutable {
-    let On::Gpu(device) = gpu() else {
-        panic!("no GPU")
-    };
+    let device = gpu_device();
     let graph = rusty_graph::arch::build(file).expect("graph");
     let mut target = device.target().clone();
     target.matrix_tiles = tiles;
@@ -73,51 +26,8 @@ fn bound(file: &dyn ModelFile, (tiles, kv): Way, slots: u32) -> GpuExecutable {
     };
     let device = device.gpu().expect("a GPU").clone();
     let mut exe = GpuExecutable::bind(plan, file, device, options).expect("bind");
-    let adapter = Arc::new(adapter(&graph));
-    for slot in 1..=slots {
-        exe.attach(SlotId(slot), adapter.clone()).expect("attach");
-    }
+    attach(&mut exe, &graph, slots);
     exe
-}
-
-/// Logits of a prompt in chunks, some rows with an adapter of so many slots, some without.
-fn logits(exe: &mut dyn Executable, chunk: usize, slots: u32) -> Vec<f32> {
-    let pages: Vec<u32> = (0..24).collect();
-    let ids: Vec<u32> = (0..75).map(|i| (i * 37 + 11) % 250).collect();
-    let chunks = ids.chunks(chunk).enumerate();
-    chunks
-        .flat_map(|(at, tokens)| chunk_logits(exe, tokens, (at * chunk, slots), &pages))
-        .collect()
-}
-
-fn chunk_logits(
-    exe: &mut dyn Executable,
-    tokens: &[u32],
-    (first, slots): (usize, u32),
-    pages: &[u32],
-) -> Vec<f32> {
-    let count = tokens.len() as u32;
-    let positions: Vec<u32> = (0..count).map(|i| first as u32 + i).collect();
-    let step = Step {
-        tokens,
-        positions: &positions,
-        sequence_of: &vec![0; tokens.len()],
-        sequences: &[Sequence {
-            pages,
-            rope_length: 75,
-        }],
-        slots: &positions
-            .iter()
-            .map(|p| SlotId(p / 10 % (slots + 1)))
-            .collect::<Vec<_>>(),
-        wants: &vec![Want::Logits; tokens.len()],
-    };
-    let results = exe.run(&step).expect("step").results;
-    let logits = results.into_iter().flat_map(|(_, result)| match result {
-        RowResult::Logits(logits) => logits,
-        other => panic!("asked for logits, got {other:?}"),
-    });
-    logits.collect()
 }
 
 const TILES: (u32, u32, u32) = (16, 8, 16);

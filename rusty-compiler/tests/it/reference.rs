@@ -1,7 +1,7 @@
 //! Where models run in tests, and how far their logits are from the expected.
 
 use crate::test_gpu;
-use rusty_backend::{CpuDevice, Device, Isa};
+use rusty_backend::{CpuDevice, Device, Isa, Target};
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
@@ -16,15 +16,32 @@ pub(crate) const SELECTED: usize = 64;
 pub(crate) enum On {
     Cpu(Isa),
     Gpu(Device),
+    /// A GPU, with the kernels of one of these facts.
+    GpuAs(Device, Box<Target>),
 }
 
 pub(crate) fn instruction_sets() -> Vec<On> {
     CpuDevice::runnable().into_iter().map(On::Cpu).collect()
 }
 
-pub(crate) fn gpu() -> On {
+pub(crate) fn gpu_device() -> Device {
     let device = Device::open(&test_gpu::choice(), None);
-    On::Gpu(device.expect("`cargo xtask setup` installs a Vulkan device"))
+    device.expect("`cargo xtask setup` installs a Vulkan device")
+}
+
+pub(crate) fn gpu() -> On {
+    On::Gpu(gpu_device())
+}
+
+/// The same GPU as one on whose planes kernels cannot count.
+pub(crate) fn gpu_without_planes() -> On {
+    let device = gpu_device();
+    let target = Target {
+        plane_ops: false,
+        matrix_tiles: vec![],
+        ..device.target().clone()
+    };
+    On::GpuAs(device, Box::new(target))
 }
 
 pub(crate) fn everywhere() -> Vec<On> {
@@ -85,6 +102,10 @@ pub(crate) fn try_bound(
             let mut target = device.target().clone();
             target.matrix_tiles.clear();
             let plan = compile(&graph, &target).expect("plan");
+            bind(plan, file, device, &options)
+        }
+        On::GpuAs(device, target) => {
+            let plan = compile(&graph, target).expect("plan");
             bind(plan, file, device, &options)
         }
     }

@@ -1,15 +1,13 @@
 //! The test of a device before a model runs on it, on one that computes right.
 
-use crate::reference::{On, gpu};
+use crate::reference::gpu_device;
 use rusty_backend::{CpuDevice, Device};
 use rusty_compiler::KvFormat;
 
 /// A device that is right keeps all its facts, the first time and when it is known.
 fn check(shape: &str, format: &str, kv: KvFormat, adapted: bool) {
     let cpu = Device::Cpu(CpuDevice::new(Some(1)));
-    let On::Gpu(gpu) = gpu() else {
-        panic!("no GPU")
-    };
+    let gpu = gpu_device();
     let file = rusty_loader::random::model(shape, format).expect("random");
     let graph = rusty_graph::arch::build(&*file).expect("graph");
     for device in [&cpu, &gpu, &gpu] {

@@ -1,7 +1,7 @@
 //! Choices among kernels: all of them compute the same, and what is measured is kept.
 
 use crate::golden_paths::golden;
-use crate::reference::{On, SELECTED, all_logits, assert_close, gpu};
+use crate::reference::{SELECTED, all_logits, assert_close, gpu_device};
 use rusty_backend::Device;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::tuner::{Effort, kept, tune};
@@ -16,13 +16,6 @@ const OPTIONS: BindOptions = BindOptions {
     kv: KvFormat::F32,
     slots: 0,
 };
-
-fn device() -> Device {
-    match gpu() {
-        On::Gpu(device) => device,
-        On::Cpu(_) => unreachable!("gpu() gives a GPU"),
-    }
-}
 
 fn plan(file: &dyn ModelFile, device: &Device) -> Plan {
     let graph = rusty_graph::arch::build(file).expect("graph");
@@ -43,7 +36,7 @@ fn logits(exe: &mut GpuExecutable) -> Vec<Vec<f32>> {
 
 #[test]
 fn every_cut_computes_the_same() {
-    let device = device();
+    let device = gpu_device();
     let folder = "models/qwen3-tied";
     let file = rusty_loader::open(golden(folder)).expect(folder);
     let plan = plan(&*file, &device);
@@ -71,7 +64,7 @@ fn every_cut_computes_the_same() {
 
 #[test]
 fn what_is_measured_is_kept_and_computes_the_same() {
-    let device = device();
+    let device = gpu_device();
     let file = rusty_loader::random::model("qwen3-tiny", "q8_0").expect("random");
     let plan = plan(&*file, &device);
     let effort = Effort {

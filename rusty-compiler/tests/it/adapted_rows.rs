@@ -1,0 +1,103 @@
+//! Rows of a prompt that take turns with adapters: what kernels that do the same in different ways are compared by.
+
+use rusty_compiler::delta_table::PANEL;
+use rusty_compiler::interleaving::Factor;
+use rusty_compiler::{
+    DeltaTable, Executable, PAGE_TOKENS, RowResult, Sequence, SiteDelta, SlotData, SlotId, Step,
+    Want,
+};
+use rusty_graph::{Graph, SiteId};
+use rusty_loader::Format;
+use std::sync::Arc;
+
+/// Tokens of the prompt.
+const TOKENS: u32 = 75;
+/// Pages that it takes.
+pub(crate) const PAGES: u32 = TOKENS.div_ceil(PAGE_TOKENS as u32);
+
+fn noise(seed: u32, count: usize) -> impl Iterator<Item = f32> {
+    let hash = move |i: u32| (seed * 7919 + i).wrapping_mul(2_654_435_761) >> 8;
+    (0..count as u32).map(move |i| hash(i) as f32 / (1 << 23) as f32 - 1.0)
+}
+
+/// An adapter of rank 3 with factors on inputs and outputs.
+fn adapter(graph: &Graph) -> SlotData {
+    let deltas = graph.sites.iter().enumerate().map(|(id, site)| {
+        let (k, n) = (site.k as usize, site.n as usize);
+        let seed = id as u32;
+        let table = |factor, rows: usize, columns: usize, seed: u32, spread: f32| {
+            let values: Vec<f32> = noise(seed, rows * columns).map(|v| v * spread).collect();
+            DeltaTable::encode(Format::F32, Some(factor), rows, columns, &values)
+        };
+        let gains = |seed, count| noise(seed, count).map(|v| 1.0 + 0.3 * v).collect();
+        let delta = SiteDelta {
+            rank: 3,
+            a: table(Factor::A, 3, k, 3 * seed, 1.0 / (k as f32).sqrt()),
+            b: table(
+                Factor::B { rank: 3 },
+                n.div_ceil(PANEL) * 3,
+                PANEL,
+                3 * seed + 1,
+                0.1,
+            ),
+            scale: vec![1.0, 0.5, -1.0].into(),
+            gain_in: Some(gains(3 * seed + 2, k)),
+            gain_out: Some(gains(3 * seed + 3, n)),
+            ..SiteDelta::default()
+        };
+        (SiteId(seed), delta)
+    });
+    SlotData {
+        name: "test".into(),
+        sites: deltas.collect(),
+        ..SlotData::default()
+    }
+}
+
+/// Puts that adapter into each of so many slots.
+pub(crate) fn attach(exe: &mut dyn Executable, graph: &Graph, slots: u32) {
+    let adapter = Arc::new(adapter(graph));
+    for slot in 1..=slots {
+        exe.attach(SlotId(slot), adapter.clone()).expect("attach");
+    }
+}
+
+/// Logits of a prompt in chunks, some rows with an adapter of so many slots, some without.
+pub(crate) fn logits(exe: &mut dyn Executable, chunk: usize, slots: u32) -> Vec<f32> {
+    let pages: Vec<u32> = (0..PAGES).collect();
+    let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 37 + 11) % 250).collect();
+    let chunks = ids.chunks(chunk).enumerate();
+    chunks
+        .flat_map(|(at, tokens)| chunk_logits(exe, tokens, (at * chunk, slots), &pages))
+        .collect()
+}
+
+fn chunk_logits(
+    exe: &mut dyn Executable,
+    tokens: &[u32],
+    (first, slots): (usize, u32),
+    pages: &[u32],
+) -> Vec<f32> {
+    let count = tokens.len() as u32;
+    let positions: Vec<u32> = (0..count).map(|i| first as u32 + i).collect();
+    let step = Step {
+        tokens,
+        positions: &positions,
+        sequence_of: &vec![0; tokens.len()],
+        sequences: &[Sequence {
+            pages,
+            rope_length: TOKENS,
+        }],
+        slots: &positions
+            .iter()
+            .map(|p| SlotId(p / 10 % (slots + 1)))
+            .collect::<Vec<_>>(),
+        wants: &vec![Want::Logits; tokens.len()],
+    };
+    let results = exe.run(&step).expect("step").results;
+    let logits = results.into_iter().flat_map(|(_, result)| match result {
+        RowResult::Logits(logits) => logits,
+        other => panic!("asked for logits, got {other:?}"),
+    });
+    logits.collect()
+}

@@ -1,0 +1,78 @@
+//! Kernels for GPUs on whose planes they cannot count (sums in shared memory, rows of attention as tiles of one), run by a GPU
+//! that has planes: what they give is what others give.
+
+use crate::adapted_rows::{PAGES, attach, logits};
+use crate::expected::Expected;
+use crate::golden_paths::golden;
+use crate::reference::{
+    On, SELECTED, all_logits, assert_close, bound_with, distance, gpu_without_planes,
+    instruction_sets, plain,
+};
+use rusty_compiler::{BindOptions, KvFormat};
+use rusty_loader::ModelFile;
+
+/// Logits of a prompt by tiles of many rows, by matrix-vector products of a few, and row by row, against the expected.
+fn matches(name: &str, file: &dyn ModelFile, on: &On, ids: &[u32], want: &[f32]) {
+    let pages: Vec<u32> = (0..24).rev().collect();
+    let mut exe = plain(file, on);
+    for chunk in [SELECTED, 3, 1] {
+        let have = all_logits(&mut *exe, ids, chunk, &pages);
+        assert_close(&format!("{name}, by {chunk}"), &have, want, 1e-3);
+    }
+}
+
+/// Tied heads and norms of heads, windows and softcaps, experts, latents.
+#[test]
+fn float_models_match_the_reference_without_planes() {
+    let on = gpu_without_planes();
+    for folder in [
+        "models/qwen3-tied",
+        "models/gemma2",
+        "models/mixtral",
+        "models/deepseek-v3",
+    ] {
+        let file = rusty_loader::open(golden(folder)).expect(folder);
+        let expected = Expected::read(folder);
+        let ids = expected.ids("ids.2").expect("ids");
+        let want = expected.floats("logits.2");
+        matches(folder, &*file, &on, &ids, &want);
+    }
+}
+
+/// Formats of all kinds of codes, scales and minima.
+#[test]
+fn block_formats_match_decoded_weights_without_planes() {
+    let on = gpu_without_planes();
+    for (folder, stem) in [("gguf/llama", "mix-Q4_K_M"), ("gguf/qwen3-zoo", "zoo")] {
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(stem);
+        let expected = Expected::read(folder);
+        let ids = expected.ids("ids").expect("ids");
+        let want = expected.floats(&format!("{stem}.logits_dequant"));
+        matches(stem, &*file, &on, &ids, &want);
+    }
+}
+
+/// Rows with an adapter beside rows without, against the CPU.
+#[test]
+fn adapters_do_the_same_without_planes() {
+    let folder = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let options = BindOptions {
+        pages: PAGES,
+        kv: KvFormat::F32,
+        slots: 1,
+    };
+    let mut cpu = bound_with(&*file, &instruction_sets().remove(0), 2, options);
+    let base = logits(&mut *cpu, 62, 1);
+    attach(&mut *cpu, &graph, 1);
+    let want = logits(&mut *cpu, 62, 1);
+    let (change, _) = distance(&want, &base);
+    assert!(change > 0.05, "adapters change logits by {change}");
+    let mut exe = bound_with(&*file, &gpu_without_planes(), 1, options);
+    attach(&mut *exe, &graph, 1);
+    for rows in [62, 3, 1] {
+        let have = logits(&mut *exe, rows, 1);
+        assert_close(&format!("by {rows}"), &[have], &want, 1e-3);
+    }
+}
