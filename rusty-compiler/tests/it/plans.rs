@@ -2,9 +2,12 @@
 
 use crate::golden_paths::golden;
 use crate::shape_only::ShapeOnly;
-use rusty_backend::Target;
-use rusty_compiler::{Plan, compile, explain};
+use rusty_backend::{DescribedDevice, Target};
+use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::{BindOptions, KvFormat, Plan, compile, explain};
 use rusty_graph::{Graph, arch};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn graph(id: &'static str) -> Graph {
     arch::build(&ShapeOnly::new(id)).expect("graph")
@@ -73,6 +76,31 @@ fn a_layer_is_few_dispatches() {
         "unfused: {} kernels",
         plan.unfused_kernels
     );
+}
+
+/// Each pipeline takes time at load, so layers share them: there are as many as ways to run what a layer has.
+#[test]
+fn a_model_of_one_format_needs_few_pipelines() {
+    let file = rusty_loader::random::outline("qwen3-0.6b", "q4_0").expect("shapes");
+    let graph = arch::build(&*file).expect("graph");
+    for name in ["h200", "metal", "vulkan"] {
+        let target = Target::named(name).expect(name);
+        let plan = compile(&graph, &target).expect("plan");
+        let device = Arc::new(DescribedDevice::new(target));
+        let options = BindOptions {
+            pages: 1,
+            kv: KvFormat::F16,
+            slots: 0,
+        };
+        GpuExecutable::bind(plan, &*file, device.clone(), options).expect("bound");
+        let texts = device.texts();
+        let mut kinds: BTreeMap<&str, u32> = BTreeMap::new();
+        for text in &texts {
+            *kinds.entry(&text.entry).or_default() += 1;
+        }
+        let count = texts.len();
+        assert!(count > 10 && count <= 25, "{name}: {count}, {kinds:?}");
+    }
 }
 
 /// Values that are alive at the same time never overlap in the arena.
