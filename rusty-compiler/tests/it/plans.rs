@@ -99,7 +99,7 @@ fn a_model_of_one_format_needs_few_pipelines() {
             *kinds.entry(&text.entry).or_default() += 1;
         }
         let count = texts.len();
-        assert!(count > 10 && count <= 25, "{name}: {count}, {kinds:?}");
+        assert!((11..=25).contains(&count), "{name}: {count}, {kinds:?}");
     }
 }
 
