@@ -15,14 +15,12 @@ use rusty_compiler::plan::Inst;
 use rusty_graph::{BinaryOp, UnaryOp};
 use rusty_loader::Format;
 use rusty_loader::formats::{
-    FP8_G128, INT4_G128, IQ2_XS, NF4_G64, NVFP4, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0,
+    ALL, FP8_G128, INT4_G128, IQ2_XS, NF4_G64, NVFP4, OF_CHECKPOINTS, Q4_0, Q4_K, Q6_K, Q8_0, TQ1_0,
 };
 
-/// Few and many rows, with and without adapters; `wide` as in [`specs`](crate::gpu_specs::specs).
-pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<KernelSpec> {
-    let plane = team.plane;
-    let mut out = vec![];
-    for format in [
+/// Formats that are listed with each kernel: one for each way in which codes, scales and levels lie.
+fn of_all_kinds() -> [Format; 13] {
+    [
         Format::F32,
         Format::F16,
         Format::Bf16,
@@ -36,71 +34,99 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
         Format::Blocks(&INT4_G128),
         Format::Blocks(&FP8_G128),
         Format::Blocks(&NF4_G64),
-    ] {
-        for a in [None, Some(adapters)] {
-            let part = |arg| PartConfig {
-                format,
-                row_bytes: format.row_bytes(512) as u32,
-                arg,
-            };
-            let c = ContractConfig {
-                team,
-                rows: header::ROWS,
-                k: 512,
-                prologue: norm_program(),
-                parts: vec![part(2), part(3)],
-                units: vec![UnitConfig {
-                    parts: vec![0, 1],
-                    arg: 4,
-                    tails: vec![Store {
-                        width: 512,
-                        program: given(
-                            vec![
-                                Inst::Result(0),
-                                Inst::Unary(UnaryOp::Silu, 0),
-                                Inst::Result(1),
-                                Inst::Binary(BinaryOp::Mul, 1, 2),
-                            ],
-                            vec![],
-                        ),
-                        target: Sink::Arena { arg: 7 },
-                    }],
-                }],
-                adapters: a,
-                lanes: 2,
-                wide,
-                bytes: false,
-            };
-            for bytes in [false, true] {
-                if !bytes || ByteCodes::serve(format) {
-                    let contract = ContractConfig { bytes, ..c.clone() };
-                    out.push(KernelSpec {
-                        kind: Kind::Gemv(contract),
-                        scalars: 14,
-                    });
-                }
+    ]
+}
+
+/// Few and many rows, with and without adapters; `wide` as in [`specs`](crate::gpu_specs::specs).
+pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<KernelSpec> {
+    let mut out = vec![];
+    for format in of_all_kinds() {
+        for adapters in [None, Some(adapters)] {
+            let contract = gated(team, format, adapters, wide);
+            out.extend(of_few_rows(&contract));
+            if team.plane > 0 && format != Format::F32 {
+                let tiles = [(32, 32), (64, 64), (128, 64)];
+                out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
             }
-            for (rows, lanes) in [(32, 32), (64, 64), (128, 64)] {
-                if plane > 0 && format != Format::F32 {
-                    let contract = c.clone();
-                    let tile = MatrixTile { rows, lanes };
-                    out.push(KernelSpec {
-                        kind: Kind::Matrix(MatrixConfig {
-                            contract,
-                            tile,
-                            native: wide,
-                        }),
-                        scalars: 14,
-                    });
-                }
-            }
-            out.push(KernelSpec {
-                kind: Kind::Gemm(c),
-                scalars: 14,
-            });
+            out.push(spec(Kind::Gemm(contract)));
         }
     }
-    // Queries, keys and values: units share a cube's memory.
+    let siblings = siblings(team, wide);
+    out.extend(of_few_rows(&siblings));
+    if team.plane > 0 {
+        out.push(on_matrix_units(&siblings, (64, 64)));
+    }
+    out
+}
+
+/// Few rows in every other block format that there is.
+pub(crate) fn in_other_formats(team: Team, wide: bool) -> impl Iterator<Item = KernelSpec> {
+    let listed = of_all_kinds();
+    let all = ALL.iter().chain(OF_CHECKPOINTS).copied();
+    let others = all.map(Format::Blocks).filter(move |f| !listed.contains(f));
+    others.flat_map(move |format| of_few_rows(&gated(team, format, None, wide)))
+}
+
+/// Products of floats, and of bytes where the format allows them.
+fn of_few_rows(contract: &ContractConfig) -> Vec<KernelSpec> {
+    let serves = contract.parts.iter().all(|p| ByteCodes::serve(p.format));
+    let ways = [false, true].into_iter().filter(|bytes| !bytes || serves);
+    let of = |bytes| ContractConfig {
+        bytes,
+        ..contract.clone()
+    };
+    ways.map(|bytes| spec(Kind::Gemv(of(bytes)))).collect()
+}
+
+fn spec(kind: Kind) -> KernelSpec {
+    KernelSpec { kind, scalars: 14 }
+}
+
+fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> KernelSpec {
+    spec(Kind::Matrix(MatrixConfig {
+        contract: contract.clone(),
+        tile: MatrixTile { rows, lanes },
+        native: contract.wide,
+    }))
+}
+
+/// Gate and up behind a norm: one tail reads both.
+fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> ContractConfig {
+    let part = |arg| PartConfig {
+        format,
+        row_bytes: format.row_bytes(512) as u32,
+        arg,
+    };
+    let tail = vec![
+        Inst::Result(0),
+        Inst::Unary(UnaryOp::Silu, 0),
+        Inst::Result(1),
+        Inst::Binary(BinaryOp::Mul, 1, 2),
+    ];
+    ContractConfig {
+        team,
+        rows: header::ROWS,
+        k: 512,
+        prologue: norm_program(),
+        parts: vec![part(2), part(3)],
+        units: vec![UnitConfig {
+            parts: vec![0, 1],
+            arg: 4,
+            tails: vec![Store {
+                width: 512,
+                program: given(tail, vec![]),
+                target: Sink::Arena { arg: 7 },
+            }],
+        }],
+        adapters,
+        lanes: 2,
+        wide,
+        bytes: false,
+    }
+}
+
+/// Queries, keys and values: units share a cube's memory.
+fn siblings(team: Team, wide: bool) -> ContractConfig {
     let apart = |first: usize| UnitConfig {
         parts: vec![first],
         arg: 3 + 3 * first,
@@ -111,7 +137,12 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
         }],
     };
     let format = Format::Blocks(&Q8_0);
-    let siblings = ContractConfig {
+    let part = |arg| PartConfig {
+        format,
+        row_bytes: format.row_bytes(4096) as u32,
+        arg,
+    };
+    ContractConfig {
         team,
         rows: header::ROWS,
         k: 4096,
@@ -124,35 +155,11 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
             source: Source::None,
             segment: 512,
         },
-        parts: (0..3)
-            .map(|arg| PartConfig {
-                format,
-                row_bytes: format.row_bytes(4096) as u32,
-                arg,
-            })
-            .collect(),
+        parts: (0..3).map(part).collect(),
         units: (0..3).map(apart).collect(),
         adapters: None,
         lanes: 2,
         wide,
         bytes: false,
-    };
-    out.push(KernelSpec {
-        kind: Kind::Gemv(siblings.clone()),
-        scalars: 14,
-    });
-    if plane > 0 {
-        out.push(KernelSpec {
-            kind: Kind::Matrix(MatrixConfig {
-                contract: siblings,
-                tile: MatrixTile {
-                    rows: 64,
-                    lanes: 64,
-                },
-                native: wide,
-            }),
-            scalars: 14,
-        });
     }
-    out
 }

@@ -1,6 +1,6 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
-use crate::gpu_contractions::contractions;
+use crate::gpu_contractions::{contractions, in_other_formats};
 use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
@@ -21,7 +21,7 @@ use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::{F32, Inst};
 use rusty_graph::{GroupScore, RopeLayout, RouteGroups, RouteScore};
 use rusty_loader::Format;
-use rusty_loader::formats::Q4_K;
+use rusty_loader::formats::{IQ2_XS, NVFP4, Q4_K, TQ1_0};
 
 pub(crate) fn norm_program() -> Program {
     Program {
@@ -130,6 +130,9 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         }),
         scalars: 3,
     });
+    let table = Format::Blocks(&Q4_K);
+    out.extend([gathered(team, table, false), gathered(team, table, true)]);
+    out.push(selected(team));
     let shape = AttentionShape {
         heads: 4,
         kv_heads: 2,
@@ -313,4 +316,79 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         scalars: 1,
     });
     out
+}
+
+/// What [`specs`] has in other formats: every one that weights may have, and tables whose codes are no plain bits.
+pub(crate) fn in_further_formats(plane: u32, wide: bool) -> Vec<KernelSpec> {
+    let team = Team { units: 128, plane };
+    let tables = [
+        Format::Bf16,
+        Format::Blocks(&IQ2_XS),
+        Format::Blocks(&TQ1_0),
+        Format::Blocks(&NVFP4),
+    ];
+    let tables = tables.map(|format| gathered(team, format, false));
+    in_other_formats(team, wide).chain(tables).collect()
+}
+
+/// Rows of a table; `changed`: as adapters change them.
+fn gathered(team: Team, format: Format, changed: bool) -> KernelSpec {
+    let origin = Origin::Gather {
+        format,
+        row_bytes: format.row_bytes(512) as u32,
+        arg: 0,
+        changed,
+    };
+    rows_of(
+        (team, header::ROWS),
+        origin,
+        given(vec![Inst::Result(0)], vec![]),
+        4,
+    )
+}
+
+/// Rows that want an output, normed.
+fn selected(team: Team) -> KernelSpec {
+    let norm = Program {
+        insts: vec![
+            Inst::Result(0),
+            Inst::RmsNorm {
+                x: 0,
+                weight: 0,
+                eps: F32::new(1e-6),
+                group: 512,
+            },
+        ],
+        places: vec![Place::Vectors { arg: 1 }],
+        source: Source::Given,
+        segment: 512,
+    };
+    let origin = Origin::Select { arg: 0, width: 512 };
+    rows_of((team, header::SELECTED), origin, norm, 3)
+}
+
+/// Rows of an origin through a program; the last of the scalars says where results go.
+fn rows_of(
+    (team, rows): (Team, usize),
+    origin: Origin,
+    program: Program,
+    scalars: usize,
+) -> KernelSpec {
+    let tail = Store {
+        width: 512,
+        program: Program {
+            source: RowsConfig::source(origin),
+            ..program
+        },
+        target: Sink::Arena { arg: scalars - 1 },
+    };
+    KernelSpec {
+        kind: Kind::Rows(RowsConfig {
+            team,
+            rows,
+            origin,
+            tails: vec![tail],
+        }),
+        scalars,
+    }
 }

@@ -1,9 +1,10 @@
 //! The text of every kernel variant in every language, and NVRTC's word on the CUDA ones.
 
-use crate::gpu_specs::specs;
+use crate::gpu_specs::{in_further_formats, specs};
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::{KernelText, Language, Target};
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
+use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 
 /// Targets that stand for the languages: with plane operations and without.
@@ -25,19 +26,27 @@ fn targets() -> Vec<(String, Target)> {
     all
 }
 
-fn texts(target: &Target) -> Vec<(KernelSpec, KernelText)> {
-    let plane = if target.plane_ops {
-        target.plane_size
-    } else {
-        0
-    };
-    specs(plane, target.language == Language::CudaC)
-        .into_iter()
-        .map(|spec| {
-            let text = spec.text(target).expect("text");
-            (spec, text)
-        })
-        .collect()
+/// Kernels of each kind and shape.
+fn listed(target: &Target) -> Vec<KernelSpec> {
+    specs(target.plane(), target.language == Language::CudaC)
+}
+
+/// Those, and, once for a language, all formats, which change no shape.
+fn all(target: &Target) -> Vec<KernelSpec> {
+    let mut all = listed(target);
+    if target.plane_ops {
+        let wide = target.language == Language::CudaC;
+        all.extend(in_further_formats(target.plane(), wide));
+    }
+    all
+}
+
+fn texts(specs: Vec<KernelSpec>, target: &Target) -> Vec<(KernelSpec, KernelText)> {
+    let texts = specs.into_iter().map(|spec| {
+        let text = spec.text(target).expect("text");
+        (spec, text)
+    });
+    texts.collect()
 }
 
 fn label(spec: &KernelSpec) -> String {
@@ -51,6 +60,17 @@ fn label(spec: &KernelSpec) -> String {
         format!(" {}{bytes}{adapters}", c.parts[0].format.name())
     };
     let of_kind = match &spec.kind {
+        Kind::Rows(c) => match c.origin {
+            Origin::Map => String::new(),
+            Origin::Gather {
+                format, changed, ..
+            } => format!(
+                " of {}{}",
+                format.name(),
+                if changed { " changed" } else { "" }
+            ),
+            Origin::Select { .. } => " selected".into(),
+        },
         Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
         Kind::Attention(c) => format!(" {:?}", c.shape.kv),
@@ -129,7 +149,7 @@ fn every_variant_has_text_of_its_shape() {
     let mut lines = String::new();
     for (name, target) in targets() {
         lines.push_str(&format!("== {name}\n"));
-        for (at, (spec, text)) in texts(&target).into_iter().enumerate() {
+        for (at, (spec, text)) in texts(listed(&target), &target).into_iter().enumerate() {
             lines.push_str(&format!("{}: {}\n", label(&spec), shape(&text)));
             // Caches find a text by its very letters. Metal's own, which no device takes, declares in any order.
             if at % 5 == 0 && target.language != Language::Msl {
@@ -148,7 +168,7 @@ fn naga_writes_every_wgsl_text_for_metal_and_dx12() {
         .into_iter()
         .filter(|(_, t)| t.language == Language::Wgsl);
     for (name, target) in wgsl {
-        for (spec, text) in texts(&target) {
+        for (spec, text) in texts(all(&target), &target) {
             let said = format!("{name}, {}", label(&spec));
             let module = naga::front::wgsl::parse_str(&text.source);
             let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
@@ -210,7 +230,7 @@ fn nvrtc_takes_every_cuda_text() {
         .into_iter()
         .filter(|(_, t)| t.language == Language::CudaC);
     for (name, target) in cuda {
-        for (spec, text) in texts(&target) {
+        for (spec, text) in texts(all(&target), &target) {
             for arch in [80, 90] {
                 let code = nvrtc::machine_code(&text.source, arch);
                 let code = code.unwrap_or_else(|e| panic!("{name}, {}: {e}", label(&spec)));
