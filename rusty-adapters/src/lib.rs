@@ -37,7 +37,7 @@ pub use export::{Container, export};
 pub use mix::{Mix, mix};
 pub use peft::from_bytes;
 pub use precision::Precision;
-pub use random::random;
+pub use random::{random, random_with_head};
 
 use rusty_compiler::SlotData;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Random adapters of a given rank on every site, for measuring speed without a download.
+//! Random adapters of a given rank, for measuring speed without a download.
 
 use crate::Precision;
 use crate::compact::compact;
@@ -8,9 +8,35 @@ use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::{Site, SiteId};
 use rusty_loader::Format;
 
-/// A LoRA of rank `rank` on all of `sites`, small enough not to upset a model, in half precision unless another is
-/// asked for. The same `seed` gives the same adapter.
+/// A LoRA of rank `rank` on all linear layers of `sites` but the head, small enough not to upset a model, in half precision
+/// unless another is asked for. The same `seed` gives the same adapter.
+///
+/// The head is left out because PEFT's `target_modules="all-linear"` leaves it out: adapters that are trained have none there,
+/// and with a large vocabulary it would be a fifth of the bytes.
 pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Precision) -> SlotData {
+    low_rank(name, sites, &|site| !site.is_head(), rank, seed, precision)
+}
+
+/// As [`random`], on the head, too: for checking what adapters do to logits themselves.
+pub fn random_with_head(
+    name: &str,
+    sites: &[Site],
+    rank: u32,
+    seed: u64,
+    precision: Precision,
+) -> SlotData {
+    low_rank(name, sites, &|_| true, rank, seed, precision)
+}
+
+/// A LoRA on the sites that are `wanted`.
+fn low_rank(
+    name: &str,
+    sites: &[Site],
+    wanted: &dyn Fn(&Site) -> bool,
+    rank: u32,
+    seed: u64,
+    precision: Precision,
+) -> SlotData {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut table = |factor: Factor, rows: usize, columns: usize, spread: f32| {
         let values = (0..rows * columns).map(|_| {
@@ -24,7 +50,8 @@ pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Preci
         let format = precision.format(Format::F16, columns);
         DeltaTable::encode(format, Some(factor), rows, columns, &values)
     };
-    let deltas = sites.iter().enumerate().map(|(id, site)| {
+    let acting = sites.iter().enumerate().filter(|(_, site)| wanted(site));
+    let deltas = acting.map(|(id, site)| {
         let (k, n, ranks) = (site.k as usize, site.n as usize, rank as usize);
         let delta = SiteDelta {
             rank,
@@ -45,4 +72,50 @@ pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Preci
         sites: deltas.collect(),
         ..SlotData::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(name: &str, k: u32, n: u32) -> Site {
+        let name = name.into();
+        Site { name, k, n }
+    }
+
+    #[test]
+    fn only_the_head_is_left_out() {
+        let sites = [
+            site("blk.0.attn_output", 64, 64),
+            site("output", 64, 96),
+            site("blk.0.ffn_up", 64, 128),
+        ];
+        let places = |adapter: SlotData| -> Vec<usize> {
+            adapter.sites.iter().map(|(id, _)| id.index()).collect()
+        };
+        assert_eq!(places(random("r", &sites, 4, 1, Precision::F16)), [0, 2]);
+        let with_head = random_with_head("r", &sites, 4, 1, Precision::F16);
+        assert_eq!(places(with_head), [0, 1, 2]);
+    }
+
+    /// No table is padded to a larger rank: its bytes are its values', and half the ranks have half of them.
+    #[test]
+    fn bytes_follow_the_rank() {
+        let sites = [site("blk.0.attn_q", 64, 128), site("blk.0.ffn_up", 96, 64)];
+        // Bytes of 32 values.
+        let formats = [
+            (Precision::F16, 64),
+            (Precision::Int8, 34),
+            (Precision::Int4, 18),
+        ];
+        for (precision, block) in formats {
+            for rank in [4, 8, 16, 32] {
+                let adapter = random("r", &sites, rank as u32, 1, precision);
+                let inputs_and_outputs = 64 + 128 + 96 + 64;
+                let scales = sites.len() * rank * size_of::<f32>();
+                let want = inputs_and_outputs / 32 * rank * block + scales;
+                assert_eq!(adapter.bytes(), want, "{precision:?} of rank {rank}");
+            }
+        }
+    }
 }

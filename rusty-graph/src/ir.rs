@@ -66,6 +66,16 @@ pub struct Site {
     pub n: u32,
 }
 
+impl Site {
+    /// Name of the output layer's site, whose products are the logits.
+    pub const HEAD: &str = "output";
+
+    /// Whether it is the output layer's.
+    pub fn is_head(&self) -> bool {
+        self.name == Self::HEAD
+    }
+}
+
 /// What one layer's cache holds per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvLayer {

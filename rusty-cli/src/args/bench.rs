@@ -36,7 +36,7 @@ pub struct Bench {
     /// Sequences at once.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
-    /// Random adapters on all sites, one per sequence in turn.
+    /// Random adapters on all linear layers but the head, one per sequence in turn.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub adapters: usize,
     /// Rank of random adapters.

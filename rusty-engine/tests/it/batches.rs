@@ -1,7 +1,7 @@
 //! Rows of many adapters in one step: each gets what it would get alone.
 
 use super::{devices, engine, golden};
-use rusty_adapters::{Precision, random};
+use rusty_adapters::{Precision, random_with_head};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::interleaving::Factor;
 use rusty_compiler::{DeltaTable, KvFormat, SiteDelta, SlotData};
@@ -34,7 +34,8 @@ fn adapters(engine: &Engine) -> Vec<AdapterSet> {
     let attach = |rank: u32| {
         let precision = precisions[rank as usize % 4];
         let name = format!("r{rank}");
-        let adapter = random(&name, &engine.graph().sites, rank, rank.into(), precision);
+        let sites = &engine.graph().sites;
+        let adapter = random_with_head(&name, sites, rank, rank.into(), precision);
         let id: AdapterId = engine.attach(adapter).expect("fits");
         AdapterSet::sum([(id, 30.0)])
     };
@@ -122,7 +123,7 @@ fn tables_are_read_as_their_values_say() {
             engine.detach(id).expect("detach");
             logits.expect("logits")
         };
-        let source = random("r", &engine.graph().sites, 5, 1, Precision::F16);
+        let source = random_with_head("r", &engine.graph().sites, 5, 1, Precision::F16);
         let base = engine.logits(&ids, None).expect("base");
         for format in DeltaTable::FORMATS {
             let stored = in_format(&source, format);
@@ -144,7 +145,7 @@ fn tables_are_read_as_their_values_say() {
 #[test]
 fn factors_that_lie_otherwise_are_refused() {
     let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
-    let good = random("r", &engine.graph().sites, 4, 1, Precision::Int8);
+    let good = random_with_head("r", &engine.graph().sites, 4, 1, Precision::Int8);
     let relaid = |table: &DeltaTable, factor: Option<Factor>| {
         let (rows, columns) = (table.rows(), table.columns());
         DeltaTable::encode(table.format(), factor, rows, columns, &table.values()).expect("table")

@@ -5,7 +5,7 @@ use super::adapters::assert_close;
 use super::gguf_twin::twin;
 use super::{Tensors, golden, logits, open, tensors};
 use rusty_adapters::merge::{Method, merge};
-use rusty_adapters::{Container, Precision, export, load, random};
+use rusty_adapters::{Container, Precision, export, load, random_with_head};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -166,7 +166,8 @@ fn text_models_inside_others_merge() {
     let engine = open(&source);
     assert_eq!(logits(&engine, None), logits(&open(&plain), None));
     let base = engine.adapter_base();
-    let adapter = random("random", &base.graph.sites, 4, 9, Precision::F16);
+    // With the head, which the checkpoint shares with its embedding.
+    let adapter = random_with_head("random", &base.graph.sites, 4, 9, Precision::F16);
     let out = folder.path().join("merged");
     let paths = (&*source, &*out);
     let done = merge(&[(&adapter, 1.0)], Method::Linear, &base, paths, &|_, _| {});

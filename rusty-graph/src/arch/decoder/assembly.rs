@@ -5,7 +5,7 @@ use rusty_loader::meta::keys;
 
 use super::{Biases, Decoder, Experts, QkNorm};
 use crate::arch::Checkpoint;
-use crate::{AttentionSpec, AttentionValues, GraphBuilder, Result, UnaryOp, ValueId};
+use crate::{AttentionSpec, AttentionValues, GraphBuilder, Result, Site, UnaryOp, ValueId};
 
 pub(super) const EMBEDDING: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
@@ -66,7 +66,7 @@ impl<'a> Assembly<'a> {
         let bias = self
             .model
             .weight_if_present(self.builder, bias, &[spec.vocab])?;
-        let mut logits = self.builder.matmul("output", hidden, head, bias)?;
+        let mut logits = self.builder.matmul(Site::HEAD, hidden, head, bias)?;
         if spec.logit_divisor != 1.0 {
             let by = 1.0 / spec.logit_divisor;
             logits = self.builder.scale("output.divided", logits, by)?;
