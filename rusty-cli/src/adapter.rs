@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use rusty_adapters::{Base, Cache, Precision};
 use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
+use rusty_graph::Site;
 use std::path::Path;
 
 /// Attaches the adapters; their weighted sum is what sessions are to use.
@@ -55,6 +56,16 @@ pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<Slot
             demo::adapters().collect::<Vec<_>>().join(", ")
         ),
     }
+}
+
+/// What random adapter `number` is called.
+pub fn random_name(number: usize) -> String {
+    format!("random-{number}")
+}
+
+/// Random adapter `number`.
+pub fn random(number: usize, rank: u32, sites: &[Site], precision: Precision) -> SlotData {
+    rusty_adapters::random(&random_name(number), sites, rank, number as u64, precision)
 }
 
 /// Where prepared adapters are kept: as asked for, else beside what else is cached.

@@ -8,7 +8,7 @@ mod inspect;
 mod quality;
 mod rope;
 
-pub use bench::{Bench, Output, RandomModel};
+pub use bench::{Bench, Output, RandomAdapters, RandomModel};
 pub use generate::{Chat, Experts, Logits, Router, Run, Sampling};
 pub use gpu::Gpu;
 pub use inspect::{Compile, Explain, Inspect};

@@ -15,6 +15,17 @@ pub struct RandomModel {
     pub format: String,
 }
 
+/// Adapters made up for measuring and planning.
+#[derive(Args, Debug)]
+pub struct RandomAdapters {
+    /// Random adapters on all linear layers but the head; sequences that run take them in turn.
+    #[arg(long = "adapters", default_value_t = 0, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
+    pub count: usize,
+    /// Rank of random adapters.
+    #[arg(long = "adapter-rank", default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub rank: u32,
+}
+
 /// Options of `rusty bench`.
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -36,12 +47,8 @@ pub struct Bench {
     /// Sequences at once.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
-    /// Random adapters on all linear layers but the head, one per sequence in turn.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub adapters: usize,
-    /// Rank of random adapters.
-    #[arg(long, default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub adapter_rank: u32,
+    #[command(flatten)]
+    pub adapters: RandomAdapters,
     /// Precision of random adapters.
     #[arg(long, value_enum, default_value_t = AdapterPrecision::F16, value_name = "PRECISION")]
     pub adapter_precision: AdapterPrecision,

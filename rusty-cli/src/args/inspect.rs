@@ -1,6 +1,6 @@
 //! Options of the commands that say what a model file holds and becomes.
 
-use super::{AdapterPrecision, Kv, RandomModel, Rope};
+use super::{AdapterPrecision, Kv, RandomAdapters, RandomModel, Rope};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -52,6 +52,8 @@ pub struct Compile {
 pub struct Inspect {
     /// GGUF file, model folder or hub id [default: the built-in demo].
     pub model: Option<String>,
+    #[command(flatten)]
+    pub random: RandomModel,
     /// Context for which memory is stated [default: the model's, at most 4096].
     #[arg(long, value_name = "TOKENS")]
     pub ctx: Option<u32>,
@@ -61,7 +63,9 @@ pub struct Inspect {
     /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH")]
     pub adapters: Vec<String>,
-    /// Precision of the adapters' tables.
+    #[command(flatten)]
+    pub random_adapters: RandomAdapters,
+    /// Precision of the adapters' tables; random ones are stored in f16.
     #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
     pub adapter_precision: AdapterPrecision,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `rusty bench`: prefill and decode speed of a model on a device.
 
 use crate::args::{Bench, Output};
-use crate::{gpu, model, progress};
+use crate::{adapter, gpu, model, progress};
 use anyhow::{Result, ensure};
 use rusty_backend::Device;
 use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId};
@@ -41,12 +41,12 @@ pub fn run(options: &Bench) -> Result<()> {
         generate: options.generate,
         depth: options.depth,
         batch: options.batch,
-        adapters: options.adapters,
+        adapters: options.adapters.count,
     };
     let bind = BindOptions {
         pages: workload.pages(),
         kv: options.kv.into(),
-        slots: options.adapters as u32,
+        slots: options.adapters.count as u32,
     };
     let mut executable = bound(options, plan, &*file, &device, &bind)?;
     let load_s = start.elapsed().as_secs_f64();
@@ -73,7 +73,7 @@ pub fn run(options: &Bench) -> Result<()> {
 /// The model's plan for the device.
 fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
     let graph = rusty_graph::arch::build(file)?;
-    let (adapted, matrix_units) = (options.adapters > 0, !options.gpu.no_matrix_units);
+    let (adapted, matrix_units) = (options.adapters.count > 0, !options.gpu.no_matrix_units);
     let plan = rusty_engine::bound::plan(&graph, device, options.kv.into(), adapted, matrix_units);
     Ok(plan?)
 }
@@ -95,14 +95,9 @@ fn bound(
 
 /// Attaches as many random adapters as are asked for.
 fn attach(options: &Bench, sites: &[Site], executable: &mut dyn Executable) -> Result<()> {
-    for i in 1..=options.adapters {
-        let adapter = rusty_adapters::random(
-            &format!("random-{i}"),
-            sites,
-            options.adapter_rank,
-            i as u64,
-            options.adapter_precision.into(),
-        );
+    let (rank, precision) = (options.adapters.rank, options.adapter_precision.into());
+    for i in 1..=options.adapters.count {
+        let adapter = adapter::random(i, rank, sites, precision);
         executable.attach(SlotId(i as u32), Arc::new(adapter))?;
     }
     Ok(())

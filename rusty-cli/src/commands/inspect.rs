@@ -1,6 +1,6 @@
 //! `rusty inspect`: what a model file holds and what running it needs.
 
-use crate::args::Inspect;
+use crate::args::{Inspect, RandomAdapters};
 use crate::{adapter, model};
 use anyhow::{Result, bail};
 use rusty_adapters::Base;
@@ -17,7 +17,7 @@ const CONTEXT: u32 = 4096;
 
 /// Prints the facts.
 pub fn run(options: &Inspect) -> Result<()> {
-    let file = model::open_scaled(options.model.as_deref(), &options.rope)?;
+    let file = model::open_or_outline(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let target = Target::host_cpu();
     let plan = rusty_compiler::compile(&graph, &target)?;
@@ -29,7 +29,8 @@ pub fn run(options: &Inspect) -> Result<()> {
     let precision = options.adapter_precision.into();
     let adapters = options.adapters.iter();
     let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
-    let adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
+    let mut adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
+    adapters.extend(random_adapters(options, &plan));
     if options.ctx == Some(0) {
         bail!("--ctx 0: a context holds at least one token");
     }
@@ -43,6 +44,20 @@ pub fn run(options: &Inspect) -> Result<()> {
     let json = facts.json(&*file, (&plan, memory), tensors);
     writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
     Ok(())
+}
+
+/// The random adapters that are asked for. A seed changes no sizes: the tables of the first are those of all.
+fn random_adapters(options: &Inspect, plan: &Plan) -> Vec<SlotData> {
+    let RandomAdapters { count, rank } = options.random_adapters;
+    if count == 0 {
+        return vec![];
+    }
+    let first = adapter::random(1, rank, &plan.sites, options.adapter_precision.into());
+    let named = |number: usize| SlotData {
+        name: adapter::random_name(number),
+        ..first.clone()
+    };
+    (1..=count).map(named).collect()
 }
 
 /// Bytes in MiB.
@@ -102,10 +117,17 @@ impl Facts {
         Ok(facts)
     }
 
+    /// Bytes of the context's keys and values.
+    fn kv_bytes(&self, plan: &Plan) -> u64 {
+        u64::from(self.context) * plan.kv_bytes_per_token(self.kv)
+    }
+
+    fn adapter_bytes(&self) -> u64 {
+        self.adapters.iter().map(|(_, _, bytes)| bytes).sum()
+    }
+
     fn total(&self, plan: &Plan) -> u64 {
-        let adapters: u64 = self.adapters.iter().map(|(_, _, bytes)| bytes).sum();
-        let kv = u64::from(self.context) * plan.kv_bytes_per_token(self.kv);
-        self.held + self.arena + kv + adapters
+        self.held + self.arena + self.kv_bytes(plan) + self.adapter_bytes()
     }
 
     /// Prints them for people, with a list of all tensors where that is wanted.
@@ -160,7 +182,9 @@ impl Facts {
         writeln!(out, "weights       {:.1} MiB{held}", mib(self.weights))?;
         writeln!(
             out,
-            "KV            {:.2} MiB per 1024 tokens ({})",
+            "KV            {:.2} MiB for {} tokens, {:.2} MiB per 1024 ({})",
+            mib(self.kv_bytes(plan)),
+            self.context,
             mib(plan.kv_bytes_per_token(self.kv) * 1024),
             self.kv.name()
         )?;
@@ -168,6 +192,10 @@ impl Facts {
         for (name, rank, bytes) in &self.adapters {
             let mib = mib(*bytes);
             writeln!(out, "adapter       {name}, rank {rank}: {mib:.2} MiB")?;
+        }
+        if self.adapters.len() > 1 {
+            let (count, mib) = (self.adapters.len(), mib(self.adapter_bytes()));
+            writeln!(out, "adapters      {mib:.2} MiB, {count} of them")?;
         }
         let total = self.total(plan);
         let fits = match memory.checked_sub(total) {
@@ -222,7 +250,9 @@ impl Facts {
             "kv_format": self.kv.name(),
             "kv_bytes_per_1k_tokens": plan.kv_bytes_per_token(self.kv) * 1024,
             "arena_bytes": self.arena,
+            "kv_bytes": self.kv_bytes(plan),
             "adapters": adapters.collect::<Vec<_>>(),
+            "adapter_bytes": self.adapter_bytes(),
             "stated_context": self.context,
             "total_bytes": self.total(plan),
             "fits": self.total(plan) <= memory,

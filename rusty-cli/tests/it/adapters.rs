@@ -1,6 +1,6 @@
 //! `rusty adapter` and what else the command line says of adapters.
 
-use crate::command::{failure, stdout_with_cache};
+use crate::command::{failure, json, stdout, stdout_with_cache};
 use serde_json::Value;
 
 const QUESTION: &str = "Find users older than 30";
@@ -86,4 +86,45 @@ fn adapters_are_inspected_and_accounted() {
     let words = ["adapter", "merge", "-m", DEMO, "--adapter", "sql"];
     let (_, error) = failure(&[&words[..], &[&out.display().to_string()]].concat());
     assert!(error.contains("a GGUF file"), "{error}");
+}
+
+/// Base, six adapters, and keys and values of 8192 tokens, from the shapes alone: every part, and all of them far below 8 GB.
+#[test]
+fn a_base_with_six_adapters_and_a_long_context_is_accounted() {
+    // Of a layer: inputs and outputs of the queries' and the output's product, of those of keys and values, and of the
+    // feed-forward network's three.
+    let products = 2 * (1024 + 2048) + 2 * (1024 + 1024) + 3 * (1024 + 3072);
+    let (layers, rank) = (28, 16);
+    // Two bytes for each value of the factors, four for a scale of each rank.
+    let adapter = layers * rank * (products * 2 + 7 * 4);
+    for (format, matrices) in [("bf16", 1_191_968_768), ("q4_0", 335_241_216)] {
+        let shape = ["inspect", "--random", "qwen3-0.6b", "--format", format];
+        let asked = ["--adapters", "6", "--adapter-rank", "16", "--ctx", "8192"];
+        let words = [&shape[..], &asked].concat();
+        let facts = json(&[&words[..], &["--json"]].concat());
+        let bytes = |key: &str| facts[key].as_u64().expect(key);
+        let norms = bytes("weight_bytes") - matrices;
+        assert!((1..1 << 20).contains(&norms), "{format}: {norms}");
+        assert_eq!(bytes("kv_bytes"), 8192 * layers * 2 * 8 * 128 * 2);
+        assert_eq!(bytes("adapter_bytes"), 6 * adapter);
+        let parts = [
+            "held_weight_bytes",
+            "arena_bytes",
+            "kv_bytes",
+            "adapter_bytes",
+        ];
+        let sum: u64 = parts.into_iter().map(bytes).sum();
+        assert_eq!(bytes("total_bytes"), sum, "{format}");
+        assert!(sum < 8_000_000_000, "{format}: {sum}");
+        let text = stdout(&words);
+        for line in [
+            "weights       ",
+            "KV            896.00 MiB for 8192 tokens",
+            "adapter       random-6, rank 16: 19.26 MiB",
+            "adapters      115.57 MiB, 6 of them",
+            "in all        ",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
 }
