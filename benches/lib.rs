@@ -2,7 +2,7 @@
 //!
 //! * `kernels`: products, attention, norms and adapters one by one, each beside its bound.
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.
-//! * `adapters`: preparing, attaching and detaching adapters while an engine runs.
+//! * `adapters`: preparing, attaching, weighting and detaching adapters while an engine runs, and what steps cost with them.
 //! * `experts`: choosing who answers a message.
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.

@@ -1,14 +1,14 @@
-//! Hot swap on the shapes of Qwen3-0.6B (random weights, Q4_0): rank 16 on all linear layers but the head, F16 tables. Every
-//! attached adapter answers once, and the answer is checked against the one that the same tables gave before.
+//! Hot swap. Every attached adapter answers once, and so does every adapter that got another weight; the answer is checked
+//! against the one that the same tables gave before.
 
-use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
+use crate::{RANK, engine};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 use rusty_adapters::{Precision, packed, random};
-use rusty_backend::DeviceChoice;
-use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions};
+use rusty_engine::{AdapterId, AdapterSet, Engine, OnRunning};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const SHAPE: &str = "qwen3-0.6b";
 const TOKENS: [u32; 4] = [7, 77, 777, 7777];
 const COUNT: usize = 6;
 
@@ -21,18 +21,12 @@ struct Swap {
 
 impl Swap {
     fn new() -> Self {
-        let file = rusty_loader::random::model(SHAPE, "q4_0").expect("shape");
-        let options = EngineOptions {
-            device: DeviceChoice::Cpu,
-            context: Some(64),
-            ..EngineOptions::default()
-        };
-        let engine = Engine::load(&*file, &options).expect("engine");
+        let engine = engine();
         let folder = tempfile::tempdir().expect("folder");
         let (mut files, mut want) = (vec![], vec![]);
         for seed in 0..COUNT as u64 {
             let sites = &engine.graph().sites;
-            let adapter = random("random", sites, 16, seed + 1, Precision::F16);
+            let adapter = random("random", sites, RANK, seed + 1, Precision::F16);
             let path = folder.path().join(format!("{seed}.safetensors"));
             packed::pack(&adapter, &engine.adapter_base(), &path, false).expect("packed");
             let id = engine.attach(adapter).expect("attached");
@@ -80,6 +74,28 @@ impl Swap {
     }
 }
 
+/// Sums what `part` takes of setting a weight, and of the first answer with it; rounds are of two weights each.
+fn weights(swap: &Swap, id: AdapterId, times: u64, part: usize) -> Duration {
+    let half = AdapterSet::sum([(id, 0.5)]);
+    let half = swap.engine.logits(&TOKENS, half).expect("logits");
+    assert!(half != swap.want[0], "a weight changes nothing");
+    let mut total = Duration::ZERO;
+    for _ in 0..times {
+        for (weight, want) in [(0.5, &half), (1.0, &swap.want[0])] {
+            let start = Instant::now();
+            let done = swap.engine.set_weight(id, weight, OnRunning::Refuse);
+            let weighted = start.elapsed();
+            done.expect("no answer runs");
+            let start = Instant::now();
+            let have = swap.engine.logits(&TOKENS, id).expect("logits");
+            let answered = start.elapsed();
+            assert!(have == *want, "weight {weight} says something else");
+            total += [weighted, answered][part];
+        }
+    }
+    total / 2
+}
+
 /// Sums what `part` takes of each round of attaching, answering and detaching.
 fn rounds(swap: &Swap, count: usize, times: u64, part: usize) -> Duration {
     let mut total = Duration::ZERO;
@@ -92,7 +108,8 @@ fn rounds(swap: &Swap, count: usize, times: u64, part: usize) -> Duration {
     total
 }
 
-fn swaps(c: &mut Criterion) {
+/// Attaching, answering, weighting and detaching, one by one.
+pub fn swaps(c: &mut Criterion) {
     let swap = Swap::new();
     let mut group = c.benchmark_group("swap");
     // Only parts of a round are measured; a round takes a thousand times as long as they.
@@ -114,6 +131,7 @@ fn swaps(c: &mut Criterion) {
     }
     let (_, ids) = swap.attach(1);
     group.bench_function("later-answer", |b| b.iter(|| swap.answer(&ids)));
+    reweighting(&mut group, &swap, ids[0]);
     swap.detach(ids);
     let base = swap.engine.logits(&TOKENS, AdapterSet::BASE).expect("base");
     group.bench_function("base-answer", |b| {
@@ -124,28 +142,10 @@ fn swaps(c: &mut Criterion) {
     });
 }
 
-/// What is done once for each adapter: from factors in memory to tables in a file.
-fn preparation(c: &mut Criterion) {
-    let swap = Swap::new();
-    let sites = &swap.engine.graph().sites;
-    let folder = tempfile::tempdir().expect("folder");
-    let mut group = c.benchmark_group("prepare");
-    group.sample_size(10);
-    let adapter = random("random", sites, 16, 1, Precision::F16);
-    let base = swap.engine.adapter_base();
-    let peft = folder.path().join("peft");
-    rusty_adapters::export(&adapter, &base, &peft, rusty_adapters::Container::Peft)
-        .expect("exported");
-    for (name, precision) in [("f16", Precision::Stored), ("int8", Precision::Int8)] {
+fn reweighting(group: &mut BenchmarkGroup<'_, WallTime>, swap: &Swap, id: AdapterId) {
+    for (name, part) in [("set-weight", 0), ("first-answer-weighted", 1)] {
         group.bench_function(name, |b| {
-            b.iter(|| {
-                let read = rusty_adapters::load(&peft, &base, precision).expect("loaded");
-                assert_eq!(read.sites.len(), adapter.sites.len());
-                read
-            });
+            b.iter_custom(|times| weights(swap, id, times, part));
         });
     }
 }
-
-criterion_group!(benches, swaps, preparation);
-criterion_main!(benches);
