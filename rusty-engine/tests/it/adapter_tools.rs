@@ -4,7 +4,7 @@ use super::adapters::{BASES, Golden, assert_close, check_prompts, names};
 use super::gguf_twin::twin;
 use super::{engine, golden, logits, open};
 use rusty_adapters::merge::{Method, merge};
-use rusty_adapters::{Cache, Precision, Pruning, compress, load, packed};
+use rusty_adapters::{Cache, Precision, Pruning, compress, load, packed, random};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::{KvFormat, SlotData};
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
@@ -129,6 +129,29 @@ fn packed_and_cached_adapters_are_the_adapters() {
                 engine.detach(id).expect("detach");
             }
         }
+    }
+}
+
+/// A packed file is its tables and a header, which hardly depends on the rank: half the ranks are half the tables.
+#[test]
+fn half_the_rank_is_half_of_a_packed_file() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = open(&golden(BASES[0]));
+    let base = engine.adapter_base();
+    for precision in [Precision::F16, Precision::Int8, Precision::Int4] {
+        let [eight, sixteen] = [8, 16].map(|rank| {
+            let adapter = random("r", &base.graph.sites, rank, 1, precision);
+            let path = folder
+                .path()
+                .join(format!("{precision:?}-{rank}.safetensors"));
+            packed::pack(&adapter, &base, &path, false).expect("packed");
+            let stored = std::fs::metadata(&path).expect("packed").len();
+            (stored, adapter.bytes() as u64)
+        });
+        assert_eq!(eight.1 * 2, sixteen.1, "{precision:?}");
+        let headers = [eight, sixteen].map(|(stored, tables)| stored - tables);
+        let apart = headers[0].abs_diff(headers[1]);
+        assert!(apart < headers[0] / 10, "{precision:?}: {headers:?}");
     }
 }
 

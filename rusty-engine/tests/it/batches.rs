@@ -101,6 +101,33 @@ fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
     }
 }
 
+/// Each slot takes the room of its own adapter: none is padded to the largest rank beside it.
+#[test]
+fn slots_of_mixed_ranks_hold_their_own_bytes() {
+    for device in devices() {
+        let engine = with_sessions(device);
+        let sites = &engine.graph().sites;
+        let before = engine.memory().adapters;
+        let mut own = 0;
+        for (seed, rank) in (1..).zip([16, 2, 1, 4]) {
+            let adapter = random_with_head("r", sites, rank, seed, Precision::F16);
+            let bytes = adapter.bytes() as u64;
+            let id = engine.attach(adapter).expect("fits");
+            let all = engine.adapters();
+            let status = all.iter().find(|a| a.id == id).expect("attached");
+            assert_eq!((status.rank, status.bytes), (rank, bytes));
+            own += bytes;
+            let held = engine.memory().adapters - before;
+            if device == DeviceChoice::Cpu {
+                assert_eq!(held, own, "rank {rank}");
+            }
+            // Pools of GPUs have a quarter of room, whole words and aligned buffers.
+            let most = own + own / 4 + sites.len() as u64 * (256 + 10 * seed);
+            assert!(held <= most, "rank {rank} on {device}: {held} for {own}");
+        }
+    }
+}
+
 fn in_format(adapter: &SlotData, format: Format) -> SlotData {
     let mut adapter = adapter.clone();
     for (_, delta) in &mut adapter.sites {
