@@ -184,7 +184,7 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
     writeln!(out, "bytes     {before} -> {after}, {ratio:.1}x smaller")?;
     writeln!(
         out,
-        "logit KL  mean {:.5}, max {:.4}; the same token is first at {:.1}% of {} positions",
+        "logit KL  mean {:.7}, max {:.5}; the same token is first at {:.1}% of {} positions",
         apart.mean,
         apart.max,
         apart.same_top * 100.0,

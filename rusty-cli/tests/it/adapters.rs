@@ -44,6 +44,33 @@ fn adapters_are_converted_compressed_and_merged() {
     assert!(error.contains(".safetensors"), "{error}");
 }
 
+/// What `adapter compress` says of the ratio, and of the mean divergence.
+fn ratio_and_divergence(said: &str) -> (f64, f64) {
+    let between = |from: &str, to: &str| -> f64 {
+        let (_, rest) = said.split_once(from).expect(from);
+        let (number, _) = rest.split_once(to).expect(to);
+        number.parse().expect("a number")
+    };
+    (between(", ", "x smaller"), between("mean ", ","))
+}
+
+/// Bytes and half bytes: what each saves, and what it costs.
+#[test]
+fn compression_tells_the_effect_of_each_precision() {
+    let folder = tempfile::tempdir().expect("folder");
+    let cypher = format!("{ADAPTERS}/cypher");
+    let [int8, int4] = ["int8", "int4"].map(|precision| {
+        let out = folder.path().join(format!("{precision}.safetensors"));
+        let out = out.display().to_string();
+        let words = ["adapter", "compress", &cypher, &out];
+        let words = [&words[..], &["--precision", precision]].concat();
+        ratio_and_divergence(&stdout_with_cache(folder.path(), &words))
+    });
+    assert!(int8.0 > 1.5 && int4.0 > 3.0, "{int8:?} {int4:?}");
+    assert!(0.0 < int8.1 && int8.1 < int4.1, "{int8:?} {int4:?}");
+    assert!(int4.1 < 0.01, "{int4:?}");
+}
+
 #[test]
 fn adapters_are_inspected_and_accounted() {
     let folder = tempfile::tempdir().expect("folder");

@@ -280,6 +280,13 @@ fn compression_costs_what_it_says() {
     assert!(int4.bytes() * 3 < sql.bytes());
     let int4 = cost(int4);
     assert!(int4.mean < 0.01 && int4.mean > same.mean, "{int4:?}");
+    let int8 = compress(&sql, &base, Pruning::Nothing, Precision::Int8);
+    assert!(int8.bytes() * 3 < sql.bytes() * 2);
+    let int8 = cost(int8);
+    assert!(
+        int8.mean > same.mean && int8.mean < int4.mean,
+        "{same:?} {int8:?} {int4:?}"
+    );
     let folder = tempfile::tempdir().expect("folder");
     let size = |pruning, precision| {
         let path = folder.path().join("small.safetensors");
