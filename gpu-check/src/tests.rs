@@ -31,6 +31,7 @@ const PROGRAMS: [(&str, &[&str]); 2] = [
             "manifests::",
             "residency::",
             "samplers::",
+            "warnings::",
         ],
     ),
 ];

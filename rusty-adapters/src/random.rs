@@ -17,7 +17,7 @@ pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Preci
     low_rank(name, sites, &|site| !site.is_head(), rank, seed, precision)
 }
 
-/// As [`random`], on the head, too: for checking what adapters do to logits themselves.
+/// As [`random()`], on the head, too: for checking what adapters do to logits themselves.
 pub fn random_with_head(
     name: &str,
     sites: &[Site],
