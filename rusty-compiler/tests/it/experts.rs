@@ -39,7 +39,7 @@ fn experts_do_not_depend_on_the_rows_beside() {
     }
 }
 
-/// GPU kernels multiply decoded weights with unrounded inputs: many rows by tiles, and one at a time.
+/// GPU kernels without products of bytes multiply decoded weights with unrounded inputs: many rows by tiles, and one at a time.
 #[test]
 fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
     let on = gpu();

@@ -14,7 +14,7 @@ use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Format, ModelFile};
 
 /// GGUF files in block formats and in mixtures of them: folder and stem.
-fn quantized() -> Vec<(String, String)> {
+pub(crate) fn quantized() -> Vec<(String, String)> {
     let mut files = vec![];
     for folder in ["gguf/llama", "gguf/qwen3", "gguf/qwen3-zoo"] {
         for entry in std::fs::read_dir(golden(folder)).expect(folder) {
@@ -216,7 +216,7 @@ fn float_gguf_matches_the_reference() {
     }
 }
 
-/// GPU kernels multiply decoded weights with unrounded inputs.
+/// GPU kernels without products of bytes multiply decoded weights with unrounded inputs.
 #[test]
 fn quantized_gguf_on_a_gpu_matches_decoded_weights() {
     let on = gpu();

@@ -3,6 +3,7 @@
 mod adapted_rows;
 mod batching;
 mod binding_limits;
+mod byte_products;
 mod caches;
 mod decoding;
 #[path = "../../../tests/expected.rs"]

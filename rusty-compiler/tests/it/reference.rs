@@ -6,6 +6,7 @@ use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
 };
+use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 
 /// Rows that may want logits in one step.
@@ -38,10 +39,30 @@ pub(crate) fn gpu_without_planes() -> On {
     let device = gpu_device();
     let target = Target {
         plane_ops: false,
-        matrix_tiles: vec![],
-        ..device.target().clone()
+        ..in_floats(&device)
     };
     On::GpuAs(device, Box::new(target))
+}
+
+/// The same GPU multiplying bytes where it can, with sums by planes or without.
+pub(crate) fn gpu_by_bytes(planes: bool) -> On {
+    let device = gpu_device();
+    let target = Target {
+        packed_dot: true,
+        plane_ops: planes && device.target().plane_ops,
+        ..in_floats(&device)
+    };
+    On::GpuAs(device, Box::new(target))
+}
+
+/// What a GPU has but for what rounds inputs: references are single precision. `matrix_units.rs` is about bf16, `byte_products.rs`
+/// about bytes.
+fn in_floats(device: &Device) -> Target {
+    Target {
+        packed_dot: false,
+        matrix_tiles: vec![],
+        ..device.target().clone()
+    }
 }
 
 pub(crate) fn everywhere() -> Vec<On> {
@@ -90,22 +111,34 @@ pub(crate) fn try_bound(
     options: BindOptions,
 ) -> rusty_compiler::Result<Box<dyn Executable>> {
     let graph = rusty_graph::arch::build(file).expect("graph");
+    try_bound_graph(&graph, file, on, threads, options)
+}
+
+/// A graph that no file states, on one thread, as [`PLAIN`] says.
+pub(crate) fn bound_graph(graph: &Graph, file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
+    try_bound_graph(graph, file, on, 1, PLAIN).expect("bind")
+}
+
+fn try_bound_graph(
+    graph: &Graph,
+    file: &dyn ModelFile,
+    on: &On,
+    threads: usize,
+    options: BindOptions,
+) -> rusty_compiler::Result<Box<dyn Executable>> {
     match on {
         On::Cpu(isa) => {
             let device = CpuDevice::new(Some(threads));
-            let plan = compile(&graph, device.target()).expect("plan");
+            let plan = compile(graph, device.target()).expect("plan");
             let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options)?;
             Ok(Box::new(exe))
         }
         On::Gpu(device) => {
-            // References are single precision; `matrix_units.rs` is about bf16.
-            let mut target = device.target().clone();
-            target.matrix_tiles.clear();
-            let plan = compile(&graph, &target).expect("plan");
+            let plan = compile(graph, &in_floats(device)).expect("plan");
             bind(plan, file, device, &options)
         }
         On::GpuAs(device, target) => {
-            let plan = compile(&graph, target).expect("plan");
+            let plan = compile(graph, target).expect("plan");
             bind(plan, file, device, &options)
         }
     }

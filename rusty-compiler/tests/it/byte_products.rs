@@ -1,0 +1,140 @@
+//! Matrix-vector products of bytes on a GPU: equal to products of floats where rounding inputs to bytes loses nothing, and as far
+//! from them as an honest integer path elsewhere.
+
+use crate::expected::Expected;
+use crate::golden_paths::golden;
+use crate::goldens::quantized;
+use crate::reference::{On, all_logits, assert_close, bound_graph, gpu, gpu_by_bytes, plain};
+use rusty_compiler::compile;
+use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
+use rusty_compiler::plan::Implementation;
+use rusty_graph::{Graph, GraphBuilder};
+use rusty_loader::formats::ALL;
+use rusty_loader::{Format, LoadedModel, SharedBytes, WeightView};
+use std::collections::HashMap;
+
+/// Rows of the table of inputs.
+const TOKENS: u32 = 8;
+/// Outputs: no whole cube of them.
+const OUTPUTS: u32 = 90;
+
+/// Numbers that look random, from 0 to 254.
+fn numbers(count: usize, seed: u32) -> impl Iterator<Item = u32> {
+    (0..count as u32).map(move |i| (i ^ seed).wrapping_mul(0x9e37_79b1).rotate_left(13) % 255)
+}
+
+/// Inputs that are bytes times a power of two in each run of sixteen, one of which is the largest byte.
+fn inputs(k: u32) -> Vec<f32> {
+    let all = numbers((TOKENS * k) as usize, 7).enumerate();
+    let bytes = all.map(|(i, n)| match i % 16 {
+        3 => 127.0,
+        _ => n as f32 - 127.0,
+    });
+    let scaled = bytes.enumerate().map(|(i, byte)| {
+        let power = (i / 16 % 5) as i32;
+        byte * 2f32.powi(power - 8)
+    });
+    scaled.collect()
+}
+
+fn floats(values: &[f32], shape: &[u32]) -> WeightView {
+    WeightView {
+        bytes: SharedBytes::from_vec(bytemuck::cast_slice(values).to_vec()),
+        format: Format::F32,
+        shape: shape.iter().map(|n| *n as usize).collect(),
+    }
+}
+
+/// Logits of tokens' rows behind a norm whose gains are powers of two, by weights of a format.
+fn one_product(format: Format, k: u32) -> (Graph, LoadedModel) {
+    let mut builder = GraphBuilder::new("product", 64, OUTPUTS);
+    let ids = builder.tokens().expect("tokens");
+    let mut weight = |name: &str, shape: &[u32], format| builder.weight(name, shape, format);
+    let table = weight("table", &[TOKENS, k], Format::F32).expect("table");
+    let gain = weight("gain", &[k], Format::F32).expect("gain");
+    let output = weight("output", &[OUTPUTS, k], format).expect("output");
+    let x = builder.gather("x", table, ids).expect("x");
+    let x = builder.select_rows("selected", x).expect("selected");
+    let x = builder.rms_norm("normed", x, gain, 1e-6).expect("normed");
+    let logits = builder.matmul("logits", x, output, None).expect("logits");
+    let graph = builder.finish(logits, x).expect("graph");
+    let gains: Vec<f32> = (0..k)
+        .map(|i| if i / 16 % 3 == 1 { 4.0 } else { 1.0 })
+        .collect();
+    let values: Vec<f32> = numbers((OUTPUTS * k) as usize, 99)
+        .map(|n| n as f32 / 100.0 - 1.3)
+        .collect();
+    let mut bytes = vec![0; OUTPUTS as usize * format.row_bytes(k as usize)];
+    let encoder = format.encoder().expect("a format that can be written");
+    encoder.rows(&values, &mut bytes);
+    let weights = WeightView {
+        bytes: SharedBytes::from_vec(bytes),
+        format,
+        shape: vec![OUTPUTS as usize, k as usize],
+    };
+    let tensors = vec![
+        ("table".to_owned(), floats(&inputs(k), &[TOKENS, k])),
+        ("gain".to_owned(), floats(&gains, &[k])),
+        ("output".to_owned(), weights),
+    ];
+    let file = LoadedModel::new("product", "product", HashMap::new(), tensors);
+    (graph, file)
+}
+
+/// Whether few rows of a graph are multiplied as bytes somewhere.
+fn takes_bytes(graph: &Graph, on: &On) -> bool {
+    let On::GpuAs(_, target) = on else {
+        return false;
+    };
+    let plan = compile(graph, target).expect("plan");
+    let mut variants = plan.kernels.iter().flat_map(|k| &k.variants);
+    variants.any(|v| v.implementation == Implementation::GemvBytes)
+}
+
+/// Rows of one cube's memory and of several, of whole blocks of a team and not, with sums by planes and without.
+#[test]
+fn inputs_that_are_bytes_lose_nothing() {
+    let formats = ALL.iter().map(|codec| Format::Blocks(codec));
+    let mut tried = 0;
+    for format in formats.filter(|f| ByteCodes::serve(*f) && f.encoder().is_some()) {
+        for k in [768, 4608] {
+            let (graph, file) = one_product(format, k);
+            let logits = |on: &On, chunk| {
+                let mut exe = bound_graph(&graph, &file, on);
+                all_logits(&mut *exe, &[3, 1, 7, 0, 5, 2], chunk, &[0])
+            };
+            let want = logits(&gpu(), 1).concat();
+            for planes in [true, false] {
+                let on = gpu_by_bytes(planes);
+                assert!(takes_bytes(&graph, &on), "{}", format.name());
+                for chunk in [1, 3] {
+                    let name = format!("{} of {k}, planes {planes}, by {chunk}", format.name());
+                    assert_close(&name, &logits(&on, chunk), &want, 2e-4);
+                }
+            }
+        }
+        tried += 1;
+    }
+    assert!(tried >= 10, "{tried}");
+}
+
+/// The criterion of CPUs' kernels, which round inputs by twice as many.
+#[test]
+fn quantized_gguf_by_bytes_is_as_close_as_an_honest_integer_path() {
+    let on = gpu_by_bytes(true);
+    for (folder, stem) in quantized() {
+        let expected = Expected::read(&folder);
+        let ids = expected.ids("ids").expect("ids");
+        let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(&stem);
+        let exact = expected.floats(&format!("{stem}.logits_dequant"));
+        let other = expected.floats(&format!("{stem}.logits_llamacpp"));
+        let rms = |v: &[f32]| {
+            let squares = v.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b));
+            (squares.sum::<f32>() / exact.len() as f32).sqrt()
+        };
+        let pages: Vec<u32> = (0..24).collect();
+        let logits = all_logits(&mut *plain(&*file, &on), &ids, 1, &pages).concat();
+        let (have, peer) = (rms(&logits), rms(&other));
+        assert!(have < 1.5 * peer + 0.01, "{stem}: {have}, another's {peer}");
+    }
+}
