@@ -97,6 +97,11 @@ pub enum RowChange {
 }
 
 impl EmbeddingDelta {
+    /// Virtual tokens that have an embedding.
+    pub fn prompt_rows(&self) -> u32 {
+        self.prompt.as_ref().map_or(0, |p| p.rows() as u32)
+    }
+
     /// Fills `out`, `[width]`, with what is added to, or stands in place of, the embedding of `token`; ids from `vocab` on
     /// are virtual tokens.
     pub fn row(&self, token: u32, vocab: u32, out: &mut [f32]) -> RowChange {
@@ -244,8 +249,17 @@ impl SlotData {
 
     /// Those of them that have an embedding: steps may run their ids, which begin behind the vocabulary.
     pub fn prompt_rows(&self) -> u32 {
-        let prompt = self.embedding.as_ref().and_then(|e| e.prompt.as_ref());
-        prompt.map_or(0, |p| p.rows() as u32)
+        self.embedding.as_ref().map_or(0, |e| e.prompt_rows())
+    }
+
+    /// All but the tables at sites: what the host needs of an adapter whose slot is a device's own copy.
+    pub fn without_sites(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            sites: Vec::new(),
+            embedding: self.embedding.clone(),
+            prefix: self.prefix.clone(),
+        }
     }
 
     /// Largest rank at any site.

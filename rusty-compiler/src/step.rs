@@ -292,8 +292,11 @@ pub struct MemoryUse {
     pub resident_weights: u64,
     /// KV pages.
     pub kv: u64,
-    /// Adapter tables.
+    /// Adapter tables, with the room that a GPU keeps for more of them.
     pub adapters: u64,
+    /// What of `adapters` is room that holds no table: at most a quarter of the most that was attached at once, and what
+    /// was detached since.
+    pub adapter_room: u64,
     /// Activations and scratch.
     pub arena: u64,
 }
@@ -336,4 +339,11 @@ pub trait Executable: Send {
 
     /// Bytes held.
     fn memory(&self) -> MemoryUse;
+
+    /// Whether slots are copies on a device, so that what [`Executable::attach`] was given may be dropped but for changed
+    /// embeddings and prefixes. Otherwise a slot reads the given tables where they lie.
+    fn copies_tables(&self) -> bool;
+
+    /// Kernels that were compiled for it; a CPU's are part of the program. Steps and adapters add none.
+    fn compiled_kernels(&self) -> usize;
 }

@@ -158,6 +158,8 @@ impl Report {
                     "load_s": self.load_s,
                     "weight_bytes": self.memory.mapped_weights + self.memory.resident_weights,
                     "arena_bytes": self.memory.arena,
+                    "adapter_bytes": self.memory.adapters,
+                    "adapter_room_bytes": self.memory.adapter_room,
                 })
             })
             .collect();

@@ -284,8 +284,17 @@ impl Executable for CpuExecutable {
             resident_weights: resident,
             kv: self.kv.bytes() as u64,
             adapters: self.slots.bytes() as u64,
+            adapter_room: 0,
             arena: self.memory.bytes() as u64,
         }
+    }
+
+    fn copies_tables(&self) -> bool {
+        false
+    }
+
+    fn compiled_kernels(&self) -> usize {
+        0
     }
 }
 

@@ -1,8 +1,12 @@
 //! Adapter pools: one per contraction with sites, its slot table in front and the attached tables behind.
 //!
 //! Attaching writes an adapter's tables into free room and its table entries last; detaching clears the
-//! entries. Both are ordered on the device before the next step, and recordings stay valid. Only when a pool
-//! has no room is it made anew, larger.
+//! entries. Both are ordered on the device before the next step, and recordings stay valid. Only where an adapter finds no
+//! room is a pool made anew: what it holds is copied on the device, without gaps, and a quarter more than is needed is
+//! left free. So the host need not hold tables that are here.
+//!
+//! Detaching gives nothing back, so that swapping adapters allocates nothing: beside its table a pool is never larger
+//! than five quarters of the most that was attached at once, and what of it is free is told.
 
 use super::kernels::delta::{ENTRY, FORMAT_BITS, entry, format_code};
 use crate::delta_table::DeltaTable;
@@ -10,14 +14,15 @@ use crate::plan::{Anchor, Kernel};
 use crate::slots::SlotData;
 use crate::{Result, SlotId};
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
-use std::sync::Arc;
 
-/// Room that a slot's data takes in a pool.
+/// What a slot's data has in a pool.
 struct Taken {
     slot: SlotId,
     /// First word.
     at: u32,
     words: u32,
+    /// Its entries, with offsets from the first word counted from one.
+    entries: Vec<u32>,
 }
 
 /// One contraction's tables.
@@ -29,6 +34,11 @@ pub(super) struct Pool {
     taken: Vec<Taken>,
 }
 
+/// The byte at which a word lies.
+fn byte(word: u32) -> u64 {
+    u64::from(word) * 4
+}
+
 impl Pool {
     /// An empty pool for `slots` slots beside BASE.
     pub fn new(kernel: &Kernel, slots: u32, device: &dyn GpuDevice) -> Result<Self> {
@@ -37,7 +47,7 @@ impl Pool {
             _ => Vec::new(),
         };
         let words = (slots + 1) * parts.len() as u32 * ENTRY;
-        let bytes = (u64::from(words) * 4).next_multiple_of(256);
+        let bytes = byte(words).next_multiple_of(256);
         Ok(Self {
             parts,
             slots,
@@ -51,15 +61,25 @@ impl Pool {
         &self.buffer
     }
 
+    /// Bytes that hold nothing.
+    pub fn room_bytes(&self) -> u64 {
+        self.buffer.bytes() - byte(self.table_words()) - self.taken_words() * 4
+    }
+
     fn table_words(&self) -> u32 {
         (self.slots + 1) * self.parts.len() as u32 * ENTRY
+    }
+
+    fn taken_words(&self) -> u64 {
+        self.taken.iter().map(|t| u64::from(t.words)).sum()
     }
 
     fn capacity(&self) -> u32 {
         (self.buffer.bytes() / 4) as u32
     }
 
-    /// Writes an adapter's tables for a slot. `false`: there is no room for its words; see [`Pool::grown`].
+    /// Writes an adapter's tables for a slot. `true`: the pool is another buffer from here on, and what binds the old one is
+    /// to be recorded anew.
     pub fn attach(
         &mut self,
         slot: SlotId,
@@ -67,36 +87,27 @@ impl Pool {
         device: &dyn GpuDevice,
     ) -> Result<bool> {
         self.detach(slot, device)?;
-        let (mut entries, tables) = self.packed(data);
+        let (entries, tables) = self.packed(data);
         if tables.is_empty() {
-            return Ok(true);
-        }
-        let Some(at) = self.room(tables.len() as u32) else {
             return Ok(false);
-        };
-        for words in entries.chunks_exact_mut(ENTRY as usize) {
-            for offset in &mut words[entry::A as usize..=entry::BIAS as usize] {
-                // Zero is "absent"; packed offsets count from one.
-                *offset = if *offset > 0 { *offset - 1 + at } else { 0 };
-            }
         }
-        device.write(
-            &self.buffer,
-            u64::from(at) * 4,
-            bytemuck::cast_slice(&tables),
-        )?;
-        device.write(
-            &self.buffer,
-            self.entry_byte(slot),
-            bytemuck::cast_slice(&entries),
-        )?;
-        self.taken.push(Taken {
+        let words = tables.len() as u32;
+        let room = self.room(words);
+        let at = match room {
+            Some(at) => at,
+            None => self.grow(words, device)?,
+        };
+        device.write(&self.buffer, byte(at), bytemuck::cast_slice(&tables))?;
+        let taken = Taken {
             slot,
             at,
-            words: tables.len() as u32,
-        });
+            words,
+            entries,
+        };
+        self.write_entries(&taken, device)?;
+        self.taken.push(taken);
         self.taken.sort_by_key(|t| t.at);
-        Ok(true)
+        Ok(room.is_none())
     }
 
     /// Clears a slot.
@@ -114,21 +125,16 @@ impl Pool {
         Ok(())
     }
 
-    /// A larger pool with everything attached and room for `data`.
-    pub fn grown(
-        &self,
-        kernel: &Kernel,
-        attached: &[(SlotId, Arc<SlotData>)],
-        data: &SlotData,
-        device: &dyn GpuDevice,
-    ) -> Result<Self> {
-        let wanted = attached.iter().map(|(_, d)| self.words(d)).sum::<u64>() + self.words(data);
-        let bytes = (u64::from(self.table_words()) * 4 + wanted * 5).next_multiple_of(256);
+    /// Moves all that is attached to a larger buffer, one behind the other; `words` more fit from the word that it gives.
+    fn grow(&mut self, words: u32, device: &dyn GpuDevice) -> Result<u32> {
+        let wanted = self.taken_words() + u64::from(words);
+        let bytes = (byte(self.table_words()) + wanted * 5).next_multiple_of(256);
         let limit = device.target().max_binding_bytes.min(u64::from(u32::MAX));
+        let label = self.buffer.label();
         if bytes > limit {
             return Err(rusty_backend::Error::TooLarge {
                 device: device.target().name.clone(),
-                what: format!("one binding for the adapters of {}", kernel.name),
+                what: format!("one binding for the adapters of {label}"),
                 asked: bytes,
                 limit,
             }
@@ -137,25 +143,56 @@ impl Pool {
         let mut grown = Self {
             parts: self.parts.clone(),
             slots: self.slots,
-            buffer: device.alloc(bytes, Owner::Adapters, &kernel.name)?,
-            taken: Vec::new(),
+            buffer: device.alloc(bytes, Owner::Adapters, label)?,
+            taken: Vec::with_capacity(self.taken.len() + 1),
         };
-        for (slot, data) in attached {
-            grown.attach(*slot, data, device)?;
+        let mut at = grown.table_words();
+        for run in self.taken.chunk_by(|a, b| a.at + a.words == b.at) {
+            let first = run[0].at;
+            let words: u32 = run.iter().map(|t| t.words).sum();
+            device.copy(
+                &self.buffer,
+                byte(first),
+                &grown.buffer,
+                byte(at),
+                byte(words),
+            )?;
+            for taken in run {
+                let moved = Taken {
+                    slot: taken.slot,
+                    at: at + (taken.at - first),
+                    words: taken.words,
+                    entries: taken.entries.clone(),
+                };
+                grown.write_entries(&moved, device)?;
+                grown.taken.push(moved);
+            }
+            at += words;
         }
-        Ok(grown)
+        *self = grown;
+        Ok(at)
+    }
+
+    /// Writes the table entries of what lies in the pool.
+    fn write_entries(&self, taken: &Taken, device: &dyn GpuDevice) -> Result<()> {
+        let mut entries = taken.entries.clone();
+        for words in entries.chunks_exact_mut(ENTRY as usize) {
+            for offset in &mut words[entry::A as usize..=entry::BIAS as usize] {
+                // Zero is "absent"; offsets count from one.
+                *offset = if *offset > 0 {
+                    *offset - 1 + taken.at
+                } else {
+                    0
+                };
+            }
+        }
+        let at = self.entry_byte(taken.slot);
+        device.write(&self.buffer, at, bytemuck::cast_slice(&entries))?;
+        Ok(())
     }
 
     fn entry_byte(&self, slot: SlotId) -> u64 {
         u64::from(slot.0) * self.parts.len() as u64 * u64::from(ENTRY) * 4
-    }
-
-    /// Words of an adapter's tables here.
-    fn words(&self, data: &SlotData) -> u64 {
-        let sites = self.parts.iter().flatten();
-        let deltas = sites.filter_map(|site| data.site(*site));
-        // A table ends on a whole word.
-        deltas.map(|d| d.bytes() as u64 / 4 + 2).sum()
     }
 
     /// First word of a free range.

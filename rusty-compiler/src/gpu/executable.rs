@@ -7,7 +7,7 @@ use super::adapters::Pool;
 use super::arena::arena_bytes;
 use super::attention::SPLIT_CUBES;
 use super::kernels::page_words::PageWords;
-use super::lower::{has_sites, stages};
+use super::lower::stages;
 use super::operands::{Shape, encode};
 use super::pages::{caches, page_bytes, page_format, page_words};
 use super::prepare::{Pipelines, compile, of_this_language, split_room, tile_rows, vector_weights};
@@ -15,7 +15,7 @@ use super::residence::Residence;
 use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
 use crate::plan::{Plan, PlanValueId};
-use crate::slots::{KvPrefix, PrefixLayer, SlotData};
+use crate::slots::{EmbeddingDelta, KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
 use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
@@ -51,7 +51,8 @@ pub struct GpuExecutable {
     pages: PageWords,
     /// By stage; empty where adapters cannot act.
     pools: Vec<Option<Pool>>,
-    attached: Vec<(SlotId, Arc<SlotData>)>,
+    /// What slots do to embeddings, which is computed on the host.
+    embeddings: HashMap<SlotId, Arc<EmbeddingDelta>>,
     /// Ranks for which the arena has room.
     ranks: u32,
     recordings: HashMap<Shape, Recording>,
@@ -92,7 +93,7 @@ impl GpuExecutable {
             .kernels
             .iter()
             .map(|k| {
-                let needed = options.slots > 0 && has_sites(k);
+                let needed = options.slots > 0 && k.has_sites();
                 needed
                     .then(|| Pool::new(k, options.slots, &*device))
                     .transpose()
@@ -124,7 +125,7 @@ impl GpuExecutable {
             stages,
             pipelines,
             pools,
-            attached: Vec::new(),
+            embeddings: HashMap::new(),
             ranks,
             recordings: HashMap::new(),
             weights: Residence::default(),
@@ -218,25 +219,33 @@ impl GpuExecutable {
         }
         Ok(())
     }
+
+    /// Writes an adapter's tables into the pools.
+    fn place(&mut self, slot: SlotId, data: &SlotData) -> Result<()> {
+        self.embeddings.remove(&slot);
+        for pool in self.pools.iter_mut().flatten() {
+            if pool.attach(slot, data, &*self.device)? {
+                self.recordings.clear();
+            }
+        }
+        if let Some(embedding) = &data.embedding {
+            self.embeddings.insert(slot, embedding.clone());
+        }
+        Ok(())
+    }
 }
 
 impl Executable for GpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
-        let data = |slot| {
-            self.attached
-                .iter()
-                .find(|(s, _)| *s == slot)
-                .map(|(_, d)| &**d)
-        };
+        let embedding = |slot: SlotId| self.embeddings.get(&slot).map(|e| &**e);
         step.check(&StepLimits {
             rows: self.plan.row_budget(),
             selected: self.plan.output_budget(),
             vocab: self.plan.vocab,
             pages: self.options.pages,
             slots: self.options.slots,
-            prompt_rows: &|slot| data(slot).map_or(0, SlotData::prompt_rows),
+            prompt_rows: &|slot| embedding(slot).map_or(0, EmbeddingDelta::prompt_rows),
         })?;
-        let embedding = |slot| data(slot).and_then(|d| d.embedding.as_deref());
         let rows = (self.tile_rows, self.split_rows);
         let encoded = encode(step, &self.plan, rows, embedding);
         self.upload(&encoded.words)?;
@@ -248,25 +257,19 @@ impl Executable for GpuExecutable {
         slot.check(self.options.slots, &data.name)?;
         data.fit(self.plan.slot_shape())?;
         self.reserve_ranks(&data)?;
-        self.attached.retain(|(s, _)| *s != slot);
-        for (at, kernel) in self.plan.kernels.iter().enumerate() {
-            let Some(pool) = &mut self.pools[at] else {
-                continue;
-            };
-            if !pool.attach(slot, &data, &*self.device)? {
-                let mut grown = pool.grown(kernel, &self.attached, &data, &*self.device)?;
-                grown.attach(slot, &data, &*self.device)?;
-                *pool = grown;
+        match self.place(slot, &data) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Half an adapter is none, and recordings may bind a pool that is no more.
                 self.recordings.clear();
+                self.detach(slot).and(Err(error))
             }
         }
-        self.attached.push((slot, data));
-        Ok(())
     }
 
     fn detach(&mut self, slot: SlotId) -> Result<()> {
         slot.check(self.options.slots, "none")?;
-        self.attached.retain(|(s, _)| *s != slot);
+        self.embeddings.remove(&slot);
         for pool in self.pools.iter_mut().flatten() {
             pool.detach(slot, &*self.device)?;
         }
@@ -310,17 +313,22 @@ impl Executable for GpuExecutable {
     }
 
     fn memory(&self) -> MemoryUse {
+        let pools = || self.pools.iter().flatten();
         MemoryUse {
             mapped_weights: self.weights.streamed_bytes(),
             resident_weights: self.weights.resident_bytes() + self.vectors.bytes(),
             kv: self.kv.iter().map(DeviceBuffer::bytes).sum(),
-            adapters: self
-                .pools
-                .iter()
-                .flatten()
-                .map(|p| p.buffer().bytes())
-                .sum(),
+            adapters: pools().map(|p| p.buffer().bytes()).sum(),
+            adapter_room: pools().map(Pool::room_bytes).sum(),
             arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),
         }
+    }
+
+    fn copies_tables(&self) -> bool {
+        true
+    }
+
+    fn compiled_kernels(&self) -> usize {
+        self.pipelines.len()
     }
 }

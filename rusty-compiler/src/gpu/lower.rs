@@ -310,11 +310,6 @@ pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {
     }
 }
 
-/// Whether adapters may act on a kernel.
-pub(super) fn has_sites(kernel: &Kernel) -> bool {
-    matches!(&kernel.anchor, Anchor::Contract { parts, .. } if parts.iter().any(|p| p.site.is_some()))
-}
-
 /// Lanes of a row that one cube takes: a norm's group, or enough for a cube.
 fn segment(body: &Body, width: u32) -> u32 {
     let norms = body.insts.iter().filter_map(|i| match i {

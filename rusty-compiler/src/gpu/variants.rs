@@ -2,7 +2,7 @@
 
 use super::contraction::Way;
 use super::kernels::matrix_product::MatrixTile;
-use super::lower::{Lowering, has_sites};
+use super::lower::Lowering;
 use super::stage::{Choice, Stage, Template, When};
 use super::weights::WeightStore;
 use crate::Result;
@@ -103,7 +103,7 @@ impl Lowering<'_> {
     ) -> Result<Launches> {
         let plain = self.contract(kernel, way, None, store)?;
         let mut launches = Launches::always(plain);
-        if self.adapters && has_sites(kernel) {
+        if self.adapters && kernel.has_sites() {
             let rows = Some(self.rows_word(kernel));
             launches.adapted = Some(self.contract(kernel, way, rows, store)?);
         }

@@ -217,6 +217,19 @@ pub struct Kernel {
     pub scratch: Option<PlanValueId>,
 }
 
+impl Kernel {
+    /// Whether adapters may act on it.
+    pub fn has_sites(&self) -> bool {
+        matches!(&self.anchor, Anchor::Contract { parts, .. } if parts.iter().any(|p| p.site.is_some()))
+    }
+
+    /// Launches more in steps with adapters: on GPUs one makes their first factor for all rows and parts of a contraction,
+    /// whose own launch applies the second.
+    pub fn adapter_dispatches(&self, target: &Target) -> u32 {
+        u32::from(self.has_sites() && !target.is_cpu())
+    }
+}
+
 /// A compiled network for one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

@@ -20,32 +20,33 @@ fn noise(seed: u32, count: usize) -> impl Iterator<Item = f32> {
     (0..count as u32).map(move |i| hash(i) as f32 / (1 << 23) as f32 - 1.0)
 }
 
-/// An adapter of rank 3 with factors on inputs and outputs.
-fn adapter(graph: &Graph) -> SlotData {
-    let deltas = graph.sites.iter().enumerate().map(|(id, site)| {
+/// An adapter of a rank with factors on inputs and outputs; another `first` gives other values.
+pub(crate) fn adapter(graph: &Graph, rank: usize, first: u32) -> SlotData {
+    let scales = [1.0, 0.5, -1.0];
+    let deltas = graph.sites.iter().zip(0..).map(|(site, id)| {
         let (k, n) = (site.k as usize, site.n as usize);
-        let seed = id as u32;
+        let seed = first + id;
         let table = |factor, rows: usize, columns: usize, seed: u32, spread: f32| {
             let values: Vec<f32> = noise(seed, rows * columns).map(|v| v * spread).collect();
             DeltaTable::encode(Format::F32, Some(factor), rows, columns, &values)
         };
         let gains = |seed, count| noise(seed, count).map(|v| 1.0 + 0.3 * v).collect();
         let delta = SiteDelta {
-            rank: 3,
-            a: table(Factor::A, 3, k, 3 * seed, 1.0 / (k as f32).sqrt()),
+            rank: rank as u32,
+            a: table(Factor::A, rank, k, 3 * seed, 1.0 / (k as f32).sqrt()),
             b: table(
-                Factor::B { rank: 3 },
-                n.div_ceil(PANEL) * 3,
+                Factor::B { rank },
+                n.div_ceil(PANEL) * rank,
                 PANEL,
                 3 * seed + 1,
                 0.1,
             ),
-            scale: vec![1.0, 0.5, -1.0].into(),
+            scale: scales.into_iter().cycle().take(rank).collect(),
             gain_in: Some(gains(3 * seed + 2, k)),
             gain_out: Some(gains(3 * seed + 3, n)),
             ..SiteDelta::default()
         };
-        (SiteId(seed), delta)
+        (SiteId(id), delta)
     });
     SlotData {
         name: "test".into(),
@@ -56,7 +57,7 @@ fn adapter(graph: &Graph) -> SlotData {
 
 /// Puts that adapter into each of so many slots.
 pub(crate) fn attach(exe: &mut dyn Executable, graph: &Graph, slots: u32) {
-    let adapter = Arc::new(adapter(graph));
+    let adapter = Arc::new(adapter(graph, 3, 0));
     for slot in 1..=slots {
         exe.attach(SlotId(slot), adapter.clone()).expect("attach");
     }

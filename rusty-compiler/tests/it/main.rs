@@ -1,6 +1,7 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
 mod adapted_rows;
+mod adapter_pools;
 mod batching;
 mod binding_limits;
 mod byte_products;
