@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::passes::compile_observed;
-use crate::plan::{Anchor, Operand, Plan, Sink};
+use crate::plan::{Anchor, Kernel, Operand, Plan, Sink};
 use rusty_backend::Target;
 use rusty_graph::{Graph, WeightDecl};
 use std::fmt::Write;
@@ -29,6 +29,8 @@ pub struct Explain {
     pub nodes: usize,
     /// Launches of one decoded token.
     pub dispatches_per_token: u32,
+    /// Launches of one decoded token whose row names an adapter.
+    pub dispatches_with_adapters: u32,
     /// Launches of one decoded token without fusion.
     pub unfused_dispatches_per_token: u32,
     /// Bytes of weights read and activations moved for one decoded token (cache reads not counted).
@@ -85,6 +87,7 @@ pub fn explain(graph: &Graph, target: &Target) -> Result<Explain> {
     Ok(Explain {
         nodes: graph.nodes.len() - sources,
         dispatches_per_token: plan.dispatches(1),
+        dispatches_with_adapters: plan.dispatches_with_adapters(1),
         unfused_dispatches_per_token: plan.unfused_kernels,
         bytes_per_token: plan.bytes_per_token(),
         activation_bytes: plan.activation_bytes(),
@@ -136,6 +139,8 @@ impl Explain {
             "of these {fused} bytes of activations ({unfused} unfused, {:.0}% saved)",
             100.0 * (1.0 - fused as f64 / unfused.max(1) as f64)
         );
+        let adapted = self.dispatches_with_adapters;
+        let _ = writeln!(out, "with adapters: {adapted} dispatches");
         if let Some(prediction) = self.prediction {
             let _ = writeln!(
                 out,
@@ -152,12 +157,18 @@ impl Explain {
 impl Plan {
     /// Launches of a step of `rows` rows of different sequences that all want their most likely token.
     pub fn dispatches(&self, rows: u32) -> u32 {
-        let of = |k: &crate::plan::Kernel| {
+        let of = |k: &Kernel| {
             let chosen = k.variants.iter().find(|v| v.rows.contains(&rows));
             chosen.map_or(1, |v| v.dispatches)
         };
         let counts = self.kernels.iter().filter(|k| !self.is_for_hidden(k));
         counts.map(of).sum()
+    }
+
+    /// The same of a step in which a row names an adapter.
+    pub fn dispatches_with_adapters(&self, rows: u32) -> u32 {
+        let of = |k: &Kernel| k.adapter_dispatches(&self.target);
+        self.dispatches(rows) + self.kernels.iter().map(of).sum::<u32>()
     }
 
     /// Bytes that a one-row step reads and writes in kernel `at`, cache reads not counted.

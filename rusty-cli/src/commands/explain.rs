@@ -43,6 +43,7 @@ pub fn run(options: &Explain) -> Result<()> {
         "nodes": report.nodes,
         "dispatches_per_token": report.dispatches_per_token,
         "unfused_dispatches_per_token": report.unfused_dispatches_per_token,
+        "dispatches_with_adapters": report.dispatches_with_adapters,
         "bytes_per_token": report.bytes_per_token,
         "activation_bytes_per_token": report.activation_bytes,
         "unfused_activation_bytes_per_token": report.unfused_activation_bytes,

@@ -4,6 +4,7 @@ use crate::golden_paths::golden;
 use crate::shape_only::ShapeOnly;
 use rusty_backend::{DescribedDevice, Target};
 use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::plan::Anchor;
 use rusty_compiler::{BindOptions, KvFormat, Plan, compile, explain};
 use rusty_graph::{Graph, arch};
 use std::collections::BTreeMap;
@@ -101,6 +102,38 @@ fn a_model_of_one_format_needs_few_pipelines() {
         let count = texts.len();
         assert!((11..=25).contains(&count), "{name}: {count}, {kinds:?}");
     }
+}
+
+/// Adapters cost a launch for each fused projection (queries with keys and values, their output, gate with up, down, and
+/// the head), and nothing elsewhere; none at all on CPUs.
+#[test]
+fn adapters_cost_a_launch_per_projection() {
+    for id in ["llama", "mistral", "qwen2", "qwen3"] {
+        for target in Target::names() {
+            let plan = plan(id, &target);
+            let facts = Target::named(&target).expect("target");
+            let more = match facts.is_cpu() {
+                true => 0,
+                false => 4 * plan.kv.len() as u32 + 1,
+            };
+            let with = plan.dispatches_with_adapters(1);
+            assert_eq!(with, plan.dispatches(1) + more, "{id} on {target}");
+            for kernel in &plan.kernels {
+                let adapted = kernel.adapter_dispatches(&facts);
+                let contracts = matches!(kernel.anchor, Anchor::Contract { .. });
+                assert!(adapted <= u32::from(contracts), "{}", kernel.name);
+            }
+        }
+    }
+    // Routed experts have no sites.
+    let file = rusty_loader::random::model("qwen3moe-tiny", "f32").expect("random");
+    let graph = arch::build(&*file).expect("graph");
+    let target = Target::named("h200").expect("target");
+    let plan = compile(&graph, &target).expect("plan");
+    let experts = plan.kernels.iter();
+    let mut experts = experts.filter(|k| matches!(k.anchor, Anchor::Experts { .. }));
+    assert!(experts.clone().count() > 0);
+    assert!(experts.all(|k| k.adapter_dispatches(&target) == 0));
 }
 
 /// Values that are alive at the same time never overlap in the arena.

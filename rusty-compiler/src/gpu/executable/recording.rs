@@ -184,3 +184,50 @@ impl GpuExecutable {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BindOptions, KvFormat};
+    use rusty_backend::{DescribedDevice, Target};
+    use std::sync::Arc;
+
+    /// What EXPLAIN counts is what is launched, with adapters and without.
+    #[test]
+    fn steps_launch_what_the_plan_counts() {
+        let file = rusty_loader::random::model("qwen3-tiny", "q4_0").expect("random");
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        for name in ["llvmpipe", "h200"] {
+            let target = Target::named(name).expect(name);
+            let plan = crate::compile(&graph, &target).expect("plan");
+            let options = BindOptions {
+                pages: 1,
+                kv: KvFormat::F16,
+                slots: 1,
+            };
+            let device = Arc::new(DescribedDevice::new(target));
+            let exe = GpuExecutable::bind(plan, &*file, device, options).expect("bound");
+            for rows in [1, 40] {
+                let launches = |adapted| {
+                    let shape = Shape {
+                        rows,
+                        selected: rows,
+                        tiles: rows,
+                        decode: true,
+                        splits: 1,
+                        adapted,
+                        argmax: true,
+                        hidden: false,
+                    };
+                    let segments = exe.segments(shape).expect("launches");
+                    segments.iter().map(|s| s.launches.len()).sum::<usize>()
+                };
+                let counted = exe.plan.dispatches(rows) as usize;
+                assert_eq!(launches(false), counted, "{rows} rows on {name}");
+                let counted = exe.plan.dispatches_with_adapters(rows) as usize;
+                assert_eq!(launches(true), counted, "{rows} rows on {name}");
+                assert!(launches(true) > launches(false));
+            }
+        }
+    }
+}
