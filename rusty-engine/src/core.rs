@@ -2,7 +2,7 @@
 //! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
 //! alone is kept for its own reader.
 
-use crate::adapters::{AdapterId, Registry, Resolved};
+use crate::adapters::{AdapterId, Mixture, Mixtures, Recipe, Registry, Resolved};
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::sequence::{Answer, Sequence, checked_prompt};
@@ -74,11 +74,15 @@ impl Core {
         ))
     }
 
-    /// The slot of a set, filled if it was not, and what is in it.
-    pub fn slot(&mut self, key: &Resolved) -> Result<(SlotId, Option<Arc<SlotData>>)> {
+    /// The slot of a set, filled if it was not, with the mixture where it is this set's, and what the host needs of it.
+    pub fn slot(
+        &mut self,
+        key: &Resolved,
+        mixture: Option<Mixture>,
+    ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
         let busy = self.busy_slots(&[]);
         self.adapters
-            .acquire(key, &mut *self.executable, &|s| busy.contains(&s))
+            .acquire(key, mixture, &mut *self.executable, &|s| busy.contains(&s))
     }
 
     /// Slots of running answers, but for those of some sessions.
@@ -88,13 +92,14 @@ impl Core {
         answering.map(|(_, s)| s.slot).collect()
     }
 
-    /// Starts an answer in a sequence.
+    /// Starts an answer in a sequence; `mixture` is what its set amounts to, where that is in no slot.
     pub fn begin(
         &mut self,
         id: u64,
         prompt: &[u32],
         request: &Request,
         tokenizer: Option<&Tokenizer>,
+        mixture: Option<Mixture>,
     ) -> Result<()> {
         let graph = self.graph.clone();
         let sequence = self.sequence(id)?.0;
@@ -106,7 +111,7 @@ impl Core {
             sequence.forget("its adapters or their weights changed", pool);
             sequence.key = key.clone();
         }
-        let (slot, data) = self.slot(&key)?;
+        let (slot, data) = self.slot(&key, mixture)?;
         self.sequence(id)?.0.slot = slot;
         let virtual_ids = virtual_ids(data.as_deref(), graph.vocab);
         let tokens = checked_prompt(prompt, &virtual_ids, request, self.context)?;
@@ -137,13 +142,43 @@ impl Core {
         Ok(())
     }
 
+    /// What it takes to make the first mixture that answers need once an adapter has another weight, and that is neither in a
+    /// slot nor `made`; none where there is all.
+    ///
+    /// # Errors
+    /// The weight is none.
+    pub fn unmade(
+        &self,
+        id: AdapterId,
+        weight: f32,
+        answering: &[u64],
+        made: &Mixtures,
+    ) -> Result<Option<Recipe>> {
+        for session in answering {
+            let Some(sequence) = self.sequences.get(session) else {
+                continue;
+            };
+            let key = self.adapters.resolve_with(&sequence.set, id, weight)?;
+            if !made.contains_key(&key) && !self.adapters.is_at_hand(&key) {
+                return self.adapters.recipe(&key).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     /// Weights an adapter. Running answers that use it go on with the new weight: everything they have is computed
-    /// again.
+    /// again, with the mixtures that were `made` for it.
     ///
     /// # Errors
     /// The weight is none, or changes how many virtual tokens an answer begins with: nothing has changed then. A mixture
     /// that cannot be made, or finds no slot, ends the answers that need it.
-    pub fn reweight(&mut self, id: AdapterId, weight: f32, answering: &[u64]) -> Result<()> {
+    pub fn reweight(
+        &mut self,
+        id: AdapterId,
+        weight: f32,
+        answering: &[u64],
+        mut made: Mixtures,
+    ) -> Result<()> {
         let before = self.adapters.set_weight(id, weight)?;
         for session in answering {
             let Some(sequence) = self.sequences.get(session) else {
@@ -162,7 +197,7 @@ impl Core {
             }
         }
         for (at, session) in answering.iter().enumerate() {
-            if let Err(error) = self.recompute(*session, &answering[at..]) {
+            if let Err(error) = self.recompute(*session, &answering[at..], &mut made) {
                 for session in &answering[at..] {
                     let (sequence, pool) = self.sequence(*session)?;
                     sequence.fail(Error::Request(format!("its adapters changed: {error}")));
@@ -177,13 +212,14 @@ impl Core {
     }
 
     /// Moves an answer to the slot of its set as it is weighted now; slots of `waiting` answers may make room.
-    fn recompute(&mut self, id: u64, waiting: &[u64]) -> Result<()> {
+    fn recompute(&mut self, id: u64, waiting: &[u64], made: &mut Mixtures) -> Result<()> {
         let set = self.sequence(id)?.0.set.clone();
         let key = self.adapters.resolve(&set)?;
+        let mixture = made.remove(&key).transpose()?;
         let busy = self.busy_slots(waiting);
         let acquired = self
             .adapters
-            .acquire(&key, &mut *self.executable, &|s| busy.contains(&s));
+            .acquire(&key, mixture, &mut *self.executable, &|s| busy.contains(&s));
         let (slot, data) = acquired?;
         let sequence = self.sequence(id)?.0;
         (sequence.key, sequence.slot, sequence.computed) = (key, slot, 0);

@@ -194,10 +194,9 @@ impl Engine {
     /// What is wanted of every position of `tokens`, row by row.
     fn rows(&self, tokens: &[u32], adapters: &AdapterSet, want: Want) -> Result<Vec<f32>> {
         self.check_tokens(tokens)?;
-        self.restore(adapters)?;
-        let mut core = self.core();
+        let (mut core, mixture) = self.core_for(adapters)?;
         let key = core.adapters.resolve(adapters)?;
-        let (slot, data) = core.slot(&key)?;
+        let (slot, data) = core.slot(&key, mixture)?;
         let virtual_ids = virtual_ids(data.as_deref(), self.vocab());
         let all = [&virtual_ids, tokens].concat();
         if tokens.is_empty() || all.len() > self.shared.context {
@@ -307,6 +306,11 @@ impl Engine {
     /// Bytes held, by owner.
     pub fn memory(&self) -> MemoryUse {
         self.core().executable.memory()
+    }
+
+    /// Kernels that were compiled for a GPU while loading; steps and adapters add none.
+    pub fn compiled_kernels(&self) -> usize {
+        self.core().executable.compiled_kernels()
     }
 
     /// KV pages free and in all.

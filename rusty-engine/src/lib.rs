@@ -22,7 +22,9 @@ mod session;
 pub mod stop;
 pub mod throughput;
 
-pub use adapters::{AdapterBudget, AdapterId, AdapterSet, AdapterStatus, OnRunning, Tier};
+pub use adapters::{
+    AdapterBudget, AdapterId, AdapterMemory, AdapterSet, AdapterStatus, OnRunning, Tier,
+};
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use request::{Finish, Message, Prompt, Request, Timings, Token};

@@ -62,9 +62,8 @@ impl Session {
     pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>> {
         let prompt = self.prompt_tokens(&request.prompt)?;
         let tokenizer = self.engine.tokenizer().cloned();
-        self.engine.restore(&self.adapters())?;
-        let mut core = self.engine.core();
-        core.begin(self.id, &prompt, request, tokenizer.as_ref())?;
+        let (mut core, mixture) = self.engine.core_for(&self.adapters())?;
+        core.begin(self.id, &prompt, request, tokenizer.as_ref(), mixture)?;
         drop(core);
         Ok(Generation {
             session: self,

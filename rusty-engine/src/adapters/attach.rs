@@ -1,12 +1,15 @@
 //! Attaching, weighting and detaching adapters while an engine runs.
 
-use super::{AdapterId, AdapterSet, AdapterStatus, OnRunning, Source};
+use super::{
+    AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Mixture, Mixtures, OnRunning, Source,
+};
+use crate::core::Core;
 use crate::engine::Engine;
 use crate::{Error, Result};
 use rusty_adapters::{Base, Precision, Stamp};
 use rusty_compiler::{SlotData, SlotShape};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 impl Engine {
@@ -56,16 +59,27 @@ impl Engine {
         Ok(id)
     }
 
-    /// Reads what a set needs from files again, while others go on.
-    pub(crate) fn restore(&self, set: &AdapterSet) -> Result<()> {
-        let absent = self.core().adapters.absent(set);
-        for (id, source) in absent {
-            let start = Instant::now();
-            let data = source.read()?;
-            let seconds = start.elapsed().as_secs_f64();
-            self.core().adapters.restore(id, data, seconds);
+    /// The core, locked when what a set amounts to is in a slot, or ready for one. Files are read and adapters stacked while
+    /// others go on; where weights change meanwhile, once more with the new ones.
+    ///
+    /// # Errors
+    /// An adapter is not attached, its file is gone or is another by now, or adapters cannot be mixed.
+    pub(crate) fn core_for(
+        &self,
+        set: &AdapterSet,
+    ) -> Result<(MutexGuard<'_, Core>, Option<Mixture>)> {
+        let mut mixture: Option<Mixture> = None;
+        loop {
+            let core = self.core();
+            let key = core.adapters.resolve(set)?;
+            let made = mixture.as_ref().is_some_and(|m| m.key == key);
+            if made || core.adapters.is_at_hand(&key) {
+                return Ok((core, mixture));
+            }
+            let recipe = core.adapters.recipe(&key)?;
+            drop(core);
+            mixture = Some(recipe.make()?);
         }
-        Ok(())
     }
 
     /// Forgets an adapter and frees what it holds.
@@ -92,18 +106,26 @@ impl Engine {
     /// The weight is not finite, the adapter is not attached, or an answer runs with it and `running` refuses or its soft
     /// prompt would come or go. A mixture that cannot be made ends the answers that need it.
     pub fn set_weight(&self, id: AdapterId, weight: f32, running: OnRunning) -> Result<()> {
-        let mut core = self.core();
-        let answering = core.sequences.iter();
-        let answering = answering.filter(|(_, s)| s.names(id) && s.is_answering());
-        let answering: Vec<u64> = answering.map(|(session, _)| *session).collect();
-        if running == OnRunning::Refuse && !answering.is_empty() {
-            return Err(Error::Request(format!(
-                "{} answers run with adapter {}; let them end, or have them computed again",
-                answering.len(),
-                id.0
-            )));
+        let mut made = Mixtures::new();
+        loop {
+            let mut core = self.core();
+            let answering = core.sequences.iter();
+            let answering = answering.filter(|(_, s)| s.names(id) && s.is_answering());
+            let answering: Vec<u64> = answering.map(|(session, _)| *session).collect();
+            if running == OnRunning::Refuse && !answering.is_empty() {
+                return Err(Error::Request(format!(
+                    "{} answers run with adapter {}; let them end, or have them computed again",
+                    answering.len(),
+                    id.0
+                )));
+            }
+            let Some(recipe) = core.unmade(id, weight, &answering, &made)? else {
+                return core.reweight(id, weight, &answering, made);
+            };
+            drop(core);
+            // What fails is told to those who need it, once the weight is changed.
+            made.insert(recipe.key.clone(), recipe.make());
         }
-        core.reweight(id, weight, &answering)
     }
 
     /// Keeps an adapter where it is, or lets it make room again.
@@ -119,6 +141,12 @@ impl Engine {
         let core = self.core();
         let sessions = |id| core.sequences.values().filter(|s| s.names(id)).count();
         core.adapters.status(sessions)
+    }
+
+    /// Bytes that adapters hold in slots and in the host's memory. [`Engine::memory`] has what a device's buffers for slots
+    /// take, with the room that is kept in them.
+    pub fn adapter_memory(&self) -> AdapterMemory {
+        self.core().adapters.memory()
     }
 
     /// What adapters read from files are prepared for.

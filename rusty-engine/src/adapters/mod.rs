@@ -9,10 +9,12 @@
 //! adapters' weights changed starts from an empty cache.
 
 mod attach;
+mod mixing;
 mod registry;
 mod set;
 mod source;
 
+pub(crate) use mixing::{Mixture, Mixtures, Recipe};
 pub(crate) use registry::{Registry, Resolved};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;
@@ -34,7 +36,19 @@ pub enum Tier {
 pub struct AdapterBudget {
     /// Bytes in slots.
     pub device: u64,
-    /// Bytes in host memory, for adapters that came from files.
+    /// Bytes in host memory. Adapters that came from files are dropped from it where that frees something: not those that a
+    /// CPU's slot reads where they lie, but those of which a GPU has a copy. They are read again when another slot or
+    /// mixture wants them.
+    pub host: u64,
+}
+
+/// Bytes that adapters hold, as an [`AdapterBudget`] counts them: what is in a device's slot and in the host's memory too is
+/// part of both, and so is what a CPU's slots read where it lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct AdapterMemory {
+    /// Bytes in slots.
+    pub device: u64,
+    /// Bytes in host memory.
     pub host: u64,
 }
 
@@ -56,6 +70,8 @@ pub struct AdapterStatus {
     pub name: String,
     /// Bytes of its tables.
     pub bytes: u64,
+    /// What of them is in the host's memory now.
+    pub host_bytes: u64,
     /// Where they are.
     pub tier: Tier,
     /// Whether it stays where it is.

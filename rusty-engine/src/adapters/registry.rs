@@ -1,13 +1,17 @@
 //! Registered adapters and the slots that hold them.
 
-use super::{AdapterBudget, AdapterId, AdapterSet, AdapterStatus, Source, Tier};
+mod room;
+#[cfg(test)]
+mod tests;
+
+use super::mixing::{Mixture, Part, Recipe, Tables};
+use super::{AdapterBudget, AdapterId, AdapterSet, Source};
 use crate::{Error, Result};
-use rusty_adapters::{Mix, mix};
+use rusty_adapters::Mix;
 use rusty_compiler::{Executable, SlotData, SlotId};
 use rusty_graph::Graph;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A set with every weight resolved: what keys and values belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Hash)]
@@ -25,6 +29,14 @@ impl Resolved {
     pub fn is_base(&self) -> bool {
         self.entries.is_empty()
     }
+
+    /// How its adapters are mixed.
+    pub fn mix(&self) -> Mix {
+        match self.linear {
+            true => Mix::Linear,
+            false => Mix::Sum,
+        }
+    }
 }
 
 struct Entry {
@@ -32,6 +44,8 @@ struct Entry {
     source: Source,
     data: Option<Arc<SlotData>>,
     bytes: u64,
+    /// Of these, what the host needs while a device has the rest: changed embeddings and prefixes.
+    host_only: u64,
     rank: u32,
     virtual_tokens: u32,
     pinned: bool,
@@ -42,7 +56,11 @@ struct Entry {
 
 struct Slot {
     key: Resolved,
+    /// What the host needs of what is in it.
     data: Arc<SlotData>,
+    bytes: u64,
+    /// Whether it reads an adapter's own tables where they lie: dropping them would free nothing.
+    in_place: bool,
     used: u64,
 }
 
@@ -78,6 +96,7 @@ impl Registry {
             name: data.name.clone(),
             source,
             bytes: data.bytes() as u64,
+            host_only: data.without_sites().bytes() as u64,
             rank: data.largest_rank(),
             virtual_tokens: data.virtual_tokens(),
             data: Some(data),
@@ -135,16 +154,31 @@ impl Registry {
     }
 
     fn entry(&mut self, id: AdapterId) -> Result<&mut Entry> {
-        let missing = || Error::Request(format!("adapter {} is not attached", id.0));
-        self.entries.get_mut(&id).ok_or_else(missing)
+        self.entries.get_mut(&id).ok_or_else(|| not_attached(id))
     }
 
     /// A set with the adapters' own weights; those of weight 0 take no part.
     pub fn resolve(&self, set: &AdapterSet) -> Result<Resolved> {
+        self.resolve_by(set, |_, entry| entry.weight)
+    }
+
+    /// The same if an adapter had another weight.
+    pub fn resolve_with(&self, set: &AdapterSet, id: AdapterId, weight: f32) -> Result<Resolved> {
+        self.resolve_by(set, |own, entry| match own == id {
+            true => weight,
+            false => entry.weight,
+        })
+    }
+
+    fn resolve_by(
+        &self,
+        set: &AdapterSet,
+        own: impl Fn(AdapterId, &Entry) -> f32,
+    ) -> Result<Resolved> {
         let mut entries = Vec::with_capacity(set.entries.len());
         for (id, weight) in &set.entries {
-            let missing = || Error::Request(format!("adapter {} is not attached", id.0));
-            let weight = weight * self.entries.get(id).ok_or_else(missing)?.weight;
+            let entry = self.entries.get(id).ok_or_else(|| not_attached(*id))?;
+            let weight = weight * own(*id, entry);
             if !weight.is_finite() {
                 return Err(Error::Request(format!("{weight} is no weight")));
             }
@@ -158,13 +192,15 @@ impl Registry {
         })
     }
 
-    /// The slot of a set, filled if it was not; `busy` tells which slots running answers need.
+    /// The slot of a set, filled if it was not, and what the host needs of what is in it. What fills it is the `mixture`,
+    /// where it is this set's, else it is made here and now; `busy` tells which slots running answers need.
     ///
     /// # Errors
     /// All slots are needed by running answers, an adapter's file is gone, or adapters cannot be mixed.
     pub fn acquire(
         &mut self,
         key: &Resolved,
+        mixture: Option<Mixture>,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
@@ -176,25 +212,51 @@ impl Registry {
             let clock = self.clock;
             self.entry(*id)?.used = clock;
         }
-        let held = self
-            .slots
-            .iter_mut()
-            .enumerate()
-            .find_map(|(at, slot)| Some((at, slot.as_mut().filter(|s| s.key == *key)?)));
-        if let Some((at, slot)) = held {
+        if let Some(at) = self.slot_of(key)
+            && let Some(slot) = &mut self.slots[at]
+        {
             slot.used = self.clock;
             return Ok((slot_id(at), Some(slot.data.clone())));
         }
-        let data = self.mixed(key)?;
-        let at = self.free_slot(data.bytes() as u64, executable, busy)?;
-        executable.attach(slot_id(at), data.clone())?;
+        let mixture = match mixture.filter(|m| m.key == *key) {
+            Some(mixture) => mixture,
+            None => self.recipe(key)?.make()?,
+        };
+        let filled = self.fill(mixture, executable, busy);
+        self.shrink_host();
+        let (slot, data) = filled?;
+        Ok((slot, Some(data)))
+    }
+
+    /// Puts a mixture into a slot.
+    fn fill(
+        &mut self,
+        Mixture { key, data, read }: Mixture,
+        executable: &mut dyn Executable,
+        busy: &dyn Fn(SlotId) -> bool,
+    ) -> Result<(SlotId, Arc<SlotData>)> {
+        for (id, data, seconds) in read {
+            self.restore(id, data, seconds);
+        }
+        let all = data.bytes() as u64;
+        let (needed, bytes) = match executable.copies_tables() {
+            true => {
+                let needed = Arc::new(data.without_sites());
+                let bytes = all - needed.bytes() as u64;
+                (needed, bytes)
+            }
+            false => (data.clone(), all),
+        };
+        let at = self.free_slot(bytes, executable, busy)?;
+        executable.attach(slot_id(at), data)?;
         self.slots[at] = Some(Slot {
-            key: key.clone(),
-            data: data.clone(),
+            in_place: !executable.copies_tables() && key.entries.len() == 1,
+            key,
+            data: needed.clone(),
+            bytes,
             used: self.clock,
         });
-        self.shrink_host();
-        Ok((slot_id(at), Some(data)))
+        Ok((slot_id(at), needed))
     }
 
     /// Puts an adapter into a free slot where there is one, so that its first user need not wait.
@@ -206,170 +268,62 @@ impl Registry {
             .filter_map(|(id, _)| self.entries.get(id));
         let bytes: u64 = own.map(|e| e.bytes).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
-            self.acquire(key, executable, &|_| true)?;
+            self.acquire(key, None, executable, &|_| true)?;
         }
         self.shrink_host();
         Ok(())
     }
 
-    fn mixed(&mut self, key: &Resolved) -> Result<Arc<SlotData>> {
-        let mut parts = Vec::with_capacity(key.entries.len());
-        for (id, bits) in &key.entries {
-            parts.push((self.read(*id)?, f32::from_bits(*bits)));
-        }
-        if let [(only, 1.0)] = &parts[..] {
-            return Ok(only.clone());
-        }
-        let parts: Vec<_> = parts.iter().map(|(data, w)| (&**data, *w)).collect();
-        let how = if key.linear { Mix::Linear } else { Mix::Sum };
-        Ok(Arc::new(mix(&parts, how, &self.graph)?))
+    /// Whether a set is in a slot, or needs none.
+    pub fn is_at_hand(&self, key: &Resolved) -> bool {
+        key.is_base() || self.slot_of(key).is_some()
     }
 
-    /// An adapter's tables, from its file where they were dropped.
-    fn read(&mut self, id: AdapterId) -> Result<Arc<SlotData>> {
-        let entry = self.entry(id)?;
-        if let Some(data) = &entry.data {
-            return Ok(data.clone());
-        }
-        let start = Instant::now();
-        let data = entry.source.read()?;
-        self.restore(id, data.clone(), start.elapsed().as_secs_f64());
-        Ok(data)
+    fn slot_of(&self, key: &Resolved) -> Option<usize> {
+        let holds = |slot: &Option<Slot>| slot.as_ref().is_some_and(|s| s.key == *key);
+        self.slots.iter().position(holds)
     }
 
-    /// Adapters of a set whose tables are in their files only, and where to read them.
-    pub fn absent(&self, set: &AdapterSet) -> Vec<(AdapterId, Source)> {
-        let entries = set.entries.iter();
-        let entries = entries.filter_map(|(id, _)| Some((*id, self.entries.get(id)?)));
-        let absent = entries.filter(|(_, e)| e.data.is_none());
-        absent.map(|(id, e)| (id, e.source.clone())).collect()
+    /// What it takes to make what a set amounts to.
+    ///
+    /// # Errors
+    /// An adapter is not attached.
+    pub fn recipe(&self, key: &Resolved) -> Result<Recipe> {
+        let part = |(id, bits): &(AdapterId, u32)| {
+            let entry = self.entries.get(id).ok_or_else(|| not_attached(*id))?;
+            let tables = match &entry.data {
+                Some(data) => Tables::Held(data.clone()),
+                None => Tables::Absent(entry.source.clone()),
+            };
+            Ok(Part {
+                id: *id,
+                weight: f32::from_bits(*bits),
+                tables,
+            })
+        };
+        let parts = key.entries.iter().map(part);
+        Ok(Recipe {
+            key: key.clone(),
+            parts: parts.collect::<Result<_>>()?,
+            graph: self.graph.clone(),
+        })
     }
 
     /// Takes tables that were read again.
-    pub fn restore(&mut self, id: AdapterId, data: Arc<SlotData>, seconds: f64) {
-        self.clock += 1;
-        if let Some(entry) = self.entries.get_mut(&id) {
+    fn restore(&mut self, id: AdapterId, data: Arc<SlotData>, seconds: f64) {
+        if let Some(entry) = self.entries.get_mut(&id)
+            && entry.data.is_none()
+        {
             tracing::debug!(adapter = entry.name, seconds, "read again");
-            (entry.data, entry.prepared_s, entry.used) = (Some(data), seconds, self.clock);
+            (entry.data, entry.prepared_s) = (Some(data), seconds);
         }
-    }
-
-    fn device_bytes(&self) -> u64 {
-        self.slots
-            .iter()
-            .flatten()
-            .map(|s| s.data.bytes() as u64)
-            .sum()
-    }
-
-    /// A slot for `bytes`, making room within the budget.
-    fn free_slot(
-        &mut self,
-        bytes: u64,
-        executable: &mut dyn Executable,
-        busy: &dyn Fn(SlotId) -> bool,
-    ) -> Result<usize> {
-        if bytes > self.budget.device {
-            return Err(Error::Request(format!(
-                "an adapter of {bytes} bytes is beyond the budget of {}",
-                self.budget.device
-            )));
-        }
-        loop {
-            let free = self.slots.iter().position(Option::is_none);
-            let over = self.device_bytes() + bytes > self.budget.device;
-            match (free, over) {
-                (Some(at), false) => return Ok(at),
-                _ => match self.idle_slot(busy) {
-                    Some(at) => self.empty(at, executable)?,
-                    // A budget that running answers exceed must not stop another one.
-                    None => {
-                        return free.ok_or_else(|| {
-                            Error::Request(format!(
-                                "all {} adapter slots are in use by running answers; load with more",
-                                self.slots.len()
-                            ))
-                        });
-                    }
-                },
-            }
-        }
-    }
-
-    /// The slot that was used longest ago, of those that may make room.
-    fn idle_slot(&self, busy: &dyn Fn(SlotId) -> bool) -> Option<usize> {
-        let pinned = |key: &Resolved| {
-            key.entries.len() == 1
-                && self
-                    .entries
-                    .get(&key.entries[0].0)
-                    .is_some_and(|e| e.pinned)
-        };
-        let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
-            let slot = slot.as_ref()?;
-            (!busy(slot_id(at)) && !pinned(&slot.key)).then_some((slot.used, at))
-        });
-        idle.min().map(|(_, at)| at)
-    }
-
-    fn empty(&mut self, at: usize, executable: &mut dyn Executable) -> Result<()> {
-        executable.detach(slot_id(at))?;
-        self.slots[at] = None;
-        Ok(())
-    }
-
-    /// Drops tables that can be read again until the host's budget is kept.
-    fn shrink_host(&mut self) {
-        let held = |e: &Entry| if e.data.is_some() { e.bytes } else { 0 };
-        while self.entries.values().map(held).sum::<u64>() > self.budget.host {
-            let slots = &self.slots;
-            let in_slot = |id: AdapterId| slots.iter().flatten().any(|s| s.key.names(id));
-            let droppable = |id: &AdapterId, e: &Entry| {
-                e.data.is_some()
-                    && !e.pinned
-                    && !in_slot(*id)
-                    && matches!(e.source, Source::File { .. })
-            };
-            let oldest = self
-                .entries
-                .iter_mut()
-                .filter(|(id, e)| droppable(id, e))
-                .min_by_key(|(_, e)| e.used);
-            match oldest {
-                Some((_, entry)) => entry.data = None,
-                None => return,
-            }
-        }
-    }
-
-    /// What is known of all adapters; `sessions` counts those that name one.
-    pub fn status(&self, sessions: impl Fn(AdapterId) -> usize) -> Vec<AdapterStatus> {
-        let tier = |id: AdapterId, entry: &Entry| {
-            let in_slot = self.slots.iter().flatten().any(|s| s.key.names(id));
-            match (in_slot, &entry.data) {
-                (true, _) => Tier::Device,
-                (false, Some(_)) => Tier::Host,
-                (false, None) => Tier::Disk,
-            }
-        };
-        let entries = self.entries.iter();
-        entries
-            .map(|(id, e)| AdapterStatus {
-                id: *id,
-                name: e.name.clone(),
-                bytes: e.bytes,
-                tier: tier(*id, e),
-                pinned: e.pinned,
-                weight: e.weight,
-                sessions: sessions(*id),
-                rank: e.rank,
-                virtual_tokens: e.virtual_tokens,
-                prepared_s: e.prepared_s,
-            })
-            .collect()
     }
 }
 
 fn slot_id(at: usize) -> SlotId {
     SlotId(at as u32 + 1)
+}
+
+fn not_attached(id: AdapterId) -> Error {
+    Error::Request(format!("adapter {id} is not attached"))
 }

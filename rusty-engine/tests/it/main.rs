@@ -20,6 +20,7 @@ mod sessions;
 mod stored_otherwise;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
+mod tiers;
 mod warnings;
 
 use golden_paths::golden;

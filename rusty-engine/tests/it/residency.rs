@@ -1,19 +1,18 @@
 //! Adapters come, go and change while others answer; slots and memory are caches that nobody notices.
 
 use super::demo::{attach, chat};
-use super::{cpu, demo as load};
-use crate::golden_paths::{golden, root};
+use super::tiers::{attach_file, forgetful};
+use super::{cpu, demo as load, logits};
+use crate::golden_paths::golden;
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
-use rusty_engine::adapters::{AdapterBudget, OnRunning, Tier};
-use rusty_engine::{AdapterId, AdapterSet, Engine, EngineOptions, Request, Session};
-use std::path::{Path, PathBuf};
+use rusty_engine::{AdapterSet, Engine, EngineOptions, OnRunning, Request, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const QUESTION: &str = "Find users older than 30";
-const NAMES: [&str; 3] = ["sql", "json", "cypher"];
+pub const NAMES: [&str; 3] = ["sql", "json", "cypher"];
 
-fn request() -> Request {
+pub fn request() -> Request {
     chat(QUESTION, 48)
 }
 
@@ -22,19 +21,10 @@ fn answer(session: &mut Session) -> Vec<u32> {
     tokens.filter_map(|t| t.expect("token").id).collect()
 }
 
-fn fresh(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<u32> {
+pub fn fresh(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<u32> {
     let mut session = engine.session();
     session.set_adapter(set).expect("attached");
     answer(&mut session)
-}
-
-fn folder(name: &str) -> PathBuf {
-    root().join("assets/demo/adapters").join(name)
-}
-
-fn tier(engine: &Engine, id: AdapterId) -> Tier {
-    let all = engine.adapters();
-    all.iter().find(|a| a.id == id).expect("attached").tier
 }
 
 #[test]
@@ -195,93 +185,6 @@ fn more_adapters_than_slots_take_turns() {
 }
 
 #[test]
-fn budgets_move_adapters_between_tiers_and_back() {
-    let bytes = attach_file(&load(&cpu()), "sql").1;
-    let engine = load(&EngineOptions {
-        adapter_budget: AdapterBudget {
-            device: bytes * 3 / 2,
-            host: bytes * 5 / 2,
-        },
-        ..cpu()
-    });
-    let ids = NAMES.map(|name| attach_file(&engine, name).0);
-    let want: Vec<_> = NAMES
-        .map(|name| {
-            let roomy = load(&cpu());
-            fresh(&roomy, attach(&roomy, name))
-        })
-        .to_vec();
-    for round in 0..2 {
-        for (id, want) in ids.iter().zip(&want) {
-            assert_eq!(fresh(&engine, *id), *want, "round {round}");
-            assert_eq!(tier(&engine, *id), Tier::Device);
-            let tiers = ids.map(|id| tier(&engine, id));
-            let held = tiers.iter().filter(|t| **t == Tier::Device).count();
-            assert_eq!(held, 1, "{tiers:?}");
-        }
-        assert_eq!(tier(&engine, ids[0]), Tier::Disk);
-        assert_eq!(tier(&engine, ids[1]), Tier::Host);
-    }
-    // Pinned adapters do not make room.
-    fresh(&engine, ids[0]);
-    engine.pin(ids[0], true).expect("attached");
-    assert_eq!(fresh(&engine, ids[1]), want[1]);
-    assert_eq!(fresh(&engine, ids[2]), want[2]);
-    assert_eq!(tier(&engine, ids[0]), Tier::Device);
-    assert!(engine.adapters()[0].pinned);
-}
-
-fn attach_file(engine: &Engine, name: &str) -> (AdapterId, u64) {
-    let id = engine.attach_file(&folder(name), Precision::Stored);
-    let id = id.expect(name);
-    let all = engine.adapters();
-    let status = all.iter().find(|a| a.id == id).expect(name);
-    assert!(status.prepared_s > 0.0);
-    (id, status.bytes)
-}
-
-/// One slot, and no memory for adapters that are in none.
-fn forgetful() -> Engine {
-    load(&EngineOptions {
-        adapter_slots: 1,
-        adapter_budget: AdapterBudget {
-            host: 0,
-            ..AdapterBudget::default()
-        },
-        ..cpu()
-    })
-}
-
-/// Writes a demo adapter's files into a folder of the test's own.
-fn copied(name: &str, to: &Path) {
-    std::fs::create_dir_all(to).expect("folder");
-    for file in ["adapter_config.json", "adapter_model.safetensors"] {
-        let bytes = std::fs::read(folder(name).join(file)).expect(file);
-        std::fs::write(to.join(file), bytes).expect(file);
-    }
-}
-
-#[test]
-fn a_file_that_is_gone_is_told_to_its_user_only() {
-    let temporary = tempfile::tempdir().expect("folder");
-    let copy = temporary.path().join("adapter");
-    copied("sql", &copy);
-    let engine = forgetful();
-    let id = engine
-        .attach_file(&copy, Precision::Stored)
-        .expect("attached");
-    let json = attach(&engine, "json");
-    let want = fresh(&engine, json);
-    assert_eq!(tier(&engine, id), Tier::Disk);
-    std::fs::remove_dir_all(&copy).expect("removed");
-    let mut session = engine.session();
-    session.set_adapter(id).expect("attached");
-    let error = session.generate(&request()).err().expect("gone");
-    assert!(error.to_string().contains("adapter_config.json"), "{error}");
-    assert_eq!(fresh(&engine, json), want);
-}
-
-#[test]
 fn an_adapter_of_another_model_is_refused_with_both_shapes() {
     let engine = load(&cpu());
     let path = golden("adapters/qwen3-lora-all");
@@ -294,21 +197,51 @@ fn an_adapter_of_another_model_is_refused_with_both_shapes() {
     assert!(engine.adapters().is_empty());
 }
 
+/// Adapters are stacked while others run: what comes of it belongs to the weights that hold when a step runs, whatever
+/// changed meanwhile.
 #[test]
-fn a_file_that_changed_is_not_taken_for_what_it_was() {
-    let temporary = tempfile::tempdir().expect("folder");
-    let copy = temporary.path().join("adapter");
-    copied("sql", &copy);
+fn mixtures_are_of_one_weight_while_weights_change() {
     let engine = forgetful();
-    let id = engine
-        .attach_file(&copy, Precision::Stored)
-        .expect("attached");
-    fresh(&engine, attach(&engine, "json"));
-    copied("cypher", &copy);
-    let mut session = engine.session();
-    session.set_adapter(id).expect("attached");
-    let error = session.generate(&request()).err().expect("changed");
-    assert!(error.to_string().contains("changed since"), "{error}");
+    let [sql, json, cypher] = NAMES.map(|name| attach_file(&engine, name).0);
+    let sets = [
+        AdapterSet::sum([(sql, 0.5), (json, 0.5)]),
+        AdapterSet::sum([(json, 0.7), (cypher, 0.3)]),
+        json.into(),
+    ];
+    let weights = [1.0, 0.5];
+    let weigh = |weight| engine.set_weight(json, weight, OnRunning::Refuse);
+    let want = weights.map(|weight| {
+        weigh(weight).expect("idle");
+        sets.each_ref().map(|set| logits(&engine, set.clone()))
+    });
+    let base = logits(&engine, None);
+    assert!((0..3).all(|i| want[0][i] != want[1][i] && want[1][i] != base));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            let mut changes = 0;
+            while !done.load(Ordering::Relaxed) {
+                weigh(weights[changes % 2]).expect("no answer runs");
+                assert!(logits(&engine, None) == base);
+                changes += 1;
+            }
+            changes
+        });
+        let ask = || {
+            (0..4).all(|_| {
+                let mut all = sets.iter().zip(0..);
+                all.all(|(set, i): (_, usize)| {
+                    let have = logits(&engine, set.clone());
+                    have == want[0][i] || have == want[1][i]
+                })
+            })
+        };
+        let asked = [scope.spawn(ask), scope.spawn(ask)];
+        let asked = asked.map(|asked| asked.join());
+        done.store(true, Ordering::Relaxed);
+        assert!(changes.join().expect("changes") > 1);
+        assert!(asked.into_iter().all(|right| right.expect("answers")));
+    });
 }
 
 /// Reweighting all answers of an engine with one slot, and adapters whose virtual tokens stand in the answers.

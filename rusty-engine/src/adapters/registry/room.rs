@@ -1,0 +1,149 @@
+//! Who makes room: slots and the host's memory hold what was used last, within the budgets.
+//!
+//! Bytes count where they are. What is in a device's slot and in the host's memory too counts in both; on a CPU, whose slots
+//! read tables where they lie, that is what both budgets bound. Tables of slots that are copies are the first to be dropped:
+//! nobody waits for them before the slot is lost.
+
+use super::{Entry, Registry, Resolved, slot_id};
+use crate::adapters::{AdapterId, AdapterMemory, AdapterStatus, Source, Tier};
+use crate::{Error, Result};
+use rusty_compiler::{Executable, SlotId};
+
+impl Registry {
+    pub(super) fn device_bytes(&self) -> u64 {
+        self.slots.iter().flatten().map(|s| s.bytes).sum()
+    }
+
+    fn is_in_slot(&self, id: AdapterId) -> bool {
+        self.slots.iter().flatten().any(|s| s.key.names(id))
+    }
+
+    /// Bytes of an adapter in the host's memory.
+    fn host_bytes_of(&self, id: AdapterId, entry: &Entry) -> u64 {
+        match entry.data {
+            Some(_) => entry.bytes,
+            None if self.is_in_slot(id) => entry.host_only,
+            None => 0,
+        }
+    }
+
+    fn host_bytes(&self) -> u64 {
+        let entries = self.entries.iter();
+        entries.map(|(id, e)| self.host_bytes_of(*id, e)).sum()
+    }
+
+    /// A slot for `bytes`, making room within the budget.
+    pub(super) fn free_slot(
+        &mut self,
+        bytes: u64,
+        executable: &mut dyn Executable,
+        busy: &dyn Fn(SlotId) -> bool,
+    ) -> Result<usize> {
+        if bytes > self.budget.device {
+            return Err(Error::Request(format!(
+                "an adapter of {bytes} bytes is beyond the budget of {}",
+                self.budget.device
+            )));
+        }
+        loop {
+            let free = self.slots.iter().position(Option::is_none);
+            let over = self.device_bytes() + bytes > self.budget.device;
+            match (free, over) {
+                (Some(at), false) => return Ok(at),
+                _ => match self.idle_slot(busy) {
+                    Some(at) => self.empty(at, executable)?,
+                    // A budget that running answers exceed must not stop another one.
+                    None => {
+                        return free.ok_or_else(|| {
+                            Error::Request(format!(
+                                "all {} adapter slots are in use by running answers; load with more",
+                                self.slots.len()
+                            ))
+                        });
+                    }
+                },
+            }
+        }
+    }
+
+    /// The slot that was used longest ago, of those that may make room.
+    fn idle_slot(&self, busy: &dyn Fn(SlotId) -> bool) -> Option<usize> {
+        let pinned = |key: &Resolved| {
+            key.entries.len() == 1
+                && self
+                    .entries
+                    .get(&key.entries[0].0)
+                    .is_some_and(|e| e.pinned)
+        };
+        let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
+            let slot = slot.as_ref()?;
+            (!busy(slot_id(at)) && !pinned(&slot.key)).then_some((slot.used, at))
+        });
+        idle.min().map(|(_, at)| at)
+    }
+
+    pub(super) fn empty(&mut self, at: usize, executable: &mut dyn Executable) -> Result<()> {
+        executable.detach(slot_id(at))?;
+        self.slots[at] = None;
+        Ok(())
+    }
+
+    /// Drops tables that can be read again until the host's budget is kept.
+    pub(super) fn shrink_host(&mut self) {
+        while self.host_bytes() > self.budget.host {
+            let Some(id) = self.droppable() else {
+                return;
+            };
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.data = None;
+            }
+        }
+    }
+
+    /// Whose tables are to go next, where any may: those in slots first, then those that were used longest ago.
+    fn droppable(&self) -> Option<AdapterId> {
+        let in_place = |id: AdapterId| {
+            let mut slots = self.slots.iter().flatten();
+            slots.any(|s| s.in_place && s.key.names(id))
+        };
+        let entries = self.entries.iter().filter(|(id, e)| {
+            let again = matches!(e.source, Source::File { .. });
+            e.data.is_some() && again && !e.pinned && !in_place(**id)
+        });
+        let next = entries.min_by_key(|(id, e)| (!self.is_in_slot(**id), e.used));
+        next.map(|(id, _)| *id)
+    }
+
+    /// Bytes that all adapters hold.
+    pub fn memory(&self) -> AdapterMemory {
+        AdapterMemory {
+            device: self.device_bytes(),
+            host: self.host_bytes(),
+        }
+    }
+
+    /// What is known of all adapters; `sessions` counts those that name one.
+    pub fn status(&self, sessions: impl Fn(AdapterId) -> usize) -> Vec<AdapterStatus> {
+        let tier = |id: AdapterId, entry: &Entry| match (self.is_in_slot(id), &entry.data) {
+            (true, _) => Tier::Device,
+            (false, Some(_)) => Tier::Host,
+            (false, None) => Tier::Disk,
+        };
+        let entries = self.entries.iter();
+        entries
+            .map(|(id, e)| AdapterStatus {
+                id: *id,
+                name: e.name.clone(),
+                bytes: e.bytes,
+                host_bytes: self.host_bytes_of(*id, e),
+                tier: tier(*id, e),
+                pinned: e.pinned,
+                weight: e.weight,
+                sessions: sessions(*id),
+                rank: e.rank,
+                virtual_tokens: e.virtual_tokens,
+                prepared_s: e.prepared_s,
+            })
+            .collect()
+    }
+}
