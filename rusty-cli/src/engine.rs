@@ -19,7 +19,7 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
             device: options.device.parse().context("--device")?,
             threads: options.threads,
             gpu_memory: options.gpu.gpu_memory.map(|b| b.as_u64()),
-            matrix_units: !options.gpu.no_matrix_units,
+            single_precision: options.gpu.single_precision,
             autotune: !options.gpu.no_autotune,
             kv: options.kv.into(),
             context: options.ctx,

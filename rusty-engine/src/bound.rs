@@ -34,7 +34,7 @@ impl Bound {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
         let adapted = options.adapter_slots > 0;
-        let plan = plan(graph, &device, options.kv, adapted, options.matrix_units)?;
+        let plan = plan(graph, &device, options.kv, adapted, options.single_precision)?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)
             .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
@@ -56,8 +56,8 @@ impl Bound {
     }
 }
 
-/// The plan of a graph for a device, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without matrix
-/// units where they are not wanted. `adapted`: adapters are to run with it.
+/// The plan of a graph for a device, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without those that
+/// round inputs where a GPU is to multiply in `single_precision`. `adapted`: adapters are to run with it.
 ///
 /// # Errors
 /// The device goes wrong whatever is left out, or cannot run the graph.
@@ -66,11 +66,12 @@ pub fn plan(
     device: &Device,
     kv: KvFormat,
     adapted: bool,
-    matrix_units: bool,
+    single_precision: bool,
 ) -> rusty_compiler::Result<Plan> {
     let mut target = rusty_compiler::trusted(device, graph, kv, adapted)?;
-    if !matrix_units {
+    if single_precision && !target.is_cpu() {
         target.matrix_tiles.clear();
+        target.packed_dot = false;
     }
     rusty_compiler::compile(graph, &target)
 }

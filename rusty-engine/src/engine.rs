@@ -25,9 +25,10 @@ pub struct EngineOptions {
     /// Bytes of a GPU's memory to use at most; none: all that is free. Weights that do not fit beside the context stream
     /// from the file in each step, the last layers first; so a model may be larger than the memory.
     pub gpu_memory: Option<u64>,
-    /// Whether GPUs multiply on matrix units where they have them: steps of more than a few rows round inputs and weights to
-    /// bf16, queries to what keys are stored in. Without, every product is single precision, slower, and rows hardly depend on how many there are.
-    pub matrix_units: bool,
+    /// Whether GPUs multiply in single precision only. Without, few rows of block formats round inputs to bytes with a scale for each
+    /// sixteen where the GPU has packed products, more rows round inputs and weights to bf16 and queries to what keys are stored in
+    /// where it has matrix units. With, products are slower, and rows hardly depend on how many there are.
+    pub single_precision: bool,
     /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once.
     pub autotune: bool,
     /// Storage of keys and values.
@@ -50,7 +51,7 @@ impl Default for EngineOptions {
             device: DeviceChoice::Auto,
             threads: None,
             gpu_memory: None,
-            matrix_units: true,
+            single_precision: false,
             autotune: true,
             kv: KvFormat::F16,
             context: None,

@@ -14,9 +14,9 @@ pub struct Gpu {
     /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
-    /// Multiply in single precision where a GPU's matrix units would round to bf16.
+    /// Multiply in single precision where a GPU would round inputs to bytes (few rows) or to bf16 (more).
     #[arg(long)]
-    pub no_matrix_units: bool,
+    pub single_precision: bool,
     /// Take kernels as guessed, instead of measuring choices where a model first runs on a GPU.
     #[arg(long)]
     pub no_autotune: bool,

@@ -73,8 +73,8 @@ pub fn run(options: &Bench) -> Result<()> {
 /// The model's plan for the device.
 fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
     let graph = rusty_graph::arch::build(file)?;
-    let (adapted, matrix_units) = (options.adapters.count > 0, !options.gpu.no_matrix_units);
-    let plan = rusty_engine::bound::plan(&graph, device, options.kv.into(), adapted, matrix_units);
+    let (adapted, single) = (options.adapters.count > 0, options.gpu.single_precision);
+    let plan = rusty_engine::bound::plan(&graph, device, options.kv.into(), adapted, single);
     Ok(plan?)
 }
 

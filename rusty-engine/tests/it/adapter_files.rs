@@ -19,7 +19,7 @@ fn both(base: &str) -> [Engine; 2] {
         Arc::from(rusty_loader::open_gguf_bytes(base, bytes).expect(base));
     let options = EngineOptions {
         // References are single precision.
-        matrix_units: false,
+        single_precision: true,
         device: DeviceChoice::Cpu,
         kv: KvFormat::F32,
         ..EngineOptions::default()

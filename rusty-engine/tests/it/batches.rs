@@ -14,7 +14,7 @@ fn with_sessions(device: DeviceChoice) -> Engine {
     let file = rusty_loader::open(golden(BASE)).expect(BASE);
     let options = EngineOptions {
         // References are single precision.
-        matrix_units: false,
+        single_precision: true,
         device,
         sessions: 18,
         context: Some(64),

@@ -28,7 +28,7 @@ fn answers_are_the_reference_decodings() {
     for device in devices() {
         let engine = demo(&EngineOptions {
             // References are single precision.
-            matrix_units: false,
+            single_precision: true,
             device,
             ..EngineOptions::default()
         });

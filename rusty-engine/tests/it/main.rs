@@ -40,7 +40,7 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
     let file = rusty_loader::open(golden(model)).expect(model);
     let options = EngineOptions {
         // References are single precision.
-        matrix_units: false,
+        single_precision: true,
         device,
         kv,
         ..EngineOptions::default()
@@ -54,7 +54,7 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
 fn cpu() -> EngineOptions {
     EngineOptions {
         // References are single precision.
-        matrix_units: false,
+        single_precision: true,
         device: DeviceChoice::Cpu,
         sessions: 8,
         ..EngineOptions::default()
@@ -71,7 +71,7 @@ fn open(path: &Path) -> Engine {
     let file = rusty_loader::open(path).expect("model");
     let options = EngineOptions {
         // References are single precision.
-        matrix_units: false,
+        single_precision: true,
         device: DeviceChoice::Cpu,
         kv: KvFormat::F32,
         ..EngineOptions::default()

@@ -146,7 +146,7 @@ fn growing_past_a_rotary_limit_is_as_starting_beyond_it() {
         let file = rusty_loader::open(super::golden(model)).expect(model);
         let options = EngineOptions {
             // References are single precision.
-            matrix_units: false,
+            single_precision: true,
             device: DeviceChoice::Cpu,
             kv: KvFormat::F32,
             context: Some(96),
