@@ -10,11 +10,17 @@
 //! * `fusion`: chains of operations, fused, beside Burn and PyTorch op by op, and the traffic that fusion saves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!
+//! What `kernels` and `fusion` measure is part of this library, so that `gpu-check` measures the same.
+//!
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.
 
 pub mod bandwidth;
+pub mod copies;
+pub mod fusion;
+pub mod kernels;
 pub mod machine;
 pub mod python;
+pub mod vocabulary;
 
 /// The middle of some numbers; of an even count the mean of the two in the middle.
 pub fn middle(mut all: Vec<f64>) -> f64 {

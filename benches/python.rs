@@ -1,7 +1,8 @@
 //! Peers in Python, in an environment of their own.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Flags of llama.cpp's compilation: without AMX, whose kernels in this version crash on virtual machines that have it.
 const FLAGS: &str = match cfg!(target_arch = "x86_64") {
@@ -13,10 +14,15 @@ const FLAGS: &str = match cfg!(target_arch = "x86_64") {
 pub struct Python(PathBuf);
 
 impl Python {
+    /// One that has what is needed of them.
+    pub fn named(program: impl Into<PathBuf>) -> Self {
+        Self(program.into())
+    }
+
     /// The one that `RUSTY_PEERS_PYTHON` names, or an environment below `target/`, made where it is missing.
     pub fn ready() -> Self {
         if let Some(named) = std::env::var_os("RUSTY_PEERS_PYTHON") {
-            return Self(named.into());
+            return Self::named(named);
         }
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = here.join("../target/peers");
@@ -53,6 +59,54 @@ impl Python {
     pub fn run(&self, script: &str, job: &str) -> String {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
         said(Command::new(&self.0).arg(path).arg(job))
+    }
+
+    /// A program, given as text, that answers each line that it is told with a line.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn conversation(&self, program: &str) -> Conversation {
+        let mut child = Command::new(&self.0)
+            .args(["-c", program])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a Python that starts");
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        Conversation {
+            to: to.expect("was asked for"),
+            from: BufReader::new(from.expect("was asked for")),
+            child,
+        }
+    }
+}
+
+/// A running program that is asked and answers.
+pub struct Conversation {
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    child: Child,
+}
+
+impl Conversation {
+    /// The answer to a line.
+    ///
+    /// # Panics
+    /// Where the program has ended: it said why on this process's own standard error.
+    pub fn ask(&mut self, line: &str) -> String {
+        writeln!(self.to, "{line}").expect("a program that listens");
+        let mut answer = String::new();
+        let read = self.from.read_line(&mut answer).expect("text");
+        assert!(read > 0, "the program ended without an answer");
+        answer
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        // It waits for the next line, which never comes. One that ended already needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rusty's side.
 
-use crate::chains::{Chain, Dims, VOCAB};
-use crate::{Job, Reply};
+use super::chains::{Chain, Dims, VOCAB};
+use super::{Job, Reply};
 use rusty_backend::Device;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
@@ -14,7 +14,7 @@ pub struct Own {
     rows: usize,
     /// Kernels that a step launches, and operations of the graph; the few logits behind the chain are in neither.
     pub kernels: usize,
-    pub unfused: usize,
+    pub operations: usize,
 }
 
 impl Own {
@@ -27,7 +27,7 @@ impl Own {
             n.op.class() != rusty_graph::OpClass::Source
                 && of_chain(&graph.values[n.output.index()].name)
         });
-        let unfused = operations.count();
+        let operations = operations.count();
         let options = BindOptions {
             pages: BindOptions::pages_for(dims.rows),
             kv: KvFormat::F32,
@@ -38,7 +38,7 @@ impl Own {
             executable: executable.expect("binds"),
             rows: dims.rows,
             kernels,
-            unfused,
+            operations,
         }
     }
 

@@ -1,5 +1,5 @@
-"""PyTorch's side of the comparison of chains: eager, on the CPU or on CUDA; one job, given as JSON in the first argument;
-prints one JSON object."""
+"""PyTorch's side of the comparison of chains: eager, on the CPU or on CUDA; each line that it reads is a job, as JSON, and is
+answered by a line with a JSON object."""
 
 import json
 import sys
@@ -9,10 +9,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-job = json.loads(sys.argv[1])
-rows, width, inner = job["rows"], job["width"], job["inner"]
-heads, kv_heads, head_dim = job["heads"], job["kv_heads"], job["head_dim"]
-device = "cuda" if job["device"].startswith("cuda") else "cpu"
+SIZES = "rows", "width", "inner", "heads", "kv_heads", "head_dim"
+rows = width = inner = heads = kv_heads = head_dim = 0
+device = "cpu"
 
 
 def tensor(seed, count, columns, spread):
@@ -103,8 +102,9 @@ CHAINS = {
 }
 
 
-@torch.inference_mode()
-def main():
+def answer(job):
+    globals().update({size: job[size] for size in SIZES})
+    globals()["device"] = "cuda" if job["device"].startswith("cuda") else "cpu"
     torch.set_num_threads(job["threads"])
     torch.backends.cuda.matmul.allow_tf32 = False
     chain = CHAINS[job["chain"]]()
@@ -119,8 +119,13 @@ def main():
 
     row = chain()[-1].cpu()
     times(job["warm_up"])
-    seconds = times(job["timed"])
-    print(json.dumps({"seconds": seconds, "answer": row.tolist()}))
+    return {"seconds": times(job["timed"]), "answer": row.tolist()}
+
+
+@torch.inference_mode()
+def main():
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
 
 
 main()

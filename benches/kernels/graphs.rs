@@ -1,16 +1,12 @@
 //! Graphs of one kind of kernel, with random weights.
 
+use super::Sizes;
 use rusty_graph::{AttentionSpec, AttentionValues, Graph, GraphBuilder, ValueId};
 use rusty_loader::{Format, LoadedModel, SharedBytes, WeightView};
 use std::collections::HashMap;
 
 /// Entries of the small vocabulary that inputs are taken from.
 pub const VOCAB: u32 = 64;
-/// Widths of the products: those of Qwen3-0.6B's feed-forward network.
-pub const WIDTH: u32 = 1024;
-const INNER: u32 = 3072;
-/// Pairs of products, together larger than most caches: 170 MB in Q4_0.
-const PAIRS: usize = 48;
 /// Norms in a row, and their width.
 pub const NORMS: usize = 8;
 pub const NORM_WIDTH: u32 = 4096;
@@ -18,8 +14,6 @@ pub const NORM_WIDTH: u32 = 4096;
 pub const HEADS: u32 = 16;
 pub const KV_HEADS: u32 = 8;
 pub const HEAD_DIM: u32 = 128;
-/// Longest sequence.
-pub const CONTEXT: u32 = 8192;
 
 /// A graph and its weights.
 pub struct Subject {
@@ -34,9 +28,10 @@ struct Maker {
 }
 
 impl Maker {
-    fn new() -> Self {
+    /// Sequences may be `context` tokens long.
+    fn new(context: u32) -> Self {
         Self {
-            builder: GraphBuilder::new("kernels", CONTEXT, VOCAB),
+            builder: GraphBuilder::new("kernels", context, VOCAB),
             tensors: vec![],
             state: 0x9e37_79b9_7f4a_7c15,
         }
@@ -102,15 +97,16 @@ fn keeping(k: u32) -> f32 {
     (3.0 / k as f32).sqrt()
 }
 
-/// Products of 1024 inputs with 3072 outputs and back, in turn.
-pub fn products(format: Format) -> Subject {
-    let mut maker = Maker::new();
+/// Products of `width` inputs with `inner` outputs and back, in turn.
+pub fn products(format: Format, sizes: &Sizes) -> Subject {
+    let (width, inner) = (sizes.width, sizes.inner);
+    let mut maker = Maker::new(sizes.context);
     let ids = maker.builder.tokens().expect("tokens");
-    let mut x = maker.gather("x", ids, WIDTH);
-    let up = maker.random(format, INNER, WIDTH, keeping(WIDTH));
-    let down = maker.random(format, WIDTH, INNER, keeping(INNER));
-    for pair in 0..PAIRS {
-        for (name, shape, bytes) in [("up", [INNER, WIDTH], &up), ("down", [WIDTH, INNER], &down)] {
+    let mut x = maker.gather("x", ids, width);
+    let up = maker.random(format, inner, width, keeping(width));
+    let down = maker.random(format, width, inner, keeping(inner));
+    for pair in 0..sizes.pairs {
+        for (name, shape, bytes) in [("up", [inner, width], &up), ("down", [width, inner], &down)] {
             // The same values, but memory of their own.
             let bytes = SharedBytes::from_vec(bytes.to_vec());
             let name = format!("{name}.{pair}");
@@ -121,17 +117,12 @@ pub fn products(format: Format) -> Subject {
                 .expect("product");
         }
     }
-    maker.finish(x, WIDTH)
-}
-
-/// Weights of [`products`].
-pub fn product_weights() -> u64 {
-    2 * PAIRS as u64 * u64::from(WIDTH) * u64::from(INNER)
+    maker.finish(x, width)
 }
 
 /// One attention over rows that come from tables.
-pub fn attention() -> Subject {
-    let mut maker = Maker::new();
+pub fn attention(sizes: &Sizes) -> Subject {
+    let mut maker = Maker::new(sizes.context);
     let ids = maker.builder.tokens().expect("tokens");
     let q = maker.gather("q", ids, HEADS * HEAD_DIM);
     let k = maker.gather("k", ids, KV_HEADS * HEAD_DIM);
@@ -151,8 +142,8 @@ pub fn attention() -> Subject {
 }
 
 /// RMS norms, each of what the one before gave.
-pub fn norms() -> Subject {
-    let mut maker = Maker::new();
+pub fn norms(sizes: &Sizes) -> Subject {
+    let mut maker = Maker::new(sizes.context);
     let ids = maker.builder.tokens().expect("tokens");
     let mut x = maker.gather("x", ids, NORM_WIDTH);
     let ones = [1f32; NORM_WIDTH as usize];

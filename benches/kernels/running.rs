@@ -1,17 +1,19 @@
-//! A subject, bound to the CPU and fed with rows.
+//! A subject, bound to a device and fed with rows.
 
-use crate::graphs::{CONTEXT, Subject, VOCAB};
+use super::graphs::{Subject, VOCAB};
 use rusty_backend::Device;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
 };
 use rusty_graph::Interpreter;
 
-/// Tokens of a page.
-const PAGE: usize = 16;
+/// Sequences of their own that a step may have.
+const APART: u32 = 16;
 
 pub struct Running {
     executable: Box<dyn Executable>,
+    /// Pages of the one long sequence; those of their own follow, one each.
+    pages: u32,
 }
 
 /// Rows of a step: of one sequence, or each of a sequence of its own.
@@ -45,14 +47,16 @@ fn token(position: usize) -> u32 {
 impl Running {
     pub fn new(subject: &Subject, device: &Device, slots: u32) -> Self {
         let plan = compile(&subject.graph, device.target()).expect("plan");
+        let pages = BindOptions::pages_for(subject.graph.context as usize);
         let options = BindOptions {
-            pages: CONTEXT / PAGE as u32 + 16,
+            pages: pages + APART,
             kv: KvFormat::F16,
             slots,
         };
         let executable = rusty_compiler::bind(plan, &subject.file, device, &options);
         Self {
             executable: executable.expect("binds"),
+            pages,
         }
     }
 
@@ -63,9 +67,9 @@ impl Running {
     /// Runs a step; the hidden row of the last of its rows.
     pub fn step(&mut self, rows: Rows) -> Vec<f32> {
         let last = rows.count - 1;
-        let all: Vec<u32> = (0..CONTEXT / PAGE as u32).collect();
+        let all: Vec<u32> = (0..self.pages).collect();
         // Sequences of their own are one page long.
-        let own: Vec<[u32; 1]> = (0..16).map(|i| [CONTEXT / PAGE as u32 + i]).collect();
+        let own: Vec<[u32; 1]> = (0..APART).map(|i| [self.pages + i]).collect();
         let sequences: Vec<Sequence> = match rows.apart {
             true => own.iter().map(|pages| sequence(pages)).collect(),
             false => vec![sequence(&all)],

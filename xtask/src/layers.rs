@@ -12,7 +12,8 @@ const LAYERS: &[&[&str]] = &[
     &["rusty-engine"],
     &["rusty-serve"],
     &["rusty-cli"],
-    &["rusty-benches", "rusty-examples", "rusty-gpu-check"],
+    &["rusty-benches", "rusty-examples"],
+    &["rusty-gpu-check"],
 ];
 
 /// Fails with every dependency that points upwards or sideways.
