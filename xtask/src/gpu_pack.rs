@@ -1,6 +1,7 @@
-//! The bundle that checks the GPUs of another machine: programs, tests and their data in one folder.
+//! The bundle that checks the GPUs of another machine: programs, tests, their data and what libraries it may lack in one
+//! folder.
 
-use crate::root;
+use crate::{root, vulkan};
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::Message;
 use std::fs;
@@ -51,6 +52,14 @@ pub fn pack() -> Result<()> {
     for path in DATA {
         copied(&root().join(path), &bundle.join("data").join(path))?;
     }
+    let Some(loader) = vulkan::loader() else {
+        bail!(
+            "{}, which finds Vulkan's drivers, is not on this machine: install it (libvulkan1 on Debian), `cargo xtask setup` \
+             does",
+            vulkan::LOADER
+        );
+    };
+    copied(&loader, &bundle.join("lib").join(vulkan::LOADER))?;
     let tests = TESTED.map(|package| Path::new("tests").join(package));
     for program in tests
         .iter()
@@ -68,7 +77,8 @@ fn archived(bundle: &Path) -> Result<()> {
     let status = Command::new("tar")
         .args(["-C".as_ref(), root().join("target").as_os_str()])
         .args(["-cJf".as_ref(), archive.as_os_str(), PROGRAM.as_ref()])
-        .env("XZ_OPT", "-6 -T0")
+        // Programs share most of their code: what is known of one packs the next, and calls by their targets pack better.
+        .env("XZ_OPT", "--x86 --lzma2=preset=9")
         .status()
         .context("tar does not start")?;
     ensure!(status.success(), "{} cannot be written", archive.display());

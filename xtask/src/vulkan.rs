@@ -1,10 +1,13 @@
 //! A software Vulkan device for the tests: Mesa's lavapipe from the system's packages, installed where
-//! lavapipe is not registered.
+//! lavapipe is not registered. And the loader library, which every Vulkan device needs.
 
 use crate::run;
 use anyhow::{Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The loader library by the name that programs load it by.
+pub const LOADER: &str = "libvulkan.so.1";
 
 const DRIVER_FOLDERS: &[&str] = &[
     "/usr/share/vulkan/icd.d",
@@ -48,7 +51,29 @@ fn is_installed() -> bool {
             .flatten()
             .any(|entry| entry.file_name().to_string_lossy().starts_with("lvp_icd"))
     });
-    lavapipe && LOADERS.iter().any(|loader| Path::new(loader).exists())
+    lavapipe && loader().is_some()
+}
+
+/// Where the loader library lies: in a usual folder, or where the system's linker knows it.
+pub fn loader() -> Option<PathBuf> {
+    let mut usual = LOADERS.iter().map(PathBuf::from);
+    usual.find(|path| path.exists()).or_else(loader_of_linker)
+}
+
+/// What `ldconfig`, which is not in everyone's path, says of the loader for 64 bits.
+fn loader_of_linker() -> Option<PathBuf> {
+    let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter();
+    let mut said = programs.filter_map(|program| Command::new(program).arg("-p").output().ok());
+    let said = said.next()?.stdout;
+    // `libvulkan.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libvulkan.so.1`
+    let said = String::from_utf8_lossy(&said);
+    let lines = said.lines().map(str::trim_start);
+    let mut known = lines.filter_map(|line| {
+        let (name, path) = line.split_once(" => ")?;
+        let (name, kind) = name.split_once(' ')?;
+        (name == LOADER && kind.contains("64")).then(|| PathBuf::from(path))
+    });
+    known.find(|path| path.exists())
 }
 
 /// Runs apt-get, through sudo where the user is not root.
