@@ -1,22 +1,27 @@
 //! How long there is, and programs that stop with it.
 
+use crate::outcome::Found;
 use anyhow::{Context, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time for a stopped program to end; one that a driver holds is left behind.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// A file or folder of this run alone, which nobody keeps.
+pub fn scratch(end: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("gpu-check-{}.{end}", std::process::id()))
+}
+
 /// The time that is left, and where programs' words go.
+#[derive(Clone)]
 pub struct Clock {
     end: Instant,
     /// Every program's output, one after the other.
     log: PathBuf,
-    /// Where a running program writes.
-    scratch: PathBuf,
 }
 
 /// How a program ended.
@@ -28,6 +33,8 @@ pub enum End {
     Badly,
     /// Stopped, for it took too long.
     Stopped,
+    /// Stopped, for no time was left.
+    Late,
 }
 
 /// What a program said.
@@ -44,8 +51,18 @@ impl Said {
         let lines: Vec<&str> = self.err.lines().filter(advice).collect();
         match self.end {
             End::Stopped => "took too long".into(),
+            End::Late => "no time was left".into(),
             _ if lines.is_empty() => "ended by a signal or without a word".into(),
             _ => lines[lines.len().saturating_sub(2)..].join(" | "),
+        }
+    }
+
+    /// Why it did not say more; none where it ended well.
+    pub fn shortfall(&self) -> Option<Found> {
+        match self.end {
+            End::Well => None,
+            End::Late => Some(Found::NoTime),
+            End::Badly | End::Stopped => Some(Found::Error(self.reason())),
         }
     }
 }
@@ -56,7 +73,15 @@ impl Clock {
         Self {
             end: Instant::now() + Duration::from_secs_f64(minutes.max(0.0) * 60.0),
             log: out.join("log.txt"),
-            scratch: std::env::temp_dir().join(format!("gpu-check-{}", std::process::id())),
+        }
+    }
+
+    /// The clock of a part that may take so many seconds of what is left.
+    pub fn part(&self, seconds: u64) -> Self {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        Self {
+            end: end.min(self.end),
+            ..self.clone()
         }
     }
 
@@ -71,7 +96,7 @@ impl Clock {
     /// The program cannot be started, or its output not be stored.
     pub fn run(&self, name: &str, command: &mut Command, limit: u64) -> Result<Said> {
         let file = |end: &str| {
-            let path = self.scratch.with_extension(end);
+            let path = scratch(end);
             File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))
         };
         #[cfg(unix)]
@@ -84,30 +109,15 @@ impl Clock {
             .stderr(file("err")?)
             .spawn()
             .with_context(|| format!("{:?} does not start", command.get_program()))?;
-        let end = start + self.left().min(Duration::from_secs(limit));
-        let mut stopped = None;
-        let end = loop {
-            if let Some(status) = child.try_wait()? {
-                break match stopped {
-                    Some(_) => End::Stopped,
-                    None if status.success() => End::Well,
-                    None => End::Badly,
-                };
-            }
-            match stopped {
-                None if Instant::now() >= end => {
-                    // With what it started itself.
-                    let group = format!("-{}", child.id());
-                    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
-                    let _ = child.kill();
-                    stopped = Some(Instant::now());
-                }
-                Some(since) if since.elapsed() > GRACE => break End::Stopped,
-                _ => std::thread::sleep(Duration::from_millis(20)),
-            }
+        let (left, limit) = (self.left(), Duration::from_secs(limit));
+        let end = start + left.min(limit);
+        let late = match left < limit {
+            true => End::Late,
+            false => End::Stopped,
         };
+        let end = awaited(&mut child, end, late)?;
         let text = |end: &str| {
-            let bytes = std::fs::read(self.scratch.with_extension(end)).unwrap_or_default();
+            let bytes = std::fs::read(scratch(end)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let (out, err) = (text("out"), text("err"));
@@ -121,6 +131,31 @@ impl Clock {
             "==== {name}: {end:?} after {seconds:.1} s\n{out}\n---- errors\n{err}\n"
         )?;
         Ok(Said { end, out, err })
+    }
+}
+
+/// How a program ends: as `late`, where it is stopped at `end`.
+fn awaited(child: &mut Child, end: Instant, late: End) -> Result<End> {
+    let mut stopped = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(match stopped {
+                Some(_) => late,
+                None if status.success() => End::Well,
+                None => End::Badly,
+            });
+        }
+        match stopped {
+            None if Instant::now() >= end => {
+                // With what it started itself.
+                let group = format!("-{}", child.id());
+                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+                let _ = child.kill();
+                stopped = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > GRACE => return Ok(late),
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The GPUs of this machine.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A GPU that there is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Present {
     /// The word that chooses it.
     pub choice: String,
@@ -16,7 +16,7 @@ pub struct Present {
 }
 
 /// What was found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct All {
     /// CUDA first, then what wgpu reaches.
     pub present: Vec<Present>,
@@ -26,10 +26,7 @@ pub struct All {
 
 /// Looks for GPUs.
 pub fn all() -> All {
-    let mut found = All {
-        present: vec![],
-        lines: vec![],
-    };
+    let mut found = All::default();
     for device in rusty_backend::discover() {
         let line = match &device.absent {
             Some(reason) => format!("{:<8} absent: {reason}", device.choice),

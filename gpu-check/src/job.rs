@@ -1,67 +1,124 @@
-//! What touches a device runs in a process of its own: a fault of a driver ends no more than that.
+//! What touches a device runs in a process of its own: a fault of a driver ends no more than that. What it finds it tells
+//! line by line, as JSON, so that nothing of it is lost where it is stopped.
 
-use crate::clock::Said;
-use crate::{Check, bandwidth};
+use crate::clock::{Said, scratch};
+use crate::model::{self, Model};
+use crate::opening::{self, Opening};
+use crate::outcome::Found;
+use crate::{Check, devices};
 use anyhow::{Context, Result};
-use rusty_backend::Device;
-use rusty_compiler::{BindOptions, KvFormat, SlotId};
-use rusty_engine::throughput::{Throughput, Workload, measure};
+use criterion::Criterion;
+use rusty_backend::{Device, GpuDevice};
+use rusty_benches::fusion::{Effort, Peers};
+use rusty_benches::kernels::{Bounds, Sizes};
+use rusty_benches::python::Python;
+use rusty_benches::{copies, fusion, kernels, vocabulary};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The variable that tells a process of this program its work.
 pub const JOB: &str = "GPU_CHECK_JOB";
 
-/// Rank of the adapters.
-const RANK: u32 = 16;
+/// Seconds for which there must be time, or nothing is started.
+const LEAST: u64 = 5;
 
 /// What such a process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Copies on a device: prints bytes per second.
+    /// Looks for GPUs: tells [`devices::All`].
+    Devices,
+    /// Copies on a device: tells bytes per second.
     Copies(String),
-    /// Copies to a device: prints bytes per second.
+    /// Copies to a device: tells bytes per second.
     Uploads(String),
-    /// A model's speed: prints [`Row`]s.
+    /// A model's speed: tells [`model::Row`]s.
     Model(Model),
-}
-
-/// A model's work.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Model {
-    pub shape: String,
-    pub format: String,
-    pub device: String,
-    pub prompt: usize,
-    pub generate: usize,
-    pub depth: usize,
-    pub batch: usize,
-    pub adapters: usize,
-    /// Whether adapters' tables are bytes; else halves.
-    pub bytes: bool,
-    pub repetitions: usize,
-    /// Whether choices among kernels are measured first; else they are guesses.
-    pub tuned: bool,
-}
-
-/// What was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    pub test: String,
-    pub rate: f64,
-    /// Bytes that a token moves and its launches, where a lone sequence is decoded from an empty cache.
-    pub per_token: Option<(u64, u32)>,
+    /// Writes a model of a shape with a vocabulary: tells nothing of use.
+    Save { shape: String, path: PathBuf },
+    /// Opens a model: tells the seconds from its start to a token.
+    Opening(Opening),
+    /// Kernels one by one: tells [`kernels::Row`]s.
+    Kernels { device: String, small: bool },
+    /// Chains of operations: tells [`fusion::Row`]s.
+    Fusion {
+        device: String,
+        small: bool,
+        /// Whether beside PyTorch.
+        pytorch: bool,
+    },
 }
 
 /// Runs the job that the variable holds.
 pub fn run(job: &str) -> Result<()> {
     match serde_json::from_str(job)? {
-        Job::Copies(device) => println!("{}", bandwidth::copies(&device)?),
-        Job::Uploads(device) => println!("{}", bandwidth::uploads(&device)?),
-        Job::Model(model) => println!("{}", serde_json::to_string(&measured(&model)?)?),
+        Job::Devices => tell(&devices::all())?,
+        Job::Copies(device) => tell(&copies::inside(&*gpu(&device)?)?)?,
+        Job::Uploads(device) => tell(&copies::to_device(&*gpu(&device)?)?)?,
+        Job::Model(model) => model::measured(&model, &mut |row| tell(&row))?,
+        Job::Save { shape, path } => {
+            vocabulary::save(&shape, "q4_0", &path);
+            tell(&"saved")?;
+        }
+        Job::Opening(opening) => tell(&opening::opened(&opening)?)?,
+        Job::Kernels { device, small } => measure_kernels(&device, small)?,
+        Job::Fusion {
+            device,
+            small,
+            pytorch,
+        } => compare_chains(&device, small, pytorch)?,
     }
     Ok(())
+}
+
+/// Writes a line of JSON.
+fn tell(found: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(found)?);
+    Ok(())
+}
+
+fn gpu(choice: &str) -> Result<Arc<dyn GpuDevice>> {
+    let device = Device::open(&choice.parse()?, None)?;
+    Ok(device.gpu().context("is no GPU")?.clone())
+}
+
+fn measure_kernels(choice: &str, small: bool) -> Result<()> {
+    let device = Device::open(&choice.parse()?, None)?;
+    let bounds = Bounds::of(&device)?;
+    let sizes = match small {
+        true => Sizes::SMALL,
+        false => Sizes::of(&device),
+    };
+    let mut told = Ok(());
+    kernels::measure(device, bounds, sizes, Criterion::default(), &mut |row| {
+        if told.is_ok() {
+            told = tell(&row);
+        }
+    });
+    told
+}
+
+fn compare_chains(choice: &str, small: bool, pytorch: bool) -> Result<()> {
+    let device = Device::open(&choice.parse()?, None)?;
+    let peers = Peers::default();
+    let mut peers = match pytorch {
+        true => peers.with_pytorch(&Python::named(crate::pytorch::PROGRAM)),
+        false => peers,
+    };
+    let only = if small { "norm" } else { "" };
+    // One process answers for all chains, so that there is no second round in which it might be slower.
+    let effort = Effort {
+        rounds: 1,
+        ..Effort::default()
+    };
+    let mut told = Ok(());
+    fusion::compare(choice, &device, only, effort, &mut peers, &mut |row| {
+        if told.is_ok() {
+            told = tell(&row);
+        }
+    });
+    told
 }
 
 /// Runs a job in a process of its own.
@@ -69,50 +126,32 @@ pub fn run(job: &str) -> Result<()> {
 /// # Errors
 /// The process could not be started.
 pub fn start(check: &Check, name: &str, job: &Job, limit: u64) -> Result<Said> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = check.command(&std::env::current_exe()?);
     command.env(JOB, serde_json::to_string(job)?);
+    command.env("CRITERION_HOME", scratch("criterion"));
     check.clock.run(name, &mut command, limit)
 }
 
-fn measured(job: &Model) -> Result<Vec<Row>> {
-    let file = rusty_loader::random::model(&job.shape, &job.format)?;
-    let device = Device::open(&job.device.parse()?, None)?;
-    let graph = rusty_graph::arch::build(&*file)?;
-    let plan = rusty_compiler::compile(&graph, device.target())?;
-    let (rows, vocab, sites) = (plan.row_budget(), plan.vocab, plan.sites.clone());
-    let stated = (plan.bytes_per_token(), plan.dispatches(1));
-    let workload = Workload {
-        prompt: job.prompt,
-        generate: job.generate,
-        depth: job.depth,
-        batch: job.batch,
-        adapters: job.adapters,
-    };
-    let options = BindOptions {
-        pages: workload.pages(),
-        kv: KvFormat::F16,
-        slots: u32::try_from(job.adapters).context("too many adapters")?,
-    };
-    let mut executable = match job.tuned {
-        true => rusty_compiler::bind_tuned(plan, &*file, &device, &options, &|_, _| {})?,
-        false => rusty_compiler::bind(plan, &*file, &device, &options)?,
-    };
-    drop(file);
-    let precision = match job.bytes {
-        true => rusty_adapters::Precision::Int8,
-        false => rusty_adapters::Precision::Stored,
-    };
-    for slot in 1..=options.slots {
-        let name = format!("random-{slot}");
-        let adapter = rusty_adapters::random(&name, &sites, RANK, u64::from(slot), precision);
-        executable.attach(SlotId(slot), Arc::new(adapter))?;
+/// What a job tells, and why it is not more.
+pub fn findings<T: DeserializeOwned>(
+    check: &Check,
+    name: &str,
+    job: &Job,
+    limit: u64,
+) -> (Vec<T>, Option<Found>) {
+    if check.clock.left().as_secs() < LEAST {
+        return (vec![], Some(Found::NoTime));
     }
-    let results = measure(&mut *executable, rows, vocab, &workload, job.repetitions)?;
-    let alone = job.depth == 0 && job.batch == 1 && job.adapters == 0;
-    let row = |result: Throughput| Row {
-        rate: result.samples.iter().copied().fold(0.0, f64::max),
-        per_token: (alone && result.test.starts_with("tg")).then_some(stated),
-        test: result.test,
+    let said = match start(check, name, job, limit) {
+        Ok(said) => said,
+        Err(error) => return (vec![], Some(Found::Error(format!("{error:#}")))),
     };
-    Ok(results.into_iter().map(row).collect())
+    let lines = said.out.lines();
+    let rows: Vec<T> = lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let shortfall = said.shortfall();
+    let silent = || Found::Error("it said nothing".into());
+    let missing = rows.is_empty().then(silent);
+    (rows, shortfall.or(missing))
 }

@@ -4,26 +4,31 @@
 //! for CUDA) but neither a toolchain nor a network; PyTorch is asked where there is a `python3` with torch and
 //! transformers. Models have real shapes and random weights, which are made there.
 //!
-//! What matters most runs first, CUDA before Vulkan; what no time is left for is said to have not run, and `--only` asks
-//! for it. All output of programs goes to log.txt, findings to report.json and table.txt.
+//! What matters most runs first, CUDA before Vulkan, and no part may take the time of those behind it (`parts.rs`); what no
+//! time is left for is said to be left out, and `--only` asks for it, with all the time there is. All output of programs goes
+//! to log.txt, findings to report.json and table.txt.
 
-mod bandwidth;
 mod clock;
 mod devices;
 mod job;
+mod model;
+mod opening;
 mod outcome;
+mod parts;
 mod pytorch;
 mod report;
+mod single;
 mod speeds;
 mod tests;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use clock::Clock;
+use clock::{Clock, scratch};
+use devices::{All, Present};
 use job::Job;
 use outcome::{Found, Outcome, Stage};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 /// Checks the GPUs of this machine.
 #[derive(Parser)]
@@ -42,9 +47,13 @@ struct Options {
     small: bool,
 }
 
+/// Seconds that looking for devices may take.
+const LOOKING: u64 = 60;
+
 /// Where things lie and how long there is.
+#[derive(Clone)]
 struct Check {
-    /// The bundle: this program, `tests/` and `data/`.
+    /// The bundle: this program, `tests/`, `data/`, and `lib/` with libraries that the machine may lack.
     bundle: PathBuf,
     out: PathBuf,
     clock: Clock,
@@ -52,26 +61,67 @@ struct Check {
 }
 
 impl Check {
+    /// The same check with a part of its time.
+    fn part(&self, seconds: u64) -> Self {
+        Self {
+            clock: self.clock.part(seconds),
+            ..self.clone()
+        }
+    }
+
+    /// A program that finds the bundle's libraries. Vulkan's loader is loaded by its name, and where it is found is settled
+    /// when a process starts; so whatever touches a device is a process of its own.
+    fn command(&self, program: &Path) -> Command {
+        const FOLDERS: &str = "LD_LIBRARY_PATH";
+        let mut command = Command::new(program);
+        let set = std::env::var_os(FOLDERS).filter(|set| !set.is_empty());
+        let set: Vec<PathBuf> = set
+            .iter()
+            .flat_map(|set| std::env::split_paths(set))
+            .collect();
+        if let Ok(folders) = std::env::join_paths(set.into_iter().chain([self.bundle.join("lib")]))
+        {
+            command.env(FOLDERS, folders);
+        }
+        command
+    }
+
+    /// The GPUs there are.
+    fn devices(&self) -> All {
+        let (found, lacking) = job::findings::<All>(self, "devices", &Job::Devices, LOOKING);
+        let reason = match lacking {
+            Some(Found::Error(reason)) => reason,
+            _ => "no time was left".into(),
+        };
+        found.into_iter().next().unwrap_or_else(|| All {
+            present: vec![],
+            lines: vec![format!("devices cannot be looked for: {reason}")],
+        })
+    }
+
     /// Runs a stage on a device.
-    fn run(&self, stage: Stage, device: &devices::Present) -> Vec<Outcome> {
+    fn run(&self, stage: Stage, device: &Present) -> Vec<Outcome> {
         match stage {
             Stage::Bandwidth => vec![
                 self.bandwidth(device, "copies", Job::Copies),
                 self.bandwidth(device, "uploads", Job::Uploads),
             ],
-            Stage::Conformance => tests::run(self, device),
+            Stage::Quick | Stage::Conformance => tests::run(self, stage, device),
             Stage::Speeds | Stage::More => speeds::run(self, stage, device),
-            Stage::Eager | Stage::Compiled => pytorch::run(self, stage),
+            Stage::Matmul | Stage::Eager | Stage::Compiled => pytorch::run(self, stage),
+            Stage::Start => opening::run(self, device),
+            Stage::Kernels => single::one_by_one(self, device),
+            Stage::Fusion => single::chains(self, device),
         }
     }
 
-    fn bandwidth(&self, device: &devices::Present, what: &str, job: fn(String) -> Job) -> Outcome {
-        let found = match job::start(self, what, &job(device.choice.clone()), 30) {
-            Ok(said) => match said.out.trim().parse() {
-                Ok(rate) => Found::Bandwidth(rate),
-                Err(_) => Found::Error(said.reason()),
-            },
-            Err(error) => Found::Error(format!("{error:#}")),
+    fn bandwidth(&self, device: &Present, what: &str, job: fn(String) -> Job) -> Outcome {
+        let asked = job(device.choice.clone());
+        let (rates, lacking) = job::findings::<f64>(self, what, &asked, 30);
+        let missing = || Found::Error("it said nothing".into());
+        let found = match rates.last() {
+            Some(rate) => Found::Bandwidth(*rate),
+            None => lacking.unwrap_or_else(missing),
         };
         Outcome::new(Stage::Bandwidth, &device.choice, what, found)
     }
@@ -93,15 +143,20 @@ fn main() -> Result<ExitCode> {
         out,
         small: options.small,
     };
-    let found = devices::all();
+    let found = check.devices();
     for line in &found.lines {
         println!("{line}");
     }
     let mut outcomes = vec![];
-    for (stage, device) in order(&found.present) {
+    for (stage, device, seconds) in parts::order(&found.present) {
+        // What was asked for may take all the time there is.
+        let part = match options.only.is_empty() {
+            true => check.part(seconds),
+            false => check.clone(),
+        };
         if options.only.is_empty() || options.only.contains(&stage) {
             println!("== {stage:?} {}, {}", device.choice, check.clock);
-            for outcome in check.run(stage, device) {
+            for outcome in part.run(stage, device) {
                 println!("{}", outcome.line());
                 outcomes.push(outcome);
             }
@@ -109,21 +164,17 @@ fn main() -> Result<ExitCode> {
             report::write(&check.out, &found, &outcomes)?;
         }
     }
+    tidy();
     println!("\n{}", report::table(&found, &outcomes));
     let failed = outcomes.iter().any(Outcome::failed) || found.present.is_empty();
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Stages in order: of the first device what is most telling, then PyTorch, then the other devices, then the rest.
-fn order(present: &[devices::Present]) -> Vec<(Stage, &devices::Present)> {
-    let mut order = vec![];
-    for (i, device) in present.iter().enumerate() {
-        let own = [Stage::Bandwidth, Stage::Speeds, Stage::Conformance];
-        order.extend(own.map(|stage| (stage, device)));
-        if i == 0 {
-            order.extend([Stage::Eager, Stage::Compiled].map(|stage| (stage, device)));
-        }
+/// Removes what only this run needed.
+fn tidy() {
+    // Whatever was never made need not go.
+    for end in ["out", "err"] {
+        let _ = std::fs::remove_file(scratch(end));
     }
-    order.extend(present.iter().map(|device| (Stage::More, device)));
-    order
+    let _ = std::fs::remove_dir_all(scratch("criterion"));
 }

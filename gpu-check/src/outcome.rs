@@ -1,24 +1,34 @@
 //! What a stage found.
 
 use clap::ValueEnum;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Parts of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Copies inside device memory.
+    /// Copies inside device memory and to it.
     Bandwidth,
-    /// Kernels and models against other implementations' numbers.
-    Conformance,
+    /// A few of the tests of `conformance`.
+    Quick,
+    /// PyTorch's products alone: the rate that prefill is held against.
+    Matmul,
     /// Tokens per second of the most telling models.
     Speeds,
-    /// Tokens per second of the others, of batches and adapters.
-    More,
     /// PyTorch, operation by operation.
     Eager,
     /// PyTorch with a static cache and `torch.compile`.
     Compiled,
+    /// From the start of a process to its first token, once more.
+    Start,
+    /// Kernels and models against other implementations' numbers.
+    Conformance,
+    /// Kernels one by one beside what bytes allow.
+    Kernels,
+    /// Chains of operations, fused, beside PyTorch.
+    Fusion,
+    /// Tokens per second of other models, at a depth, of batches, adapters and weights that stream.
+    More,
 }
 
 /// One finding.
@@ -31,25 +41,63 @@ pub struct Outcome {
     pub found: Found,
 }
 
+/// What a speed is held against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Bytes that a token moves and its launches, where a lone sequence is decoded.
+    pub per_token: Option<(u64, u32)>,
+    /// The same work without adapters.
+    pub adapted: Option<Adapted>,
+    /// Bytes of weights that come to the device in each step.
+    pub streamed: Option<u64>,
+}
+
+/// What work with adapters is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Adapted {
+    /// Tokens per second without.
+    pub base: f64,
+    /// The part of that which bytes allow: weights by weights and tables.
+    pub bound: f64,
+}
+
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
     /// Bytes per second.
     Bandwidth(f64),
-    /// Tests that passed, and the names of those that did not and of those that never ended.
+    /// How tests ended.
     Tests {
         passed: usize,
         failed: Vec<String>,
+        /// Those that ended their program or took too long.
         unfinished: Vec<String>,
+        /// Those for which no time was left.
+        left_out: usize,
     },
     /// The best of some repetitions.
     Speed {
         /// Tokens per second, all sequences together.
         rate: f64,
-        /// Bytes that a token moves and its launches, where a lone sequence is decoded from an empty cache.
-        per_token: Option<(u64, u32)>,
+        facts: Facts,
     },
+    /// PyTorch's products.
+    Products {
+        /// Operations per second.
+        operations: f64,
+        /// Tokens of a prompt per second that they alone would allow, where they are a model's.
+        rate: Option<f64>,
+    },
+    /// Seconds from a start to a token.
+    Start {
+        /// Of the first, which may compile and measure kernels.
+        first: f64,
+        /// The best of those after it.
+        later: f64,
+    },
+    /// A kernel's or a chain's figures.
+    Figures(String),
     /// What went wrong.
     Error(String),
     /// What this machine lacks.
@@ -70,7 +118,7 @@ impl Outcome {
 
     /// Whether something of Rusty's is wrong; what no time was left for, or what this machine lacks, is not.
     pub fn failed(&self) -> bool {
-        let own = !matches!(self.stage, Stage::Eager | Stage::Compiled);
+        let own = !matches!(self.stage, Stage::Eager | Stage::Compiled | Stage::Matmul);
         match &self.found {
             Found::Tests {
                 failed, unfinished, ..
@@ -82,25 +130,40 @@ impl Outcome {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let list = |what: &str, names: &[String]| match names {
-            [] => String::new(),
-            names => format!(", {} {what}: {}", names.len(), names.join(" ")),
-        };
         let found = match &self.found {
             Found::Bandwidth(bytes) => format!("{:.0} GB/s", bytes / 1e9),
             Found::Tests {
                 passed,
                 failed,
                 unfinished,
-            } => {
-                let failed = list("failed", failed);
-                format!("{passed} passed{failed}{}", list("unfinished", unfinished))
-            }
+                left_out,
+            } => tests_line(*passed, failed, unfinished, *left_out),
             Found::Speed { rate, .. } => format!("{rate:.1} tok/s"),
+            Found::Products { operations, rate } => {
+                let rate = rate.map_or(String::new(), |r| format!(", {r:.0} tok/s"));
+                format!("{:.0} TFLOP/s{rate}", operations / 1e12)
+            }
+            Found::Start { first, later } => {
+                format!("a token after {first:.2} s, then after {later:.2} s (aim: 1 s)")
+            }
+            Found::Figures(figures) => figures.clone(),
             Found::Error(reason) => format!("ERROR: {reason}"),
             Found::Absent(reason) => format!("absent: {reason}"),
-            Found::NoTime => "no time was left".into(),
+            Found::NoTime => "left out: no time".into(),
         };
         format!("{:<8} {:<40} {found}", self.device, self.what)
     }
+}
+
+fn tests_line(passed: usize, failed: &[String], unfinished: &[String], left_out: usize) -> String {
+    let list = |what: &str, names: &[String]| match names {
+        [] => String::new(),
+        names => format!(", {} {what}: {}", names.len(), names.join(" ")),
+    };
+    let left_out = match left_out {
+        0 => String::new(),
+        some => format!(", {some} left out: no time"),
+    };
+    let (failed, unfinished) = (list("failed", failed), list("unfinished", unfinished));
+    format!("{passed} passed{failed}{unfinished}{left_out}")
 }

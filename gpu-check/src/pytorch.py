@@ -1,5 +1,7 @@
-"""PyTorch's speed on a model of random weights in bf16: SHAPE eager|compiled. Each test prints a line of JSON with its tokens per
-second. Eager: transformers with its growing cache. Compiled: a static cache and `torch.compile`, which captures graphs."""
+"""PyTorch's speed on models of random weights in bf16, and that of their products alone. The argument is a JSON object: the way
+(eager, compiled or matmul), the tests (pairs of a shape and `tg128`, `pp512`, ...) and the sizes of square products. Each
+finding is a line of JSON, as soon as it is known. Eager: transformers with its growing cache. Compiled: a static cache and
+`torch.compile`, which captures graphs."""
 
 import inspect
 import json
@@ -7,9 +9,15 @@ import sys
 import time
 
 import torch
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, StaticCache
 
-PROMPT, GENERATE, REPETITIONS = 512, 128, 3
+# Repetitions, and the seconds after which there are no more.
+REPETITIONS, ENOUGH = 3, 4.0
+# Tokens that are decoded before any are timed.
+WARM_UP = 8
+# Seconds for which products are repeated between two looks at the clock.
+REPEATED = 0.05
 
 
 def llama(**sizes):
@@ -36,27 +44,37 @@ SHAPES = {
 }
 
 
+def tell(**finding):
+    print(json.dumps(finding), flush=True)
+
+
 def wait(device):
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def best(device, work, tokens):
-    rates = []
-    for repetition in range(-1, REPETITIONS):
-        wait(device)
-        start = time.perf_counter()
-        work()
-        wait(device)
-        if repetition >= 0:
-            rates.append(tokens / (time.perf_counter() - start))
-    return max(rates)
+def timed(device, work):
+    wait(device)
+    start = time.perf_counter()
+    work()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def best(device, work, warm_up):
+    """Seconds of the fastest repetition; the warm-up comes thrice, since graphs are captured after the first."""
+    for _ in range(3):
+        warm_up()
+    took = []
+    while len(took) < REPETITIONS and sum(took) < ENOUGH:
+        took.append(timed(device, work))
+    return min(took)
 
 
 def eager(model, ids):
-    def decode():
+    def decode(count):
         token, cache = ids[:, :1], None
-        for _ in range(GENERATE):
+        for _ in range(count):
             out = model(input_ids=token, past_key_values=cache, use_cache=True)
             token, cache = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
 
@@ -67,8 +85,9 @@ def eager(model, ids):
 
 
 def compiled(model, ids):
-    cache = StaticCache(config=model.config, max_cache_len=PROMPT + GENERATE)
-    positions = torch.arange(PROMPT + GENERATE, device=ids.device)
+    count = ids.shape[1]
+    cache = StaticCache(config=model.config, max_cache_len=count)
+    positions = torch.arange(count, device=ids.device)
     # Older transformers are told where the cache ends, newer ones know.
     told = "cache_position" in inspect.signature(model.forward).parameters
 
@@ -81,32 +100,98 @@ def compiled(model, ids):
     forward(ids[:, :1], positions[:1])
     step = torch.compile(forward, mode="reduce-overhead", dynamic=False)
 
-    def decode():
+    def decode(count):
         cache.reset()
         token = ids[:, :1].clone()
-        for at in range(GENERATE):
+        for at in range(count):
             torch.compiler.cudagraph_mark_step_begin()
             token = step(token, positions[at : at + 1]).clone()
 
     def prefill():
         cache.reset()
         torch.compiler.cudagraph_mark_step_begin()
-        step(ids, positions[:PROMPT])
+        step(ids, positions)
 
     return decode, prefill
 
 
+def speed(way, model, test, device):
+    """Tokens per second."""
+    kind, count = test[:2], int(test[2:])
+    ids = torch.arange(3, 3 + count, device=device)[None] % model.config.vocab_size
+    # What was compiled for other lengths would count against the limit of compilations.
+    torch.compiler.reset()
+    decode, prefill = (compiled if way == "compiled" else eager)(model, ids)
+    if kind == "tg":
+        seconds = best(device, lambda: decode(count), lambda: decode(min(count, WARM_UP)))
+    else:
+        seconds = best(device, prefill, prefill)
+    return count / seconds
+
+
+def models(way, tests, device):
+    made = {}
+    for shape, test in tests:
+        try:
+            if shape not in made:
+                with device:
+                    made[shape] = AutoModelForCausalLM.from_config(SHAPES[shape]).eval()
+            tell(shape=shape, test=test, rate=speed(way, made[shape], test, device))
+        except Exception as error:
+            tell(shape=shape, test=test, error=f"{type(error).__name__}: {error}"[:300])
+
+
+def repeated(device, work):
+    """Seconds of a work that is too short to be timed alone."""
+
+    def many():
+        for _ in range(times):
+            work()
+
+    work()
+    times = 1
+    while timed(device, many) < REPEATED:
+        times *= 2
+    return min(timed(device, many) for _ in range(REPETITIONS)) / times
+
+
+def products(config):
+    """Outputs and inputs of a layer's products, those of one input merged."""
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    lanes = getattr(config, "head_dim", None) or hidden // heads
+    own, shared = heads * lanes, config.num_key_value_heads * lanes
+    return [(own + 2 * shared, hidden), (hidden, own), (2 * inner, hidden), (hidden, inner)]
+
+
+def matmul(tests, squares, device):
+    def random(rows, columns):
+        return torch.randn(rows, columns, device=device)
+
+    for size in squares:
+        x, w = random(size, size), random(size, size)
+        tell(test=f"matmul {size}", operations=2 * size**3 / repeated(device, lambda: F.linear(x, w)))
+    for shape, test in tests:
+        config, rows = SHAPES[shape], int(test[2:])
+        layer = [(random(rows, k), random(n, k)) for n, k in products(config)]
+
+        def work():
+            for x, w in layer:
+                F.linear(x, w)
+
+        seconds = repeated(device, work)
+        operations = 2 * rows * sum(n * k for n, k in products(config)) / seconds
+        tell(shape=shape, test=test, operations=operations, rate=rows / seconds / config.num_hidden_layers)
+
+
 @torch.no_grad()
 def main():
-    shape, way = sys.argv[1:]
+    job = json.loads(sys.argv[1])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_default_dtype(torch.bfloat16)
-    with device:
-        model = AutoModelForCausalLM.from_config(SHAPES[shape]).eval()
-        ids = torch.arange(3, 3 + PROMPT)[None] % model.config.vocab_size
-    decode, prefill = (compiled if way == "compiled" else eager)(model, ids)
-    for test, work, tokens in [(f"tg{GENERATE}", decode, GENERATE), (f"pp{PROMPT}", prefill, PROMPT)]:
-        print(json.dumps({"test": test, "rate": best(device, work, tokens)}), flush=True)
+    if job["way"] == "matmul":
+        matmul(job["tests"], job["squares"], device)
+    else:
+        models(job["way"], job["tests"], device)
 
 
 main()

@@ -2,75 +2,145 @@
 
 use crate::Check;
 use crate::clock::End;
-use crate::outcome::{Found, Outcome, Stage};
-use serde_json::Value;
+use crate::outcome::{Facts, Found, Outcome, Stage};
+use serde::Deserialize;
+use serde_json::json;
 use std::process::Command;
 
-/// Seconds that a model may take.
-const LIMIT: u64 = 100;
+/// The interpreter.
+pub const PROGRAM: &str = "python3";
+
+/// Seconds that a way may take.
+const LIMIT: u64 = 300;
+/// Seconds for which there must be time: importing takes most of them.
+const LEAST: u64 = 15;
 
 /// Shapes, all in bf16.
 const SHAPES: [&str; 3] = ["qwen3-0.6b", "llama-3.2-1b", "llama-3-8b"];
+/// Tests of each, as Rusty's are called.
+const TESTS: [&str; 4] = ["tg128", "pp512", "pp2048", "pp4096"];
+/// Rows and columns of square products.
+const SQUARES: [u32; 3] = [4096, 6144, 8192];
 
 const SCRIPT: &str = include_str!("pytorch.py");
 
-/// Runs all shapes, operation by operation or compiled.
-pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
-    let shapes: &[_] = if check.small {
-        &["qwen3-tiny"]
-    } else {
-        &SHAPES
-    };
-    let mut outcomes = vec![];
-    for shape in shapes {
-        let outcome = |what: String, found| Outcome::new(stage, way(stage), what, found);
-        let (rates, reason) = one(check, shape, stage);
-        outcomes.extend(rates.into_iter().map(|(test, rate)| {
-            let per_token = None;
-            outcome(
-                format!("{shape} bf16 {test}"),
-                Found::Speed { rate, per_token },
-            )
-        }));
-        outcomes.extend(reason.map(|reason| outcome(format!("{shape} bf16"), reason)));
-    }
-    outcomes
+/// A line of the script.
+#[derive(Deserialize)]
+struct Line {
+    /// None for products of no model.
+    shape: Option<String>,
+    test: String,
+    /// Tokens per second.
+    rate: Option<f64>,
+    /// Operations per second.
+    operations: Option<f64>,
+    error: Option<String>,
 }
 
-/// Tests with their tokens per second, and why there are no more.
-fn one(check: &Check, shape: &str, stage: Stage) -> (Vec<(String, f64)>, Option<Found>) {
-    if check.clock.left().as_secs() < 15 {
-        return (vec![], Some(Found::NoTime));
+impl Line {
+    fn name(&self) -> String {
+        match &self.shape {
+            Some(shape) => name(shape, &self.test),
+            None => self.test.clone(),
+        }
     }
+
+    fn found(self) -> Found {
+        match (self.error, self.operations, self.rate) {
+            (Some(reason), ..) => Found::Error(reason),
+            (_, Some(operations), rate) => Found::Products { operations, rate },
+            (_, _, Some(rate)) => Found::Speed {
+                rate,
+                facts: Facts::default(),
+            },
+            _ => Found::Error("neither a rate nor a reason".into()),
+        }
+    }
+}
+
+/// What an outcome of a shape's test is called.
+fn name(shape: &str, test: &str) -> String {
+    format!("{shape} bf16 {test}")
+}
+
+/// Shapes and tests of a way, most telling first.
+fn tests(stage: Stage, small: bool) -> Vec<(&'static str, &'static str)> {
+    let all = |tests: &[&'static str]| -> Vec<_> {
+        let of = |test: &&'static str| SHAPES.map(|shape| (shape, *test));
+        tests.iter().flat_map(of).collect()
+    };
+    match (small, stage) {
+        (true, Stage::Matmul) => vec![("qwen3-tiny", "pp8")],
+        (true, _) => vec![("qwen3-tiny", "tg4"), ("qwen3-tiny", "pp8")],
+        (false, Stage::Matmul) => all(&TESTS[1..]),
+        (false, _) => all(&TESTS),
+    }
+}
+
+/// Runs all shapes operation by operation or compiled, or their products alone.
+pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
     let way = way(stage);
-    let mut command = Command::new("python3");
-    command.args(["-c", SCRIPT, shape, way]);
+    let tests = tests(stage, check.small);
+    let outcome = |what: String, found| Outcome::new(stage, way, what, found);
+    let names = tests.iter().map(|(shape, test)| name(shape, test));
+    let names: Vec<String> = names.collect();
+    if check.clock.left().as_secs() < LEAST {
+        return vec![outcome(names.join(", "), Found::NoTime)];
+    }
+    let squares: &[u32] = match (check.small, stage) {
+        (false, Stage::Matmul) => &SQUARES,
+        (true, Stage::Matmul) => &[64],
+        _ => &[],
+    };
+    let job = json!({ "way": way, "tests": tests, "squares": squares });
+    let mut command = Command::new(PROGRAM);
+    command.args(["-c", SCRIPT, &job.to_string()]);
     // Nothing is fetched.
     command.env("HF_HUB_OFFLINE", "1");
     let said = match check
         .clock
-        .run(&format!("torch {shape} {way}"), &mut command, LIMIT)
+        .run(&format!("torch {way}"), &mut command, LIMIT)
     {
         Ok(said) => said,
-        Err(error) => return (vec![], Some(Found::Absent(format!("{error:#}")))),
+        Err(error) => return vec![outcome(way.into(), Found::Absent(format!("{error:#}")))],
     };
-    let rate = |line: &str| {
-        let row: Value = serde_json::from_str(line).ok()?;
-        Some((row["test"].as_str()?.to_string(), row["rate"].as_f64()?))
-    };
-    let rates = said.out.lines().filter_map(rate).collect();
+    let lines = said.out.lines();
+    let lines: Vec<Line> = lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let told: Vec<String> = lines.iter().map(Line::name).collect();
+    let lacking: Vec<String> = names.into_iter().filter(|n| !told.contains(n)).collect();
+    let mut outcomes: Vec<Outcome> = told
+        .into_iter()
+        .zip(lines)
+        .map(|(name, line)| outcome(name, line.found()))
+        .collect();
     let reason = match said.end {
-        End::Well => None,
-        _ if said.err.contains("ModuleNotFoundError") => Some(Found::Absent(said.reason())),
-        _ => Some(Found::Error(said.reason())),
+        End::Badly if said.err.contains("ModuleNotFoundError") => {
+            Some(Found::Absent(said.reason()))
+        }
+        _ => said.shortfall(),
     };
-    (rates, reason)
+    let reason = reason.filter(|_| !lacking.is_empty());
+    outcomes.extend(reason.map(|reason| outcome(lacking.join(", "), reason)));
+    outcomes
+}
+
+/// Whether there is a PyTorch, as far as can be told without importing it.
+pub fn is_there(check: &Check) -> bool {
+    const LOOK: &str =
+        "import importlib.util as i; exit(not (i.find_spec('torch') and i.find_spec('numpy')))";
+    let mut command = Command::new(PROGRAM);
+    command.args(["-c", LOOK]);
+    let said = check.clock.run("is PyTorch there", &mut command, 20);
+    said.is_ok_and(|said| said.end == End::Well)
 }
 
 /// The word for a way of running.
 fn way(stage: Stage) -> &'static str {
     match stage {
         Stage::Compiled => "compiled",
+        Stage::Matmul => "matmul",
         _ => "eager",
     }
 }

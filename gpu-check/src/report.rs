@@ -1,7 +1,7 @@
 //! The report: report.json for programs, a table for people.
 
 use crate::devices::All;
-use crate::outcome::{Found, Outcome, Stage};
+use crate::outcome::{Adapted, Facts, Found, Outcome, Stage};
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::fmt::Write;
@@ -25,8 +25,11 @@ pub fn write(out: &Path, devices: &All, outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-/// Devices and findings; of speeds also the share of the device's bandwidth, the time per launch and how many times
-/// PyTorch's speed they are.
+/// Of the rate of PyTorch's products that prefill is to reach.
+const PREFILL_AIM: f64 = 0.6;
+
+/// Devices and findings; of speeds also the share of the device's bandwidth, the time per launch, what adapters cost, what
+/// streams, and how many times PyTorch's speed they are.
 pub fn table(devices: &All, outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for line in &devices.lines {
@@ -43,23 +46,45 @@ pub fn table(devices: &All, outcomes: &[Outcome]) -> String {
 }
 
 fn comparison(outcome: &Outcome, all: &[Outcome]) -> String {
-    let Found::Speed { rate, per_token } = outcome.found else {
+    let Found::Speed { rate, facts } = outcome.found else {
         return String::new();
     };
-    let mut text = String::new();
     let copies = all.iter().find_map(|o| match o.found {
         Found::Bandwidth(rate) if o.device == outcome.device && o.what == "copies" => Some(rate),
         _ => None,
     });
-    if let (Some((bytes, dispatches)), Some(copies)) = (per_token, copies) {
-        let share = 100.0 * rate * bytes as f64 / copies;
-        let launch = 1e6 / rate / f64::from(dispatches);
-        let _ = write!(text, ", {share:.0}% of copies, {launch:.2} us per launch");
+    let mut text = beside_bounds(rate, &facts, copies);
+    if let Some(products) = peer(outcome, Stage::Matmul, all) {
+        let (share, aim) = (100.0 * rate / products, 100.0 * PREFILL_AIM);
+        let _ = write!(text, ", {share:.0}% of PyTorch's products (aim: {aim:.0}%)");
     }
     for (stage, name) in [(Stage::Eager, "eager"), (Stage::Compiled, "compiled")] {
         if let Some(peer) = peer(outcome, stage, all) {
             let _ = write!(text, ", {:.1} x PyTorch bf16 {name}", rate / peer);
         }
+    }
+    text
+}
+
+/// What bytes and launches say of a rate.
+fn beside_bounds(rate: f64, facts: &Facts, copies: Option<f64>) -> String {
+    let mut text = String::new();
+    if let (Some((bytes, dispatches)), Some(copies)) = (facts.per_token, copies) {
+        let share = 100.0 * rate * bytes as f64 / copies;
+        let launch = 1e6 / rate / f64::from(dispatches);
+        let _ = write!(text, ", {share:.0}% of copies, {launch:.2} us per launch");
+    }
+    if let Some(Adapted { base, bound }) = facts.adapted {
+        let part = rate / base;
+        let share = 100.0 * part / bound;
+        let _ = write!(
+            text,
+            ", {part:.2} of base, {share:.0}% of the {bound:.2} that bytes allow"
+        );
+    }
+    if let Some(bytes) = facts.streamed {
+        let (gb, rate) = (bytes as f64 / 1e9, rate * bytes as f64 / 1e9);
+        let _ = write!(text, ", {gb:.2} GB come in each step at {rate:.1} GB/s");
     }
     text
 }
@@ -74,6 +99,7 @@ fn peer(outcome: &Outcome, stage: Stage, all: &[Outcome]) -> Option<f64> {
         .filter(|o| o.stage == stage && words(o) == words(outcome))
         .find_map(|o| match o.found {
             Found::Speed { rate, .. } => Some(rate),
+            Found::Products { rate, .. } => rate,
             _ => None,
         })
 }
@@ -83,16 +109,12 @@ mod tests {
     use super::*;
     use crate::devices::Present;
 
-    fn speed(stage: Stage, device: &str, what: &str, rate: f64) -> Outcome {
-        let found = Found::Speed {
-            rate,
-            per_token: (!what.contains('x')).then_some((1_000_000, 100)),
-        };
-        Outcome::new(stage, device, what, found)
+    fn speed(stage: Stage, device: &str, what: &str, rate: f64, facts: Facts) -> Outcome {
+        Outcome::new(stage, device, what, Found::Speed { rate, facts })
     }
 
     #[test]
-    fn speeds_are_held_against_bandwidth_and_peers() {
+    fn speeds_are_held_against_bounds_and_peers() {
         let devices = All {
             present: vec![Present {
                 choice: "cuda".into(),
@@ -102,26 +124,64 @@ mod tests {
             }],
             lines: vec![],
         };
+        let none = Facts::default();
+        let alone = Facts {
+            per_token: Some((1_000_000, 100)),
+            ..none
+        };
+        let adapted = Facts {
+            adapted: Some(Adapted {
+                base: 1000.0,
+                bound: 0.96,
+            }),
+            ..none
+        };
+        let streamed = Facts {
+            streamed: Some(2_000_000_000),
+            ..none
+        };
+        let products = Found::Products {
+            operations: 5e14,
+            rate: Some(20_000.0),
+        };
         let outcomes = [
             Outcome::new(Stage::Bandwidth, "cuda", "copies", Found::Bandwidth(1e9)),
-            speed(Stage::Speeds, "cuda", "m q4_0 tg128", 500.0),
-            speed(Stage::Speeds, "cuda", "m q4_0 tg64x16", 900.0),
-            speed(Stage::Eager, "torch", "m bf16 tg128", 50.0),
+            speed(Stage::Speeds, "cuda", "m q4_0 tg128", 500.0, alone),
+            speed(Stage::Speeds, "cuda", "m q4_0 pp512", 10_000.0, none),
+            speed(Stage::More, "cuda", "m q4_0 tg64x16", 900.0, none),
+            speed(
+                Stage::More,
+                "cuda",
+                "m q4_0 tg64 16 adapters",
+                864.0,
+                adapted,
+            ),
+            speed(Stage::More, "cuda", "m q4_0 tg8 in 1.5 GB", 4.0, streamed),
+            Outcome::new(Stage::Matmul, "matmul", "m bf16 pp512", products),
+            speed(Stage::Eager, "eager", "m bf16 tg128", 50.0, none),
         ];
         let text = table(&devices, &outcomes);
-        let line = |word: &str| {
-            text.lines()
-                .find(|l| l.contains(word))
-                .expect("a line")
-                .to_string()
+        let ends = |word: &str, end: &str| {
+            let line = text.lines().find(|l| l.contains(word)).expect("a line");
+            assert!(line.ends_with(end), "{line}");
         };
-        let alone = line("m q4_0 tg128");
-        assert!(
-            alone.ends_with(
-                "500.0 tok/s, 50% of copies, 20.00 us per launch, 10.0 x PyTorch bf16 eager"
-            ),
-            "{alone}"
+        ends(
+            "m q4_0 tg128",
+            "500.0 tok/s, 50% of copies, 20.00 us per launch, 10.0 x PyTorch bf16 eager",
         );
-        assert!(line("x16").ends_with("900.0 tok/s"));
+        ends(
+            "m q4_0 pp512",
+            "10000.0 tok/s, 50% of PyTorch's products (aim: 60%)",
+        );
+        ends("x16", "900.0 tok/s");
+        ends(
+            "16 adapters",
+            "864.0 tok/s, 0.86 of base, 90% of the 0.96 that bytes allow",
+        );
+        ends(
+            "in 1.5 GB",
+            "4.0 tok/s, 2.00 GB come in each step at 8.0 GB/s",
+        );
+        ends("m bf16 pp512", "500 TFLOP/s, 20000 tok/s");
     }
 }

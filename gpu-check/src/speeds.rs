@@ -1,125 +1,162 @@
-//! Models of real shapes with random weights on a device.
+//! Models of real shapes with random weights on a device: which, at what.
 
 use crate::Check;
-use crate::clock::End;
 use crate::devices::Present;
-use crate::job::{self, Job, Model, Row};
+use crate::job::{self, Job};
+use crate::model::{Model, Row, Work};
 use crate::outcome::{Found, Outcome, Stage};
 
 /// Seconds that a model may take.
 const LIMIT: u64 = 90;
+/// Sequences of a step, from products with vectors to those with matrices.
+const BATCHES: [usize; 7] = [2, 4, 8, 16, 24, 32, 64];
+/// Bytes of memory that are too few for Llama-3.2-1B's 2.5 GB.
+const TIGHT: u64 = 1_500_000_000;
 
-/// What is measured, most telling first.
-fn models(device: &str, small: bool) -> Vec<Model> {
-    let both = |shape: &str, format: &str| Model {
+/// A model that prefills and decodes.
+fn both(device: &str, shape: &str, format: &str) -> Model {
+    let prompt = |prompt| Work {
+        prompt,
+        batch: 1,
+        ..Work::default()
+    };
+    Model {
         shape: shape.into(),
         format: format.into(),
         device: device.into(),
-        prompt: 512,
-        generate: 128,
-        depth: 0,
-        batch: 1,
+        kv: "f16".into(),
+        memory: None,
         adapters: 0,
         bytes: false,
+        guesses: true,
         repetitions: 3,
-        tuned: true,
-    };
-    if small {
-        let tiny = both("qwen3-tiny", "q4_0");
-        return vec![Model {
-            prompt: 8,
-            generate: 4,
-            ..tiny
-        }];
+        works: vec![
+            Work {
+                generate: 128,
+                ..prompt(512)
+            },
+            prompt(2048),
+            prompt(4096),
+        ],
     }
-    let decode = |format: &str, batch: usize, adapters: usize, bytes: bool| Model {
-        prompt: 0,
+}
+
+/// Decoding of so many sequences that wear so many adapters.
+fn decoding(batch: usize, adapters: usize) -> Work {
+    Work {
         generate: 64,
         batch,
         adapters,
-        bytes,
-        ..both("qwen3-0.6b", format)
-    };
+        ..Work::default()
+    }
+}
+
+/// The most telling first.
+fn main_models(device: &str) -> Vec<Model> {
     vec![
-        both("qwen3-0.6b", "q4_0"),
-        both("qwen3-0.6b", "bf16"),
-        both("llama-3.2-1b", "bf16"),
-        both("llama-3-8b", "q4_0"),
-        both("llama-3-8b", "bf16"),
-        decode("q4_0", 16, 0, false),
-        decode("q4_0", 1, 1, false),
-        decode("q4_0", 16, 16, false),
-        decode("q4_0", 16, 16, true),
-        both("llama-3.2-1b", "q4_0"),
-        both("qwen3-0.6b", "q4_k_m"),
-        both("qwen3-0.6b", "q8_0"),
-        Model {
-            depth: 4096,
-            ..decode("q4_0", 1, 0, false)
-        },
-        Model {
-            tuned: false,
-            ..both("qwen3-0.6b", "q4_0")
-        },
-        Model {
-            tuned: false,
-            ..both("llama-3-8b", "bf16")
-        },
-        decode("bf16", 4, 0, false),
-        decode("bf16", 64, 0, false),
-        Model {
-            prompt: 4096,
-            generate: 0,
-            ..both("qwen3-0.6b", "bf16")
-        },
+        both(device, "qwen3-0.6b", "q4_0"),
+        both(device, "qwen3-0.6b", "bf16"),
+        both(device, "llama-3.2-1b", "bf16"),
+        both(device, "llama-3-8b", "q4_0"),
+        both(device, "llama-3-8b", "bf16"),
     ]
 }
 
-/// How many of them are the most telling.
-const FIRST: usize = 5;
-
-/// Runs the first models, or the others.
-pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
-    let mut models = models(&device.choice, check.small);
-    let others = models.split_off(models.len().min(FIRST));
-    if stage == Stage::More {
-        models = others;
-    }
-    let mut outcomes = vec![];
-    for model in models {
-        let name = format!("{} {}", model.shape, model.format);
-        let adapters = match (model.adapters, model.bytes) {
-            (0, _) => String::new(),
-            (n, false) => format!(" {n} adapters"),
-            (n, true) => format!(" {n} int8 adapters"),
-        };
-        let guessed = if model.tuned { "" } else { " as guessed" };
-        let outcome = |what, found| Outcome::new(stage, &device.choice, what, found);
-        match one(check, &model) {
-            Ok(rows) => outcomes.extend(rows.into_iter().map(|row| {
-                let found = Found::Speed {
-                    rate: row.rate,
-                    per_token: row.per_token,
-                };
-                outcome(format!("{name} {}{adapters}{guessed}", row.test), found)
-            })),
-            Err(reason) => outcomes.push(outcome(format!("{name}{adapters}{guessed}"), reason)),
+fn more_models(device: &str) -> Vec<Model> {
+    let decode = |shape: &str, format: &str, works: Vec<Work>| Model {
+        works,
+        guesses: false,
+        ..both(device, shape, format)
+    };
+    let adapted = |bytes: bool| {
+        let works = [(16, 0), (16, 16), (1, 0), (1, 1)];
+        let works = works.map(|(batch, adapters)| decoding(batch, adapters));
+        Model {
+            adapters: 16,
+            bytes,
+            ..decode("qwen3-0.6b", "q4_0", works.to_vec())
         }
-    }
-    outcomes
+    };
+    let deep = |kv: &str| {
+        let work = Work {
+            depth: 4096,
+            ..decoding(1, 0)
+        };
+        Model {
+            kv: kv.into(),
+            ..decode("qwen3-0.6b", "q4_0", vec![work])
+        }
+    };
+    let few = Work {
+        generate: 8,
+        ..decoding(1, 0)
+    };
+    let batches = BATCHES.map(|batch| decoding(batch, 0)).to_vec();
+    vec![
+        adapted(false),
+        adapted(true),
+        deep("f16"),
+        deep("q8_0"),
+        deep("q4_0"),
+        Model {
+            memory: Some(TIGHT),
+            ..decode("llama-3.2-1b", "bf16", vec![few])
+        },
+        decode("qwen3-0.6b", "q4_0", batches.clone()),
+        decode("qwen3-0.6b", "bf16", batches),
+        both(device, "llama-3.2-1b", "q4_0"),
+        both(device, "qwen3-0.6b", "q4_k_m"),
+        both(device, "qwen3-0.6b", "q8_0"),
+    ]
 }
 
-/// Rows of a model, or why there are none.
-fn one(check: &Check, model: &Model) -> Result<Vec<Row>, Found> {
-    if check.clock.left().as_secs() < 5 {
-        return Err(Found::NoTime);
+/// What tries the check itself.
+fn small_models(device: &str, stage: Stage) -> Vec<Model> {
+    let tiny = |works: &[Work]| Model {
+        works: works.to_vec(),
+        ..both(device, "qwen3-tiny", "q4_0")
+    };
+    let few = |batch, adapters| Work {
+        generate: 4,
+        ..decoding(batch, adapters)
+    };
+    match stage {
+        Stage::More => vec![
+            Model {
+                adapters: 2,
+                ..tiny(&[few(2, 0), few(2, 2)])
+            },
+            Model {
+                kv: "q8_0".into(),
+                ..tiny(&[few(1, 0)])
+            },
+        ],
+        _ => vec![tiny(&[Work {
+            prompt: 8,
+            ..few(1, 0)
+        }])],
     }
-    let error = |e: String| Found::Error(e);
-    let name = format!("{model:?}");
-    let said = job::start(check, &name, &Job::Model(model.clone()), LIMIT);
-    let said = said.map_err(|e| error(format!("{e:#}")))?;
-    match said.end {
-        End::Well => serde_json::from_str(&said.out).map_err(|e| error(e.to_string())),
-        _ => Err(error(said.reason())),
+}
+
+/// Runs the main models, or the others.
+pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
+    let models = match (check.small, stage) {
+        (true, _) => small_models(&device.choice, stage),
+        (false, Stage::More) => more_models(&device.choice),
+        (false, _) => main_models(&device.choice),
+    };
+    let mut outcomes = vec![];
+    for model in models {
+        let outcome = |what, found| Outcome::new(stage, &device.choice, what, found);
+        let name = format!("{model:?}");
+        let job = Job::Model(model.clone());
+        let (rows, lacking) = job::findings::<Row>(check, &name, &job, LIMIT);
+        outcomes.extend(rows.into_iter().map(|row| {
+            let what = format!("{} {} {}", model.shape, model.format, row.test);
+            let (rate, facts) = (row.rate, row.facts);
+            outcome(what, Found::Speed { rate, facts })
+        }));
+        outcomes.extend(lacking.map(|reason| outcome(model.name(), reason)));
     }
+    outcomes
 }
