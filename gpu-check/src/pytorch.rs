@@ -1,7 +1,7 @@
 //! PyTorch on the same shapes, where this machine has it.
 
 use crate::Check;
-use crate::clock::End;
+use crate::clock::{End, Said};
 use crate::outcome::{Facts, Found, Outcome, Stage};
 use serde::Deserialize;
 use serde_json::json;
@@ -65,23 +65,25 @@ fn name(shape: &str, test: &str) -> String {
 
 /// Shapes and tests of a way, most telling first.
 fn tests(stage: Stage, small: bool) -> Vec<(&'static str, &'static str)> {
-    let all = |tests: &[&'static str]| -> Vec<_> {
-        let of = |test: &&'static str| SHAPES.map(|shape| (shape, *test));
-        tests.iter().flat_map(of).collect()
-    };
     match (small, stage) {
         (true, Stage::Matmul) => vec![("qwen3-tiny", "pp8")],
         (true, _) => vec![("qwen3-tiny", "tg4"), ("qwen3-tiny", "pp8")],
-        (false, Stage::Matmul) => all(&TESTS[1..]),
-        (false, _) => all(&TESTS),
+        (false, Stage::Matmul) => of_all_shapes(&TESTS[1..]),
+        (false, _) => of_all_shapes(&TESTS),
     }
+}
+
+fn of_all_shapes(tests: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let each = tests.iter();
+    each.flat_map(|test| SHAPES.map(|shape| (shape, *test)))
+        .collect()
 }
 
 /// Runs all shapes operation by operation or compiled, or their products alone.
 pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
     let way = way(stage);
-    let tests = tests(stage, check.small);
     let outcome = |what: String, found| Outcome::new(stage, way, what, found);
+    let tests = tests(stage, check.small);
     let names = tests.iter().map(|(shape, test)| name(shape, test));
     let names: Vec<String> = names.collect();
     if check.clock.left().as_secs() < LEAST {
@@ -92,15 +94,13 @@ pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
         (true, Stage::Matmul) => &[64],
         _ => &[],
     };
-    let job = json!({ "way": way, "tests": tests, "squares": squares });
+    let job = json!({ "way": way, "tests": tests, "squares": squares }).to_string();
     let mut command = Command::new(PROGRAM);
-    command.args(["-c", SCRIPT, &job.to_string()]);
+    command.args(["-c", SCRIPT, &job]);
     // Nothing is fetched.
     command.env("HF_HUB_OFFLINE", "1");
-    let said = match check
-        .clock
-        .run(&format!("torch {way}"), &mut command, LIMIT)
-    {
+    let title = format!("torch {way}");
+    let said = match check.clock.run(&title, &mut command, LIMIT) {
         Ok(said) => said,
         Err(error) => return vec![outcome(way.into(), Found::Absent(format!("{error:#}")))],
     };
@@ -110,20 +110,21 @@ pub fn run(check: &Check, stage: Stage) -> Vec<Outcome> {
         .collect();
     let told: Vec<String> = lines.iter().map(Line::name).collect();
     let lacking: Vec<String> = names.into_iter().filter(|n| !told.contains(n)).collect();
-    let mut outcomes: Vec<Outcome> = told
-        .into_iter()
-        .zip(lines)
-        .map(|(name, line)| outcome(name, line.found()))
-        .collect();
-    let reason = match said.end {
+    let each = told.into_iter().zip(lines);
+    let each = each.map(|(name, line)| outcome(name, line.found()));
+    let reason = shortfall(&said).filter(|_| !lacking.is_empty());
+    let rest = reason.map(|reason| outcome(lacking.join(", "), reason));
+    each.chain(rest).collect()
+}
+
+/// Why there is not more; that this machine lacks PyTorch is no fault.
+fn shortfall(said: &Said) -> Option<Found> {
+    match said.end {
         End::Badly if said.err.contains("ModuleNotFoundError") => {
             Some(Found::Absent(said.reason()))
         }
         _ => said.shortfall(),
-    };
-    let reason = reason.filter(|_| !lacking.is_empty());
-    outcomes.extend(reason.map(|reason| outcome(lacking.join(", "), reason)));
-    outcomes
+    }
 }
 
 /// Whether there is a PyTorch, as far as can be told without importing it.
