@@ -11,7 +11,7 @@ const FLOAT_OPS: usize = 16 * 2;
 const BYTE_OPS: usize = 64 * 2;
 
 /// Operations per second of all threads together.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Peak {
     /// On single precision.
     pub floats: f64,

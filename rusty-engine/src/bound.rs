@@ -34,7 +34,13 @@ impl Bound {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
         let adapted = options.adapter_slots > 0;
-        let plan = plan(graph, &device, options.kv, adapted, options.single_precision)?;
+        let plan = plan(
+            graph,
+            &device,
+            options.kv,
+            adapted,
+            options.single_precision,
+        )?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)
             .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));

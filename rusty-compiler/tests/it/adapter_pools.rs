@@ -1,7 +1,7 @@
 //! On a GPU adapters come and go in buffers: nothing is compiled, what stays attached does not change, and no memory is lost.
 
-use crate::golden_paths::golden;
 use crate::adapted_rows::adapter;
+use crate::golden_paths::golden;
 use crate::reference::{SELECTED, adapted_logits};
 use crate::test_gpu;
 use rusty_backend::memory::Usage;
