@@ -13,7 +13,7 @@ const PACKAGE: &str = "nvidia-cuda-nvdisasm==13.*";
 /// Architecture whose machine code is counted.
 const TARGET: &str = "cuda:sm_90";
 /// Instructions that are told apart.
-const COUNTED: [&str; 5] = ["FFMA", "HMMA", "LDG", "LDS", "I2F"];
+const COUNTED: [&str; 6] = ["FFMA", "HMMA", "IDP", "LDG", "LDS", "I2F"];
 
 /// Prints a table of the kernels of a shape of random weights in some formats.
 pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
@@ -21,7 +21,7 @@ pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
     let disassembler = disassembler()?;
     println!(
         "for {TARGET}, {shape}: of each kernel that multiplies the longest innermost loop, its instructions, and how many there are for \
-         each HMMA or, without one, FFMA"
+         each HMMA or, without one, IDP (four products) or FFMA"
     );
     println!(
         "{:<8} {:<18} {:>6} {}  for each",
@@ -68,7 +68,7 @@ fn line(entry: &str, text: &str) -> Option<String> {
     let count = |word: &str| instructions.iter().filter(|i| i.starts_with(word)).count();
     let counts = COUNTED.map(|c| format!("{:>5}", count(c))).join(" ");
     let all = instructions.len();
-    let products = [count("HMMA"), count("FFMA")];
+    let products = [count("HMMA"), count("IDP"), count("FFMA")];
     let products = products.into_iter().find(|n| *n > 0)?;
     let each = all as f64 / products as f64;
     Some(format!("{entry:<18} {all:>6} {counts}  {each:>8.1}"))

@@ -104,12 +104,14 @@ fn inputs_that_are_bytes_lose_nothing() {
                 all_logits(&mut *exe, &[3, 1, 7, 0, 5, 2], chunk, &[0])
             };
             let want = logits(&gpu(), 1).concat();
+            // Sums in another order; rounded inputs would be hundreds of times as far apart.
+            let near = 1e-5 * want.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
             for planes in [true, false] {
                 let on = gpu_by_bytes(planes);
                 assert!(takes_bytes(&graph, &on), "{}", format.name());
                 for chunk in [1, 3] {
                     let name = format!("{} of {k}, planes {planes}, by {chunk}", format.name());
-                    assert_close(&name, &logits(&on, chunk), &want, 2e-4);
+                    assert_close(&name, &logits(&on, chunk), &want, near);
                 }
             }
         }
