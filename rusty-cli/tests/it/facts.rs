@@ -84,7 +84,7 @@ fn explain_counts_dispatches() {
     assert!(on("llvmpipe")["predicted_tokens_per_second"].is_null());
     let text = stdout(&["explain", "--target", "h200"]);
     assert!(text.contains("prediction, not measured"), "{text}");
-    for part in ["== graph", "matmul", "gemv_plane"] {
+    for part in ["== graph", "matmul", "gemv_bytes"] {
         assert!(text.contains(part), "{part} is missing");
     }
 }
