@@ -50,6 +50,7 @@ pub(crate) fn cpu(name: &str, isa: Isa) -> Target {
         plane_size_max: 1,
         plane_ops: false,
         orders_groups: false,
+        starts_in_order: false,
         f16: false,
         packed_dot: isa != Isa::Scalar,
         matrix_tiles: vec![],
@@ -80,6 +81,7 @@ fn gpu(name: &str, family: Family, language: Language) -> Target {
         plane_size_max: 32,
         plane_ops: true,
         orders_groups: true,
+        starts_in_order: false,
         f16: true,
         packed_dot: true,
         matrix_tiles: vec![],
@@ -208,6 +210,7 @@ fn cuda(name: &str, cuda_arch: u32, memory_bytes: u64) -> Target {
         _ => 227,
     };
     Target {
+        starts_in_order: true,
         matrix_tiles: cuda_matrix_tiles(cuda_arch),
         max_binding_bytes: memory_bytes,
         max_buffer_bytes: memory_bytes,

@@ -167,7 +167,7 @@ impl Plan {
 
     /// The same of a step in which a row names an adapter.
     pub fn dispatches_with_adapters(&self, rows: u32) -> u32 {
-        let of = |k: &Kernel| k.adapter_dispatches(&self.target);
+        let of = |k: &Kernel| k.adapter_dispatches(&self.target, rows);
         self.dispatches(rows) + self.kernels.iter().map(of).sum::<u32>()
     }
 

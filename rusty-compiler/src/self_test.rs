@@ -20,18 +20,29 @@ use std::collections::BTreeSet;
 type Reduction = (&'static str, fn(&mut Target));
 
 /// In the order in which they are tried.
-const REDUCTIONS: [Reduction; 4] = [
+const REDUCTIONS: [Reduction; 5] = [
     ("nothing", |_| {}),
-    ("products of bytes", |t| t.packed_dot = false),
-    ("products of bytes and matrix units", |t| {
+    ("launches whose cubes wait for their first", |t| {
+        t.starts_in_order = false;
+    }),
+    ("such launches and products of bytes", |t| {
+        t.starts_in_order = false;
+        t.packed_dot = false;
+    }),
+    ("such launches, products of bytes and matrix units", |t| {
+        t.starts_in_order = false;
         t.packed_dot = false;
         t.matrix_tiles.clear();
     }),
-    ("products of bytes, matrix units and planes", |t| {
-        t.packed_dot = false;
-        t.matrix_tiles.clear();
-        t.plane_ops = false;
-    }),
+    (
+        "such launches, products of bytes, matrix units and planes",
+        |t| {
+            t.starts_in_order = false;
+            t.packed_dot = false;
+            t.matrix_tiles.clear();
+            t.plane_ops = false;
+        },
+    ),
 ];
 
 /// Half the squared distance of logits from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
@@ -176,20 +187,21 @@ mod tests {
             first_right(&facts, "q4_0", 1e-3, apart)
         };
         assert_eq!(right(|_| false).expect("right"), 0);
-        assert_eq!(right(|t| t.packed_dot).expect("right"), 1);
-        assert_eq!(right(|t| !t.matrix_tiles.is_empty()).expect("right"), 2);
-        assert_eq!(right(|t| t.plane_ops).expect("right"), 3);
+        assert_eq!(right(|t| t.starts_in_order).expect("right"), 1);
+        assert_eq!(right(|t| t.packed_dot).expect("right"), 2);
+        assert_eq!(right(|t| !t.matrix_tiles.is_empty()).expect("right"), 3);
+        assert_eq!(right(|t| t.plane_ops).expect("right"), 4);
         let apart = |t: &Target| match t.matrix_tiles.is_empty() {
             true => Ok(1e-6),
             false => refused(),
         };
-        assert_eq!(first_right(&facts, "q4_0", 1e-3, apart).expect("right"), 2);
+        assert_eq!(first_right(&facts, "q4_0", 1e-3, apart).expect("right"), 3);
         let wrong = right(|_| true).expect_err("wrong").to_string();
         assert!(
             wrong.contains("q4_0") && wrong.contains("driver"),
             "{wrong}"
         );
-        // Without matrix units there are three ways; a device that is full has none.
+        // Without matrix units there are four ways; a device that is full has none.
         let mut plain = facts.clone();
         plain.matrix_tiles.clear();
         let mut tried = 0;
@@ -197,7 +209,7 @@ mod tests {
             tried += 1;
             refused()
         });
-        assert!(wrong.is_err() && tried == 3, "{tried}");
+        assert!(wrong.is_err() && tried == 4, "{tried}");
         let full = first_right(&facts, "q4_0", 1e-3, |_| Err(Error::Step("full".into())));
         assert!(full.expect_err("full").to_string().contains("full"));
     }

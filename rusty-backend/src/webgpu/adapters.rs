@@ -127,6 +127,7 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         // Metal's barriers order a group's own memory only.
         orders_groups: features.contains(Features::MEMORY_DECORATION_COHERENT)
             && api != WgpuApi::Metal,
+        starts_in_order: false,
         f16: features.contains(Features::SHADER_F16),
         // Metal's language has no such product.
         packed_dot: api != WgpuApi::Metal,

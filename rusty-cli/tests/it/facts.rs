@@ -78,9 +78,12 @@ fn explain_counts_dispatches() {
     let seconds = number("bytes_per_token") / 4.3e12 + number("dispatches_per_token") * 3.7e-6;
     assert!((number("predicted_tokens_per_second") * seconds - 1.0).abs() < 1e-6);
     assert_eq!(number("dispatches_per_token"), 13.0);
-    // Four projections a layer, and the head.
-    let more = 4.0 * number("layers") + 1.0;
-    assert_eq!(number("dispatches_with_adapters"), 13.0 + more);
+    assert_eq!(number("dispatches_with_adapters"), 13.0);
+    // Four projections a layer, and the head, where cubes cannot wait for each other.
+    let object = on("metal");
+    let number = |key: &str| object[key].as_f64().expect(key);
+    let more = number("dispatches_with_adapters") - number("dispatches_per_token");
+    assert_eq!(more, 4.0 * number("layers") + 1.0);
     assert!(on("llvmpipe")["predicted_tokens_per_second"].is_null());
     let text = stdout(&["explain", "--target", "h200"]);
     assert!(text.contains("prediction, not measured"), "{text}");

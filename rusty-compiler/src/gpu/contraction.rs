@@ -1,6 +1,6 @@
 //! Contractions: units, tiles, and the launches for each chunk of the weights.
 
-use super::kernels::body::Source;
+use super::kernels::body::{Place, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
 use super::kernels::matrix::MatrixConfig;
@@ -27,10 +27,8 @@ const TILE_TEAMS: Teams = Teams {
 /// How a contraction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Teams of units make a few lanes of a row each: of so many units, or by shared memory alone.
-    Vector { plane: u32 },
-    /// The same, products of bytes.
-    Bytes { plane: u32 },
+    /// Teams of units make a few lanes of a row each: of so many units, or by shared memory alone; of floats or `bytes`.
+    Vector { plane: u32, bytes: bool },
     /// Tiles in single precision.
     Tile,
     /// Tiles on matrix units.
@@ -64,7 +62,8 @@ impl Lowering<'_> {
             .map(|u| u.parts.iter().map(|p| parts[*p].weight).collect())
             .collect();
         let mut launches = Vec::new();
-        if adapters.is_some() {
+        let inside = matches!(way, Way::Vector { .. }) && kernel.can_shrink_inside(self.target);
+        if adapters.is_some() && !inside {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
         for spans in store.cut(&groups) {
@@ -81,47 +80,30 @@ impl Lowering<'_> {
                     })
                 })
                 .collect();
-            launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.id, way, adapters)?);
+            let how = How {
+                way,
+                adapters,
+                // The first launch makes it for all.
+                shrinks: adapters.is_some() && inside && launches.is_empty(),
+            };
+            launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.id, how)?);
         }
         Ok(launches)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn chunk_launch(
         &self,
         kernel: &Kernel,
         units: &[Unit],
         ranges: &[Option<Range>],
         chunk: ChunkId,
-        way: Way,
-        adapters: Option<usize>,
+        how: How,
     ) -> Result<Template> {
-        let Anchor::Contract { k, parts } = &kernel.anchor else {
-            return Err(self.refuse(kernel, "is no contraction"));
-        };
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
-        let (teams, plane) = match way {
-            Way::Vector { plane } | Way::Bytes { plane } => (self.teams(kernel), plane),
-            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, 0),
-        };
-        let mut config = ContractConfig {
-            team: Team {
-                units: teams.units.min(self.target.max_units),
-                plane,
-            },
-            rows: self.rows_word(kernel),
-            k: *k,
-            prologue: self.program(&kernel.prologue, &places, Source::None, *k),
-            parts: parts.iter().map(|p| self.part(p, &mut scalars)).collect(),
-            units: Vec::new(),
-            adapters: None,
-            lanes: teams.lanes,
-            wide: self.target.language == Language::CudaC,
-            bytes: matches!(way, Way::Bytes { .. }),
-        };
-        let (rows, tile) = match way {
-            Way::Vector { .. } | Way::Bytes { .. } => (1, config.cube_lanes()),
+        let mut config = self.config(kernel, &places, how, &mut scalars)?;
+        let (rows, tile) = match how.way {
+            Way::Vector { .. } => (1, config.cube_lanes()),
             Way::Tile => (tile::ROWS, tile::LANES),
             Way::Matrix(tile) => (tile.rows, tile.lanes),
         };
@@ -148,19 +130,60 @@ impl Lowering<'_> {
                 arg,
             });
         }
-        let mut shrunk = None;
-        if let Some(rows) = adapters {
-            let arg = scalars.push(0);
-            scalars.push(0);
-            config.adapters = Some(Adapters {
-                parts: parts.len() as u32,
-                arg,
-                rows,
-            });
-            shrunk = Some(arg);
-        }
-        let (kind, shared) = match way {
-            Way::Vector { .. } | Way::Bytes { .. } => {
+        config.adapters = how.adapters.map(|rows| Adapters {
+            parts: config.parts.len() as u32,
+            arg: scalars.append(&[0, 0]),
+            rows,
+        });
+        let shrunk = config.adapters.map(|a| a.arg);
+        let grid = Grid::Tiles {
+            tiles: config.shrink_cubes() + tiles,
+            rows,
+        };
+        let (kind, shared) = self.kind(config, how.way);
+        self.fits(kernel, shared)?;
+        let mut made = template(kernel, kind, grid, scalars, Some(chunk));
+        made.shrunk = shrunk;
+        Ok(made)
+    }
+
+    /// What the kernels of a contraction's launches have in common, without units.
+    fn config(
+        &self,
+        kernel: &Kernel,
+        places: &[Place],
+        how: How,
+        scalars: &mut Scalars,
+    ) -> Result<ContractConfig> {
+        let Anchor::Contract { k, parts } = &kernel.anchor else {
+            return Err(self.refuse(kernel, "is no contraction"));
+        };
+        let (teams, plane) = match how.way {
+            Way::Vector { plane, .. } => (self.teams(kernel), plane),
+            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, 0),
+        };
+        Ok(ContractConfig {
+            team: Team {
+                units: teams.units.min(self.target.max_units),
+                plane,
+            },
+            rows: self.rows_word(kernel),
+            k: *k,
+            prologue: self.program(&kernel.prologue, places, Source::None, *k),
+            parts: parts.iter().map(|p| self.part(p, scalars)).collect(),
+            units: Vec::new(),
+            adapters: None,
+            lanes: teams.lanes,
+            wide: self.target.language == Language::CudaC,
+            bytes: matches!(how.way, Way::Vector { bytes: true, .. }),
+            shrinks: how.shrinks,
+        })
+    }
+
+    /// The kernel of a way, and the bytes of shared memory that it takes.
+    fn kind(&self, config: ContractConfig, way: Way) -> (Kind, u32) {
+        match way {
+            Way::Vector { .. } => {
                 let shared = config.row_bytes();
                 (Kind::Gemv(config), shared)
             }
@@ -177,17 +200,7 @@ impl Lowering<'_> {
                 let shared = config.shared_bytes();
                 (Kind::Matrix(config), shared)
             }
-        };
-        self.fits(kernel, shared)?;
-        let mut made = template(
-            kernel,
-            kind,
-            Grid::Tiles { tiles, rows },
-            scalars,
-            Some(chunk),
-        );
-        made.shrunk = shrunk;
-        Ok(made)
+        }
     }
 
     fn teams(&self, kernel: &Kernel) -> Teams {
@@ -203,6 +216,16 @@ impl Lowering<'_> {
             arg: scalars.push(0),
         }
     }
+}
+
+/// How the launches of a contraction run.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    way: Way,
+    /// With adapters, the header word of the row count.
+    adapters: Option<usize>,
+    /// Whether the launch makes their first factor itself.
+    shrinks: bool,
 }
 
 /// Lanes of a unit in a chunk, and the bytes at which its parts' rows start.

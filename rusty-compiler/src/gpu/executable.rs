@@ -5,12 +5,13 @@ mod retuning;
 
 use super::adapters::Pool;
 use super::arena::arena_bytes;
-use super::attention::SPLIT_CUBES;
 use super::kernels::page_words::PageWords;
 use super::lower::stages;
 use super::operands::{Shape, encode};
 use super::pages::{caches, page_bytes, page_format, page_words};
-use super::prepare::{Pipelines, compile, of_this_language, split_room, tile_rows, vector_weights};
+use super::prepare::{
+    Pipelines, compile, counters, of_this_language, split_room, tile_rows, vector_weights,
+};
 use super::residence::Residence;
 use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
@@ -109,7 +110,7 @@ impl GpuExecutable {
             places,
             chunks,
             arena: device.alloc(arena, Owner::Arena, "arena")?,
-            counters: other(u64::from(SPLIT_CUBES) * 4, "splits done")?,
+            counters: other(counters(&plan) * 4, "cubes done")?,
             split_rows,
             split_words,
             step: other(FIRST_STEP_WORDS * 4, "step operands")?,

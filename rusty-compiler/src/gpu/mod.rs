@@ -27,5 +27,6 @@ pub mod text;
 pub mod tuner;
 mod variants;
 mod weights;
+mod wgsl_text;
 
 pub use executable::GpuExecutable;

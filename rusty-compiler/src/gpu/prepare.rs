@@ -62,6 +62,11 @@ pub(super) fn compile<'a>(
     Ok(made)
 }
 
+/// Counters of cubes that are done: of rows whose keys are split, or two for each row of a launch whose cubes wait for the first of it.
+pub(super) fn counters(plan: &Plan) -> u64 {
+    u64::from(SPLIT_CUBES).max(2 * (plan.row_budget() as u64).next_multiple_of(16))
+}
+
 /// Words that splits of attention take at most, and the single rows whose keys may be split: none where cubes do not see
 /// what others leave.
 pub(super) fn split_room(stages: &[Stage], target: &Target) -> (u32, u32) {

@@ -8,7 +8,7 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::delta::{self, ShrinkConfig};
-use super::kernels::env::{ARENA, BINDINGS, language_name};
+use super::kernels::env::{BINDINGS, language_name};
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
@@ -18,6 +18,7 @@ use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::{gemm, gemv, tile};
+use super::wgsl_text;
 use crate::{Error, Result};
 use cubecl::ir::features::{Plane, TypeUsage};
 use cubecl::ir::{
@@ -25,7 +26,7 @@ use cubecl::ir::{
     IntKind, MemoryDeviceProperties, TargetProperties, UIntKind,
 };
 use cubecl::prelude::*;
-use cubecl_core::{Compiler, InfoBuilder, WgpuCompilationOptions};
+use cubecl_core::{Compiler, InfoBuilder};
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::collections::HashMap;
@@ -92,6 +93,15 @@ impl KernelSpec {
         }
     }
 
+    /// Whether its cubes tell each other, by counters, what they have left in the arena.
+    pub(super) fn counts_cubes(&self) -> bool {
+        match &self.kind {
+            Kind::RowAttention(_) => true,
+            Kind::Gemv(c) => c.shrinks,
+            _ => false,
+        }
+    }
+
     /// Whether it multiplies bytes.
     fn multiplies_bytes(&self) -> bool {
         matches!(&self.kind, Kind::Gemv(c) if c.bytes)
@@ -145,7 +155,7 @@ impl KernelSpec {
     /// [`Error::Target`] with the compiler's message.
     pub fn text(&self, target: &Target) -> Result<KernelText> {
         let compiled = self.define(target).and_then(|d| match target.language {
-            Language::Wgsl => wgsl(d),
+            Language::Wgsl => wgsl_text::compiled(d),
             Language::CudaC => cuda(d, target),
             Language::Msl => metal(d, target),
             Language::Native => Err("kernels are native code there".into()),
@@ -155,14 +165,13 @@ impl KernelSpec {
             kernel: self.name().into(),
             reason,
         })?;
-        if target.language == Language::Wgsl
-            && target.orders_groups
-            && matches!(self.kind, Kind::RowAttention(_))
-        {
-            text.source = coherent(&text.source);
-        }
-        if target.language == Language::Wgsl && self.multiplies_bytes() {
-            text.source = bytewise(&text.source);
+        if target.language == Language::Wgsl {
+            if target.orders_groups && self.counts_cubes() {
+                text.source = wgsl_text::coherent(&text.source);
+            }
+            if self.multiplies_bytes() {
+                text.source = wgsl_text::bytewise(&text.source);
+            }
         }
         // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
         let entry = format!("rusty_{}", self.name());
@@ -206,6 +215,7 @@ impl KernelSpec {
         }
         match &self.kind {
             Kind::Rows(c) => define!(rows::rows::Rows, c),
+            Kind::Gemv(c) if c.shrinks => define!(gemv::gemv_shrinking::GemvShrinking, c),
             Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
@@ -234,20 +244,6 @@ pub fn info(scalars: &[u32], lengths: [u64; BINDINGS]) -> Vec<u64> {
         builder.metadata.register_buffer(length, AddressType::U32);
     }
     builder.finish(AddressType::U32).data
-}
-
-fn wgsl(definition: KernelDefinition) -> Result<KernelText, String> {
-    let entry = definition.settings.kernel_name.clone();
-    let shader = cubecl_wgpu::WgslCompiler
-        .compile(definition, &WgpuCompilationOptions::default())
-        .map_err(|e| format!("{e:?}"))?;
-    let mut text = plain(entry, shader.to_string(), Language::Wgsl);
-    for (access, visibility) in text.bindings.iter_mut().zip(&shader.buffers) {
-        if matches!(visibility, Visibility::Read) {
-            *access = BindingAccess::Read;
-        }
-    }
-    Ok(text)
 }
 
 fn cuda(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {
@@ -285,7 +281,8 @@ fn metal(definition: KernelDefinition, target: &Target) -> Result<KernelText, St
     Ok(plain(entry, kernel.to_string(), Language::Msl))
 }
 
-fn plain(entry: String, source: String, language: Language) -> KernelText {
+/// A text whose buffers are all written to.
+pub(super) fn plain(entry: String, source: String, language: Language) -> KernelText {
     KernelText {
         entry,
         source,
@@ -296,25 +293,6 @@ fn plain(entry: String, source: String, language: Language) -> KernelText {
         shared_bytes: 0,
         key: String::new(),
     }
-}
-
-/// WGSL whose cubes see each other's writes to the arena.
-fn coherent(source: &str) -> String {
-    let arena = format!("@binding({ARENA})");
-    source.replace(&arena, &format!("{arena} @coherent"))
-}
-
-/// WGSL in which `dot` of four words each is the product of their bytes. CubeCL writes that product out byte by byte, and has no
-/// other kernel of ours use `dot`.
-fn bytewise(source: &str) -> String {
-    let products = "xyzw"
-        .chars()
-        .map(|word| format!("dot4I8Packed(bitcast<u32>(a.{word}), bitcast<u32>(b.{word}))"));
-    let sum = products.collect::<Vec<_>>().join(" + ");
-    format!(
-        "{}\nfn dot_bytes(a: vec4<i32>, b: vec4<i32>) -> i32 {{\n    return {sum};\n}}\n",
-        source.replace("dot(", "dot_bytes(")
-    )
 }
 
 /// The text with variables (`v` and a number) numbered as they come: CubeCL's numbers differ from time to time.

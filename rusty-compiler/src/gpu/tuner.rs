@@ -1,7 +1,7 @@
 //! Measures choices among kernels where a model first runs on a device, and keeps what was found for the next process.
 //!
 //! Whole steps are timed on the bound weights, one change at a time: what a kernel costs beside its neighbours is what
-//! counts. First how matrix-vector products of each family are cut, then up to how many rows they beat tiles, then
+//! counts. First whether matrix-vector products of each family are of bytes and how they are cut, then up to how many rows they beat tiles, then
 //! which of their tiles matrix units take. The cost model bounds what is tried: families whose weights are few bytes
 //! of a step cannot gain much, and a model of few bytes is not measured at all. A candidate must give the guesses'
 //! logits before it is timed; one that the device refuses is left out.
@@ -10,6 +10,7 @@ use super::GpuExecutable;
 use super::kernels::gemv_sizes::team_units;
 use super::prepare::{Pipelines, compile};
 use super::stage::Stage;
+use crate::passes::select::has_short_codes;
 use crate::plan::{Anchor, ContractionFamily, Implementation, Plan, Teams, Tuning};
 use crate::self_test::{allowed, distance, is_refusal};
 use crate::{
@@ -79,7 +80,8 @@ fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
 /// Where what was found for a plan is kept.
 fn kept_name(plan: &Plan, effort: &Effort) -> Option<String> {
     let families = families(plan, effort);
-    let facts = (plan.target.plane_ops, &plan.target.matrix_tiles);
+    let target = &plan.target;
+    let facts = (target.plane_ops, target.packed_dot, &target.matrix_tiles);
     let digest = nvrtc::digest(&format!("{families:?} {facts:?}"));
     (!families.is_empty()).then(|| device_cache::name("tuned", &plan.target, &digest))?
 }
@@ -200,7 +202,9 @@ impl<'a> Tuner<'a> {
                 bytes: !now.bytes,
                 ..now
             };
-            (best, seconds) = self.better(best, seconds, family, &[other])?;
+            if self.multiplies_bytes(family) {
+                (best, seconds) = self.better(best, seconds, family, &[other])?;
+            }
             let now = best.teams(family);
             let cuts = LANES.map(|lanes| Teams { lanes, ..now });
             (best, seconds) = self.better(best, seconds, family, &cuts)?;
@@ -287,6 +291,14 @@ impl<'a> Tuner<'a> {
     fn has_tiles(&self) -> bool {
         let mut variants = self.exe.plan().kernels.iter().flat_map(|k| &k.variants);
         variants.any(|v| v.implementation == Implementation::GemmMatrix32)
+    }
+
+    /// Whether a family has the choice of bytes.
+    fn multiplies_bytes(&self, family: &ContractionFamily) -> bool {
+        let plan = self.exe.plan();
+        let mut anchors = plan.kernels.iter().map(|k| &k.anchor);
+        let of_family = anchors.find(|a| ContractionFamily::of(plan, a).as_ref() == Some(family));
+        plan.target.multiplies_bytes() && of_family.is_some_and(|a| has_short_codes(plan, a))
     }
 
     /// Whether a cut makes cubes enough, of whole teams, whose lanes come in pairs.

@@ -57,14 +57,14 @@ impl Lowering<'_> {
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
         let plane = self.target.plane_size;
+        let vector = |plane, bytes| Way::Vector { plane, bytes };
         let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
         match implementation {
             Implementation::GemvBytes => {
-                let plane = self.target.plane();
-                self.contraction(kernel, Way::Bytes { plane }, store)
+                self.contraction(kernel, vector(self.target.plane(), true), store)
             }
-            Implementation::GemvPlane => self.contraction(kernel, Way::Vector { plane }, store),
-            Implementation::GemvShared => self.contraction(kernel, Way::Vector { plane: 0 }, store),
+            Implementation::GemvPlane => self.contraction(kernel, vector(plane, false), store),
+            Implementation::GemvShared => self.contraction(kernel, vector(0, false), store),
             Implementation::GemmTiled => self.contraction(kernel, Way::Tile, store),
             Implementation::GemmMatrix32 => self.contraction(kernel, matrix(32, 32), store),
             Implementation::GemmMatrix64 => self.contraction(kernel, matrix(64, 64), store),

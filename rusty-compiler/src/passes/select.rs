@@ -128,12 +128,16 @@ fn short_floats(plan: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Contract { parts, .. } if !parts.iter().any(single))
 }
 
-/// Contractions whose weights can be multiplied as bytes, unless that was found to be slower.
+/// Contractions whose weights are multiplied as bytes, unless that was found to be slower.
 fn short_codes(plan: &Plan, anchor: &Anchor) -> bool {
-    let serves = |part: &Part| ByteCodes::serve(plan.weights[part.weight.index()].format);
     let family = ContractionFamily::of(plan, anchor);
-    family.is_some_and(|family| plan.tuning.teams(&family).bytes)
-        && matches!(anchor, Anchor::Contract { parts, .. } if parts.iter().all(serves))
+    family.is_some_and(|family| plan.tuning.teams(&family).bytes) && has_short_codes(plan, anchor)
+}
+
+/// Contractions whose weights can be multiplied as bytes.
+pub(crate) fn has_short_codes(plan: &Plan, anchor: &Anchor) -> bool {
+    let serves = |part: &Part| ByteCodes::serve(plan.weights[part.weight.index()].format);
+    matches!(anchor, Anchor::Contract { parts, .. } if parts.iter().all(serves))
 }
 
 fn attention(_: &Plan, anchor: &Anchor) -> bool {

@@ -42,6 +42,14 @@ pub enum Implementation {
 }
 
 impl Implementation {
+    /// Whether it is a matrix-vector product of a contraction.
+    pub(crate) const fn is_gemv(self) -> bool {
+        matches!(
+            self,
+            Implementation::GemvBytes | Implementation::GemvPlane | Implementation::GemvShared
+        )
+    }
+
     /// Its name: `cpu_contract`, `gemv_plane`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -223,10 +223,21 @@ impl Kernel {
         matches!(&self.anchor, Anchor::Contract { parts, .. } if parts.iter().any(|p| p.site.is_some()))
     }
 
-    /// Launches more in steps with adapters: on GPUs one makes their first factor for all rows and parts of a contraction,
-    /// whose own launch applies the second.
-    pub fn adapter_dispatches(&self, target: &Target) -> u32 {
-        u32::from(self.has_sites() && !target.is_cpu())
+    /// Launches more in a step of `rows` rows with adapters: on GPUs one makes their first factor for all rows and parts of a
+    /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it.
+    pub fn adapter_dispatches(&self, target: &Target, rows: u32) -> u32 {
+        let mut variants = self.variants.iter();
+        let chosen = variants.find(|v| v.rows.contains(&rows));
+        let inside =
+            self.can_shrink_inside(target) && chosen.is_some_and(|v| v.implementation.is_gemv());
+        u32::from(self.has_sites() && !target.is_cpu() && !inside)
+    }
+
+    /// Whether matrix-vector products may make adapters' first factor in their own launch: where cubes can wait for the first of them,
+    /// and no tail needs the buffer that counts those.
+    pub(crate) fn can_shrink_inside(&self, target: &Target) -> bool {
+        let stores = |t: &Tail| !matches!(t.sink, Sink::Value(_));
+        target.orders_groups && target.starts_in_order && !self.tails.iter().any(stores)
     }
 }
 

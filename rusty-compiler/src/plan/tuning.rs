@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
-    /// Rows up to which contractions are matrix-vector products, in single precision on all devices; beyond, tiles that
-    /// reuse each dequantized weight for several rows read less.
+    /// Rows up to which contractions are matrix-vector products; beyond, tiles that reuse each dequantized weight for several
+    /// rows read less.
     pub gemv_rows: u32,
     /// Rows up to which matrix units take the smallest of their tiles.
     pub small_tile_rows: u32,

@@ -67,15 +67,22 @@ pub(crate) fn in_other_formats(team: Team, wide: bool) -> impl Iterator<Item = K
     others.flat_map(move |format| of_few_rows(&gated(team, format, None, wide)))
 }
 
-/// Products of floats, and of bytes where the format allows them.
+/// Products of floats, and of bytes where the format allows them; with adapters, those of some formats also make the first factor.
 fn of_few_rows(contract: &ContractConfig) -> Vec<KernelSpec> {
     let serves = contract.parts.iter().all(|p| ByteCodes::serve(p.format));
     let ways = [false, true].into_iter().filter(|bytes| !bytes || serves);
-    let of = |bytes| ContractConfig {
-        bytes,
-        ..contract.clone()
+    let shrinks = contract.adapters.is_some()
+        && [Format::Bf16, Format::Blocks(&Q4_0)].contains(&contract.parts[0].format);
+    let of = |bytes, shrinks| {
+        spec(Kind::Gemv(ContractConfig {
+            bytes,
+            shrinks,
+            ..contract.clone()
+        }))
     };
-    ways.map(|bytes| spec(Kind::Gemv(of(bytes)))).collect()
+    let plain = ways.clone().map(|bytes| of(bytes, false));
+    let more = ways.filter(|_| shrinks).map(|bytes| of(bytes, true));
+    plain.chain(more).collect()
 }
 
 fn spec(kind: Kind) -> KernelSpec {
@@ -122,6 +129,7 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
         lanes: 2,
         wide,
         bytes: false,
+        shrinks: false,
     }
 }
 
@@ -161,5 +169,6 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
         lanes: 2,
         wide,
         bytes: false,
+        shrinks: false,
     }
 }

@@ -57,7 +57,8 @@ fn label(spec: &KernelSpec) -> String {
             ""
         };
         let bytes = if c.bytes { " bytes" } else { "" };
-        format!(" {}{bytes}{adapters}", c.parts[0].format.name())
+        let shrinks = if c.shrinks { " from the first" } else { "" };
+        format!(" {}{bytes}{adapters}{shrinks}", c.parts[0].format.name())
     };
     let of_kind = match &spec.kind {
         Kind::Rows(c) => match c.origin {

@@ -21,6 +21,7 @@ mod gpu_specs;
 mod gpu_text;
 mod long_context;
 mod matrix_units;
+mod own_shrinks;
 mod plans;
 mod reference;
 mod self_tests;

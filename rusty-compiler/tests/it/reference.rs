@@ -55,6 +55,17 @@ pub(crate) fn gpu_by_bytes(planes: bool) -> On {
     On::GpuAs(device, Box::new(target))
 }
 
+/// The same GPU as one whose cubes may wait for the first of a launch, multiplying bytes or floats.
+pub(crate) fn gpu_in_order(bytes: bool) -> On {
+    let device = gpu_device();
+    let target = Target {
+        starts_in_order: true,
+        packed_dot: bytes,
+        ..in_floats(&device)
+    };
+    On::GpuAs(device, Box::new(target))
+}
+
 /// What a GPU has but for what rounds inputs: references are single precision. `matrix_units.rs` is about bf16, `byte_products.rs`
 /// about bytes.
 fn in_floats(device: &Device) -> Target {

@@ -144,6 +144,7 @@ impl GpuExecutable {
         }
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
+            (_, Kind::Gemv(config)) if config.shrinks => &self.counters,
             (Some(layer), _) => &self.kv[layer as usize],
             (None, _) => &self.dummies[1],
         };
@@ -226,7 +227,9 @@ mod tests {
                 assert_eq!(launches(false), counted, "{rows} rows on {name}");
                 let counted = exe.plan.dispatches_with_adapters(rows) as usize;
                 assert_eq!(launches(true), counted, "{rows} rows on {name}");
-                assert!(launches(true) > launches(false));
+                // Where cubes may wait for each other, few rows cost no launch more.
+                let free = name == "h200" && rows == 1;
+                assert_eq!(launches(true) == launches(false), free, "{rows} on {name}");
             }
         }
     }

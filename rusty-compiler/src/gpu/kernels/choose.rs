@@ -1,6 +1,6 @@
 //! The most likely token: the index of the largest lane, the lowest among equals.
 
-use super::env::{bound, put};
+use super::env::{Buffers, bound, put};
 use crate::RowResult;
 use cubecl::prelude::*;
 
@@ -38,28 +38,7 @@ pub fn choose(
     let places = Shared::<[u32]>::new_slice(comptime!(config.units as usize));
     if row < buffers.step[comptime!(config.rows)] {
         let start = buffers.args[comptime!(config.arg)] + row * config.width;
-        // Behind the end the last lane is looked at again, which is no other answer.
-        let last = comptime!(config.width - 1).runtime();
-        let mut best = min(UNIT_POS, last);
-        let mut highest = buffers.arena[(start + best) as usize];
-        let mut lane = UNIT_POS;
-        while lane < config.width {
-            // All are asked for before the first is needed.
-            let mut read = Array::<f32>::new(AT_ONCE);
-            #[unroll]
-            for i in 0..AT_ONCE {
-                let at = min(lane + comptime!(i as u32 * config.units), last);
-                read[i] = buffers.arena[(start + at) as usize];
-            }
-            #[unroll]
-            for i in 0..AT_ONCE {
-                if read[i] > highest {
-                    highest = read[i];
-                    best = min(lane + comptime!(i as u32 * config.units), last);
-                }
-            }
-            lane += comptime!(AT_ONCE as u32 * config.units);
-        }
+        let (highest, best) = own_best(&buffers, start, config);
         put(&values, UNIT_POS, highest);
         put(&places, UNIT_POS, best);
         sync_cube();
@@ -88,4 +67,32 @@ pub fn choose(
             put(buffers.words, row, pick);
         }
     }
+}
+
+/// The highest of the unit's lanes of a row that starts at word `start`, and the first of them that has it.
+#[cube]
+fn own_best(buffers: &Buffers<'_>, start: u32, #[comptime] config: ChooseConfig) -> (f32, u32) {
+    // Behind the end the last lane is looked at again, which is no other answer.
+    let last = comptime!(config.width - 1).runtime();
+    let mut best = min(UNIT_POS, last);
+    let mut highest = buffers.arena[(start + best) as usize];
+    let mut lane = UNIT_POS;
+    while lane < config.width {
+        // All are asked for before the first is needed.
+        let mut read = Array::<f32>::new(AT_ONCE);
+        #[unroll]
+        for i in 0..AT_ONCE {
+            let at = min(lane + comptime!(i as u32 * config.units), last);
+            read[i] = buffers.arena[(start + at) as usize];
+        }
+        #[unroll]
+        for i in 0..AT_ONCE {
+            if read[i] > highest {
+                highest = read[i];
+                best = min(lane + comptime!(i as u32 * config.units), last);
+            }
+        }
+        lane += comptime!(AT_ONCE as u32 * config.units);
+    }
+    (highest, best)
 }

@@ -5,7 +5,7 @@
 //! range of lanes of each unit; a cube works inside one unit.
 
 use super::body::Program;
-use super::delta::{Adapters, adapted, entry_of, gain_in};
+use super::delta::{Adapters, SHRINK_CUBES, ShrinkConfig, adapted, entry_of, gain_in};
 use super::env::Buffers;
 use super::norms::{input_at, input_pair};
 use super::reduce::Team;
@@ -73,9 +73,29 @@ pub struct ContractConfig {
     pub wide: bool,
     /// Whether the matrix-vector kernel [multiplies bytes](super::gemv_bytes).
     pub bytes: bool,
+    /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::delta::shrink_row).
+    pub shrinks: bool,
 }
 
 impl ContractConfig {
+    /// Adapters' first factor as a kernel of the same cubes makes it; none without adapters.
+    pub fn shrink(&self) -> Option<ShrinkConfig> {
+        Some(ShrinkConfig {
+            team: self.team,
+            k: self.k,
+            prologue: self.prologue.clone(),
+            adapters: self.adapters?,
+        })
+    }
+
+    /// Cubes of each row that make it in the launch that needs it.
+    pub fn shrink_cubes(&self) -> u32 {
+        match (self.adapters, self.shrinks) {
+            (Some(adapters), true) => adapters.parts * SHRINK_CUBES,
+            _ => 0,
+        }
+    }
+
     /// The most parts of a unit.
     pub fn most_parts(&self) -> usize {
         let parts = self.units.iter().map(|u| u.parts.len());

@@ -231,26 +231,35 @@ pub fn shrink(
     args: Sequence<u32>,
     #[comptime] config: ShrinkConfig,
 ) {
-    let row = CUBE_POS_X;
-    let part = CUBE_POS_Y;
-    let count = step[comptime!(config.adapters.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    if row < count {
-        let entry = entry_of(&buffers, row, part, comptime!(config.adapters));
+    shrink_row(&buffers, CUBE_POS_X, CUBE_POS_Y, CUBE_POS_Z, config);
+}
+
+/// Share `share` of a row's ranks for a part. All units of the cube must call it together.
+#[cube]
+pub fn shrink_row(
+    buffers: &Buffers<'_>,
+    row: u32,
+    part: u32,
+    share: u32,
+    #[comptime] config: ShrinkConfig,
+) {
+    if row < buffers.step[comptime!(config.adapters.rows)] {
+        let entry = entry_of(buffers, row, part, comptime!(config.adapters));
         let rank = buffers.pool[entry as usize];
-        if rank > CUBE_POS_Z * RANKS as u32 {
+        if rank > share * RANKS as u32 {
             let factors = norm_factors(
-                &buffers,
+                buffers,
                 0u32,
                 row,
                 0u32,
                 comptime!(config.prologue.clone()),
                 comptime!(config.team),
             );
-            let mut first = CUBE_POS_Z * RANKS as u32;
+            let mut first = share * RANKS as u32;
             while first < rank {
                 shrink_ranks(
-                    &buffers,
+                    buffers,
                     &factors,
                     row,
                     part,

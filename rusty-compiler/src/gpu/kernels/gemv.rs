@@ -9,10 +9,12 @@
 //! Blocks are multiplied [as bytes](super::gemv_bytes) where the device has an instruction for it.
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
+use super::delta::{SHRINK_CUBES, shrink_row};
 use super::env::{Buffers, bound};
-use super::gemv_bytes::{byte_block, load_bytes, make_bytes};
+use super::gemv_bytes::{byte_block, gained_parts, load_bytes, make_bytes};
 use super::gemv_floats::{float_block, load_floats};
 use super::gemv_inputs::make_inputs;
+use super::gemv_order::{announce, await_all, leave};
 use super::gemv_place::Place;
 use super::gemv_sums::{CubeMemory, share, share_squares};
 use super::norms::{no_squares, norm_scale};
@@ -31,27 +33,94 @@ pub fn gemv(
     #[comptime] config: ContractConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let row = CUBE_POS_X;
     let tile = lane_tile();
     let memory = CubeMemory::new(comptime!(config.clone()));
+    products(&buffers, &memory, tile, comptime!(config.clone()));
+    tails(&buffers, &memory, tile, config);
+}
+
+/// [`gemv()`] with adapters whose [first factor](shrink_row) its first cubes make, while the others multiply weights: those wait
+/// before their tails. `counters` are two for each row, zero before a launch and after it.
+#[cube(launch_unchecked)]
+pub fn gemv_shrinking(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    counters: &[Atomic<u32>],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: ContractConfig,
+) {
+    // No tail stores keys or values.
+    let buffers = bound(weights, arena, vectors, step, step, pool, args);
+    let cubes = comptime!(config.shrink_cubes());
+    let own = lane_tile();
+    if own < cubes {
+        let (part, share) = (own / SHRINK_CUBES, own % SHRINK_CUBES);
+        if let Some(shrink) = comptime!(config.shrink()) {
+            shrink_row(&buffers, CUBE_POS_X, part, share, shrink);
+        }
+        announce(counters);
+    } else {
+        let tile = own - cubes;
+        let memory = CubeMemory::new(comptime!(config.clone()));
+        products(&buffers, &memory, tile, comptime!(config.clone()));
+        await_all(counters, cubes);
+        tails(&buffers, &memory, tile, comptime!(config.clone()));
+        leave(counters, CUBE_COUNT_Y * CUBE_COUNT_Z - cubes);
+    }
+}
+
+/// The products of a tile's lanes, into shared memory.
+#[cube]
+fn products(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    tile: u32,
+    #[comptime] config: ContractConfig,
+) {
+    let row = CUBE_POS_X;
     if row < buffers.step[comptime!(config.rows)] {
         #[unroll]
         for u in 0..comptime!(config.units.len()) {
-            let (inside, first) = lane_in_unit(
-                &buffers,
-                tile,
-                comptime!(config.cube_lanes()),
-                comptime!(config.clone()),
-                u,
-            );
+            let lanes = comptime!(config.cube_lanes());
+            let settings = comptime!(config.clone());
+            let (inside, first) = lane_in_unit(buffers, tile, lanes, settings, u);
             if inside {
-                unit_tile(
-                    &buffers,
-                    &memory,
+                let unit = comptime!(config.units[u].clone());
+                unit_products(buffers, memory, row, first, comptime!(config.clone()), unit);
+            }
+        }
+    }
+}
+
+/// What tails make of them.
+#[cube]
+fn tails(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    tile: u32,
+    #[comptime] config: ContractConfig,
+) {
+    let row = CUBE_POS_X;
+    if row < buffers.step[comptime!(config.rows)] {
+        #[unroll]
+        for u in 0..comptime!(config.units.len()) {
+            let lanes = comptime!(config.cube_lanes());
+            let settings = comptime!(config.clone());
+            let (inside, first) = lane_in_unit(buffers, tile, lanes, settings, u);
+            if inside {
+                let unit = comptime!(config.units[u].clone());
+                let end = buffers.args[comptime!(unit.arg + scalar::END)];
+                finish(
+                    buffers,
+                    memory,
                     row,
                     first,
+                    end,
                     comptime!(config.clone()),
-                    comptime!(config.units[u].clone()),
+                    unit,
                 );
             }
         }
@@ -59,7 +128,7 @@ pub fn gemv(
 }
 
 #[cube]
-fn unit_tile(
+fn unit_products(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     row: u32,
@@ -85,8 +154,7 @@ fn unit_tile(
     if comptime!(config.prologue.late_norm().is_some()) {
         share_squares(memory, squares[0], comptime!(config.clone()));
     }
-    share(memory, &mut sums, comptime!(config.clone()), count);
-    finish(buffers, memory, row, first, end, config, unit);
+    share(memory, &mut sums, config, count);
 }
 
 /// Each unit's part of the products `sums[lane * parts + part]`.
@@ -106,6 +174,12 @@ fn accumulate(
     let start = first + (UNIT_POS / team) * config.lanes;
     let blocks = comptime!(config.k.div_ceil(config.block()));
     let held = comptime!(config.segment() / config.block());
+    let gained = gained_parts(
+        buffers,
+        row,
+        comptime!(config.clone()),
+        comptime!(unit.clone()),
+    );
     let mut block = 0u32.runtime();
     while block < blocks {
         let here = min(held.runtime(), blocks - block);
@@ -127,7 +201,7 @@ fn accumulate(
             let unit = comptime!(unit.clone());
             if comptime!(config.bytes) {
                 let x = load_bytes(segment, b, comptime!(config.clone()));
-                byte_block(buffers, sums, &x, &place, settings, unit);
+                byte_block(buffers, sums, &x, &gained, &place, settings, unit);
             } else {
                 let x = load_floats(segment, b, comptime!(config.clone()));
                 float_block(buffers, sums, &x, &place, settings, unit);

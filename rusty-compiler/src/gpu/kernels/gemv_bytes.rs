@@ -8,7 +8,7 @@ use super::byte_codes::{ByteCodes, WORDS, byte_codes};
 use super::contract::{ContractConfig, UnitConfig};
 use super::decode::RUN;
 use super::delta::{entry, entry_of};
-use super::env::{Buffers, is_wgsl, put};
+use super::env::{Buffers, is_cuda, is_wgsl, put};
 use super::gemv_floats::part_products;
 use super::gemv_inputs::input_pair_of;
 use super::gemv_place::{Place, row_address, unit_number};
@@ -117,11 +117,13 @@ fn rounded(values: &Array<f32>, #[comptime] lanes: usize) -> Rounded {
         largest = max(largest, u32::reinterpret(values[i]) & 0x7fff_ffff);
     }
     if comptime!(lanes < RUN) {
+        together();
         largest = max(largest, plane_shuffle_xor(largest, 1u32));
         largest = max(largest, plane_shuffle_xor(largest, 2u32));
     }
-    let most = f32::reinterpret(largest);
-    let inverse = select(largest < LEAST, 0.0f32, 127.0f32 / most);
+    // Divided by what is not tiny: the way around such quotients would part the units of a plane.
+    let divisor = f32::reinterpret(max(largest, LEAST.runtime()));
+    let inverse = select(largest < LEAST, 0.0f32, 127.0f32 / divisor);
     let mut words = Array::<u32>::new(comptime!(lanes / 4));
     let mut sum = 0u32.runtime();
     #[unroll]
@@ -137,13 +139,23 @@ fn rounded(values: &Array<f32>, #[comptime] lanes: usize) -> Rounded {
     }
     sum -= comptime!(ROUNDING_BITS.wrapping_mul(lanes as u32));
     if comptime!(lanes < RUN) {
+        together();
         sum += plane_shuffle_xor(sum, 1u32);
         sum += plane_shuffle_xor(sum, 2u32);
     }
     Rounded {
         words,
-        scale: most / 127.0f32,
+        scale: f32::reinterpret(largest) * comptime!(1.0f32 / 127.0),
         sum: f32::cast_from(i32::reinterpret(sum)),
+    }
+}
+
+/// Has the units of a plane meet before they exchange, which CUDA does not promise behind what may have parted them.
+#[cube]
+fn together() {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        sync_plane();
     }
 }
 
@@ -180,6 +192,26 @@ pub fn load_bytes(
     }
 }
 
+/// Of each part whether the row's adapter changes its inputs by factors.
+#[cube]
+pub fn gained_parts(
+    buffers: &Buffers<'_>,
+    row: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] unit: UnitConfig,
+) -> Array<u32> {
+    let mut gained = Array::<u32>::new(comptime!(unit.parts.len()));
+    if let Some(adapters) = comptime!(config.adapters) {
+        #[unroll]
+        for p in 0..comptime!(unit.parts.len()) {
+            let part = comptime!(unit.parts[p] as u32).runtime();
+            let entry = entry_of(buffers, row, part, adapters);
+            gained[p] = buffers.pool[(entry + entry::GAIN_IN) as usize];
+        }
+    }
+    gained
+}
+
 /// Adds the products of the unit's runs of a block with all parts' weights. Inputs that an adapter's factors change are floats
 /// again.
 #[cube]
@@ -187,6 +219,7 @@ pub fn byte_block(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &ByteInputs,
+    gained: &Array<u32>,
     place: &Place,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
@@ -194,11 +227,8 @@ pub fn byte_block(
     #[unroll]
     for p in 0..comptime!(unit.parts.len()) {
         match comptime!(config.adapters) {
-            Some(adapters) => {
-                let part = comptime!(unit.parts[p] as u32).runtime();
-                let entry = entry_of(buffers, place.row, part, adapters);
-                let gained = buffers.pool[(entry + entry::GAIN_IN) as usize] > 0;
-                if gained {
+            Some(_) => {
+                if gained[p] > 0 {
                     let floats = as_floats(x, comptime!(config.clone()));
                     part_products(
                         buffers,

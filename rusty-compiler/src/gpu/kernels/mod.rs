@@ -22,6 +22,7 @@ pub mod gemv;
 pub mod gemv_bytes;
 pub mod gemv_floats;
 pub mod gemv_inputs;
+pub mod gemv_order;
 pub mod gemv_place;
 pub mod gemv_sizes;
 pub mod gemv_sums;

@@ -1,0 +1,77 @@
+//! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking) wait for the first of their launch, which start before them.
+//!
+//! A row's counters say how many of its first cubes are done, and how many others have taken what those left.
+
+use super::env::is_wgsl;
+use cubecl::prelude::*;
+
+/// Looks after which a cube goes on without: a tenth of a second at least. A device that starts cubes in another order then gives
+/// wrong results, which its self-test finds, and does not hang.
+const LOOKS: u32 = 1 << 19;
+/// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
+/// invocation after 65,535 turns together.
+const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
+
+/// What this cube left is there for others.
+#[cube]
+pub fn announce(counters: &[Atomic<u32>]) {
+    // Visible before it is told.
+    sync_storage();
+    if UNIT_POS == 0 {
+        counters[done()].fetch_add(1u32);
+    }
+}
+
+/// Waits until `count` cubes of this row have left what they make.
+#[cube]
+pub fn await_all(counters: &[Atomic<u32>], count: u32) {
+    let wgsl = is_wgsl();
+    let (most, at_once) = comptime!(if wgsl { WGSL_LOOKS } else { (LOOKS, 1) });
+    if UNIT_POS == 0 {
+        let mut looks = 0u32;
+        let mut arrived = 0u32;
+        while looks < most && arrived < count {
+            #[unroll]
+            for _ in 0..at_once {
+                arrived = look(counters);
+            }
+            looks += 1;
+        }
+    }
+    // All units see what was told of.
+    sync_storage();
+}
+
+/// Cubes of this row that are done. Mesa's software device takes an atomic load for one that nobody else changes, so that a loop
+/// would never see another.
+#[cube]
+fn look(counters: &[Atomic<u32>]) -> u32 {
+    let wgsl = is_wgsl();
+    if comptime!(wgsl) {
+        counters[done()].fetch_add(0u32)
+    } else {
+        counters[done()].load()
+    }
+}
+
+/// The last of `count` cubes of this row leaves the counters as they were.
+#[cube]
+pub fn leave(counters: &[Atomic<u32>], count: u32) {
+    if UNIT_POS == 0 {
+        let before = counters[taken()].fetch_add(1u32);
+        if before + 1 == count {
+            counters[done()].store(0u32);
+            counters[taken()].store(0u32);
+        }
+    }
+}
+
+#[cube]
+fn done() -> usize {
+    (CUBE_POS_X * 2) as usize
+}
+
+#[cube]
+fn taken() -> usize {
+    (CUBE_POS_X * 2 + 1) as usize
+}
