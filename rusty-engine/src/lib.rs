@@ -1,8 +1,9 @@
 //! Sessions, scheduling, paged KV, sampling, text in and out.
 //!
 //! An [`Engine`] is a model bound to a device. [`Session`]s share it: each has its own tokens, pages and adapter,
-//! and their rows run together in ragged steps. Results do not depend on who else is there
-//! ([matrix units](EngineOptions::matrix_units) apart).
+//! and their rows run together in ragged steps. Results do not depend on who else is there, but for what a GPU
+//! rounds otherwise where rows are few or many: products of bytes and of matrix units, which
+//! [`EngineOptions::single_precision`] leaves out.
 
 pub mod adapters;
 pub mod bound;
