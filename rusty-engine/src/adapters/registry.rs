@@ -54,6 +54,16 @@ struct Entry {
     used: u64,
 }
 
+impl Entry {
+    /// Bytes that it takes in a slot, which is a device's own copy or reads tables where they lie.
+    fn slot_bytes(&self, copies: bool) -> u64 {
+        match copies {
+            true => self.bytes - self.host_only,
+            false => self.bytes,
+        }
+    }
+}
+
 struct Slot {
     key: Resolved,
     /// What the host needs of what is in it.
@@ -266,7 +276,8 @@ impl Registry {
             .entries
             .iter()
             .filter_map(|(id, _)| self.entries.get(id));
-        let bytes: u64 = own.map(|e| e.bytes).sum();
+        let copies = executable.copies_tables();
+        let bytes: u64 = own.map(|e| e.slot_bytes(copies)).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
             self.acquire(key, None, executable, &|_| true)?;
         }

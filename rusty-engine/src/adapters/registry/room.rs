@@ -100,7 +100,8 @@ impl Registry {
         }
     }
 
-    /// Whose tables are to go next, where any may: those in slots first, then those that were used longest ago.
+    /// Whose tables are to go next, where any may: those in slots first, then those that were used longest ago. What the host
+    /// needs of an adapter in a slot stays with the slot, so that dropping it would free nothing.
     fn droppable(&self) -> Option<AdapterId> {
         let in_place = |id: AdapterId| {
             let mut slots = self.slots.iter().flatten();
@@ -108,7 +109,8 @@ impl Registry {
         };
         let entries = self.entries.iter().filter(|(id, e)| {
             let again = matches!(e.source, Source::File { .. });
-            e.data.is_some() && again && !e.pinned && !in_place(**id)
+            let frees = e.bytes > e.host_only || !self.is_in_slot(**id);
+            e.data.is_some() && again && !e.pinned && frees && !in_place(**id)
         });
         let next = entries.min_by_key(|(id, e)| (!self.is_in_slot(**id), e.used));
         next.map(|(id, _)| *id)
