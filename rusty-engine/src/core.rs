@@ -2,7 +2,7 @@
 //! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
 //! alone is kept for its own reader.
 
-use crate::adapters::{AdapterId, Mixture, Mixtures, Recipe, Registry, Resolved};
+use crate::adapters::{AdapterId, Mixture, Mixtures, Recipe, Registry, Resolved, take_made};
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::sequence::{Answer, Sequence, checked_prompt};
@@ -92,6 +92,14 @@ impl Core {
         answering.map(|(_, s)| s.slot).collect()
     }
 
+    /// Slots that hold what sessions' sets amount to as they are weighted now.
+    fn slots_at_hand(&self, sessions: &[u64]) -> Vec<SlotId> {
+        let sequences = sessions.iter().filter_map(|id| self.sequences.get(id));
+        let keys = sequences.filter_map(|s| self.adapters.resolve(&s.set).ok());
+        keys.filter_map(|key| self.adapters.slot_with(&key))
+            .collect()
+    }
+
     /// Starts an answer in a sequence; `mixture` is what its set amounts to, where that is in no slot.
     pub fn begin(
         &mut self,
@@ -171,7 +179,7 @@ impl Core {
     ///
     /// # Errors
     /// The weight is none, or changes how many virtual tokens an answer begins with: nothing has changed then. A mixture
-    /// that cannot be made, or finds no slot, ends the answers that need it.
+    /// that cannot be made, or finds no slot, ends the answers that need it; of such errors the first is given.
     pub fn reweight(
         &mut self,
         id: AdapterId,
@@ -196,27 +204,35 @@ impl Core {
                 )));
             }
         }
+        let mut done: Result<()> = Ok(());
         for (at, session) in answering.iter().enumerate() {
             if let Err(error) = self.recompute(*session, &answering[at..], &mut made) {
-                for session in &answering[at..] {
-                    let (sequence, pool) = self.sequence(*session)?;
+                if let Ok((sequence, pool)) = self.sequence(*session) {
                     sequence.fail(Error::Request(format!("its adapters changed: {error}")));
                     sequence.keep(0, pool);
                 }
-                return Err(error);
+                done = done.and(Err(error));
             }
         }
         let busy = self.busy_slots(&[]);
-        self.adapters
-            .empty_slots_of(id, &mut *self.executable, &|s| busy.contains(&s))
+        let emptied = self
+            .adapters
+            .empty_slots_of(id, &mut *self.executable, &|s| busy.contains(&s));
+        done.and(emptied)
     }
 
-    /// Moves an answer to the slot of its set as it is weighted now; slots of `waiting` answers may make room.
+    /// Moves an answer to the slot of its set as it is weighted now. Slots of `waiting` answers may make room, but for those
+    /// with what one of them waits for: nobody made that anew.
     fn recompute(&mut self, id: u64, waiting: &[u64], made: &mut Mixtures) -> Result<()> {
         let set = self.sequence(id)?.0.set.clone();
         let key = self.adapters.resolve(&set)?;
-        let mixture = made.remove(&key).transpose()?;
-        let busy = self.busy_slots(waiting);
+        // It may have come to a slot since it was made, or since that failed.
+        let mixture = match self.adapters.is_at_hand(&key) {
+            true => None,
+            false => take_made(made, &key)?,
+        };
+        let mut busy = self.busy_slots(waiting);
+        busy.extend(self.slots_at_hand(waiting));
         let acquired = self
             .adapters
             .acquire(&key, mixture, &mut *self.executable, &|s| busy.contains(&s));

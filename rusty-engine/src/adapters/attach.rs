@@ -1,7 +1,8 @@
 //! Attaching, weighting and detaching adapters while an engine runs.
 
 use super::{
-    AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Mixture, Mixtures, OnRunning, Source,
+    AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Mixture, Mixtures, OnRunning, ReadTables,
+    Source,
 };
 use crate::core::Core;
 use crate::engine::Engine;
@@ -69,6 +70,7 @@ impl Engine {
         set: &AdapterSet,
     ) -> Result<(MutexGuard<'_, Core>, Option<Mixture>)> {
         let mut mixture: Option<Mixture> = None;
+        let mut read = ReadTables::new();
         loop {
             let core = self.core();
             let key = core.adapters.resolve(set)?;
@@ -78,7 +80,7 @@ impl Engine {
             }
             let recipe = core.adapters.recipe(&key)?;
             drop(core);
-            mixture = Some(recipe.make()?);
+            mixture = Some(recipe.make(&mut read)?);
         }
     }
 
@@ -104,9 +106,10 @@ impl Engine {
     ///
     /// # Errors
     /// The weight is not finite, the adapter is not attached, or an answer runs with it and `running` refuses or its soft
-    /// prompt would come or go. A mixture that cannot be made ends the answers that need it.
+    /// prompt would come or go: nothing has changed then. A mixture that cannot be made or finds no slot ends the answers that
+    /// need it, and no others; the weight is changed all the same, and the first such error is returned.
     pub fn set_weight(&self, id: AdapterId, weight: f32, running: OnRunning) -> Result<()> {
-        let mut made = Mixtures::new();
+        let (mut made, mut read) = (Mixtures::new(), ReadTables::new());
         loop {
             let mut core = self.core();
             let answering = core.sequences.iter();
@@ -124,7 +127,7 @@ impl Engine {
             };
             drop(core);
             // What fails is told to those who need it, once the weight is changed.
-            made.insert(recipe.key.clone(), recipe.make());
+            made.insert(recipe.key.clone(), recipe.make(&mut read));
         }
     }
 

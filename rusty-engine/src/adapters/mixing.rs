@@ -5,7 +5,7 @@
 //! the key. It is used for the set that has this key when the lock is held again, and for no other.
 
 use super::{AdapterId, Resolved, Source};
-use crate::Result;
+use crate::{Error, Result};
 use rusty_adapters::mix;
 use rusty_compiler::SlotData;
 use rusty_graph::Graph;
@@ -40,32 +40,56 @@ pub(crate) enum Tables {
 pub(crate) struct Mixture {
     pub key: Resolved,
     pub data: Arc<SlotData>,
-    /// Adapters that were read for it, and the seconds that it took.
-    pub read: Vec<(AdapterId, Arc<SlotData>, f64)>,
+    /// The adapters that it was made of.
+    pub made_of: Vec<Ingredient>,
 }
+
+/// An adapter as it went into a mixture.
+pub(crate) struct Ingredient {
+    pub id: AdapterId,
+    pub data: Arc<SlotData>,
+    /// Seconds that reading it took, where it was not in memory.
+    pub read_s: Option<f64>,
+}
+
+/// Tables that were read, with the seconds that it took: what goes into several mixtures is read for the first of them.
+pub(crate) type ReadTables = HashMap<AdapterId, (Arc<SlotData>, f64)>;
 
 /// Mixtures by their keys, or why there is none.
 pub(crate) type Mixtures = HashMap<Resolved, Result<Mixture>>;
 
+/// Takes what was made for a set, where something was. Why it could not be made stays, for others that need it.
+///
+/// # Errors
+/// It could not be made.
+pub(crate) fn take_made(made: &mut Mixtures, key: &Resolved) -> Result<Option<Mixture>> {
+    match made.remove(key) {
+        Some(Err(error)) => {
+            made.insert(key.clone(), Err(Error::Request(error.to_string())));
+            Err(error)
+        }
+        taken => taken.transpose(),
+    }
+}
+
 impl Recipe {
-    /// Reads what is not in memory and stacks the adapters.
+    /// Reads what is neither in memory nor `read` already, and stacks the adapters.
     ///
     /// # Errors
     /// A file is gone or is another by now, or the adapters cannot be mixed.
-    pub fn make(self) -> Result<Mixture> {
-        let mut read = Vec::new();
+    pub fn make(self, read: &mut ReadTables) -> Result<Mixture> {
+        let mut made_of = Vec::with_capacity(self.parts.len());
         let mut parts = Vec::with_capacity(self.parts.len());
         for Part { id, weight, tables } in self.parts {
-            let data = match tables {
-                Tables::Held(data) => data,
+            let (data, read_s) = match tables {
+                Tables::Held(data) => (data, None),
                 Tables::Absent(source) => {
-                    let start = Instant::now();
-                    let data = source.read()?;
-                    read.push((id, data.clone(), start.elapsed().as_secs_f64()));
-                    data
+                    let (data, seconds) = read_once(id, &source, read)?;
+                    (data, Some(seconds))
                 }
             };
-            parts.push((data, weight));
+            parts.push((data.clone(), weight));
+            made_of.push(Ingredient { id, data, read_s });
         }
         let data = match &parts[..] {
             [(only, 1.0)] => only.clone(),
@@ -77,7 +101,24 @@ impl Recipe {
         Ok(Mixture {
             key: self.key,
             data,
-            read,
+            made_of,
         })
     }
+}
+
+/// An adapter's tables and the seconds that reading them took, which is done where they are not `read` yet.
+fn read_once(
+    id: AdapterId,
+    source: &Source,
+    read: &mut ReadTables,
+) -> Result<(Arc<SlotData>, f64)> {
+    if let Some(known) = read.get(&id) {
+        return Ok(known.clone());
+    }
+    let start = Instant::now();
+    let data = source.read()?;
+    let seconds = start.elapsed().as_secs_f64();
+    tracing::debug!(adapter = data.name, seconds, "read again");
+    read.insert(id, (data.clone(), seconds));
+    Ok((data, seconds))
 }

@@ -14,7 +14,7 @@ mod registry;
 mod set;
 mod source;
 
-pub(crate) use mixing::{Mixture, Mixtures, Recipe};
+pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, take_made};
 pub(crate) use registry::{Registry, Resolved};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;

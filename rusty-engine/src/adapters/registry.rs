@@ -4,7 +4,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use super::mixing::{Mixture, Part, Recipe, Tables};
+use super::mixing::{Ingredient, Mixture, Part, ReadTables, Recipe, Tables};
 use super::{AdapterBudget, AdapterId, AdapterSet, Source};
 use crate::{Error, Result};
 use rusty_adapters::Mix;
@@ -230,7 +230,7 @@ impl Registry {
         }
         let mixture = match mixture.filter(|m| m.key == *key) {
             Some(mixture) => mixture,
-            None => self.recipe(key)?.make()?,
+            None => self.recipe(key)?.make(&mut ReadTables::new())?,
         };
         let filled = self.fill(mixture, executable, busy);
         self.shrink_host();
@@ -241,12 +241,12 @@ impl Registry {
     /// Puts a mixture into a slot.
     fn fill(
         &mut self,
-        Mixture { key, data, read }: Mixture,
+        Mixture { key, data, made_of }: Mixture,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<(SlotId, Arc<SlotData>)> {
-        for (id, data, seconds) in read {
-            self.restore(id, data, seconds);
+        for ingredient in made_of {
+            self.restore(ingredient);
         }
         let all = data.bytes() as u64;
         let (needed, bytes) = match executable.copies_tables() {
@@ -290,6 +290,11 @@ impl Registry {
         key.is_base() || self.slot_of(key).is_some()
     }
 
+    /// The slot that a set is in, where it is in one.
+    pub fn slot_with(&self, key: &Resolved) -> Option<SlotId> {
+        self.slot_of(key).map(slot_id)
+    }
+
     fn slot_of(&self, key: &Resolved) -> Option<usize> {
         let holds = |slot: &Option<Slot>| slot.as_ref().is_some_and(|s| s.key == *key);
         self.slots.iter().position(holds)
@@ -320,13 +325,13 @@ impl Registry {
         })
     }
 
-    /// Takes tables that were read again.
-    fn restore(&mut self, id: AdapterId, data: Arc<SlotData>, seconds: f64) {
+    /// Takes tables of a mixture that are not in memory any more.
+    fn restore(&mut self, Ingredient { id, data, read_s }: Ingredient) {
         if let Some(entry) = self.entries.get_mut(&id)
             && entry.data.is_none()
         {
-            tracing::debug!(adapter = entry.name, seconds, "read again");
-            (entry.data, entry.prepared_s) = (Some(data), seconds);
+            entry.data = Some(data);
+            entry.prepared_s = read_s.unwrap_or(entry.prepared_s);
         }
     }
 }

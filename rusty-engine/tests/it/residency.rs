@@ -6,7 +6,9 @@ use super::{cpu, demo as load, logits};
 use crate::golden_paths::golden;
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
-use rusty_engine::{AdapterSet, Engine, EngineOptions, OnRunning, Request, Session};
+use rusty_engine::{
+    AdapterId, AdapterSet, Engine, EngineOptions, OnRunning, Prompt, Request, Session,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const QUESTION: &str = "Find users older than 30";
@@ -25,6 +27,28 @@ pub fn fresh(engine: &Engine, set: impl Into<AdapterSet>) -> Vec<u32> {
     let mut session = engine.session();
     session.set_adapter(set).expect("attached");
     answer(&mut session)
+}
+
+/// Asserts that the rest of an answer is what a set makes of the prompt and all that it `had`; the rest's first token was
+/// sampled before.
+pub fn assert_goes_on(
+    engine: &Engine,
+    set: impl Into<AdapterSet>,
+    ask: &Request,
+    [had, rest]: [&[u32]; 2],
+) {
+    let mut session = engine.session();
+    session.set_adapter(set).expect("attached");
+    let prompt = session.prompt_tokens(&ask.prompt).expect("prompt");
+    let known = [&prompt[..], had, &rest[..1]].concat();
+    let go_on = Request {
+        prompt: Prompt::Tokens(known),
+        max_tokens: ask.max_tokens - had.len() - 1,
+        ..ask.clone()
+    };
+    let tokens = session.generate(&go_on).expect("generate");
+    let expected: Vec<u32> = tokens.filter_map(|t| t.expect("token").id).collect();
+    assert_eq!(rest[1..], expected);
 }
 
 #[test]
@@ -112,7 +136,6 @@ fn a_weight_changes_under_a_running_answer_only_where_asked() {
     let mut session = engine.session();
     session.set_adapter(sql).expect("attached");
     let ask = request();
-    let prompt = session.prompt_tokens(&ask.prompt).expect("prompt");
     let mut running = session.generate(&ask).expect("generate");
     let mut have: Vec<u32> = running
         .by_ref()
@@ -136,16 +159,7 @@ fn a_weight_changes_under_a_running_answer_only_where_asked() {
         .set_weight(sql, 0.0, OnRunning::Recompute)
         .expect("recomputed");
     let rest: Vec<u32> = running.filter_map(|t| t.expect("token").id).collect();
-    // What is left is what the base makes of the prompt and the answer so far; one token was sampled before.
-    let known = [&prompt[..], &have, &rest[..1]].concat();
-    let mut base = engine.session();
-    let go_on = Request {
-        max_tokens: 48 - have.len() - 1,
-        ..Request::new(rusty_engine::Prompt::Tokens(known))
-    };
-    let tokens = base.generate(&go_on).expect("generate");
-    let expected: Vec<u32> = tokens.filter_map(|t| t.expect("token").id).collect();
-    assert_eq!(rest[1..], expected);
+    assert_goes_on(&engine, AdapterSet::BASE, &ask, [&have, &rest]);
 }
 
 #[test]
@@ -197,51 +211,84 @@ fn an_adapter_of_another_model_is_refused_with_both_shapes() {
     assert!(engine.adapters().is_empty());
 }
 
+/// The weights that an adapter has in turn.
+const WEIGHTS: [f32; 2] = [1.0, 0.5];
+
+/// Sets with an adapter whose weight changes, and what they give.
+struct Weighed {
+    engine: Engine,
+    changing: AdapterId,
+    sets: [AdapterSet; 3],
+    /// At each of the two weights.
+    want: [[Vec<f32>; 3]; 2],
+    base: Vec<f32>,
+}
+
+impl Weighed {
+    fn new(slots: u32) -> Self {
+        let engine = forgetful(slots);
+        let [sql, json, cypher] = NAMES.map(|name| attach_file(&engine, name).0);
+        let sets = [
+            AdapterSet::sum([(sql, 0.5), (json, 0.5)]),
+            AdapterSet::sum([(json, 0.7), (cypher, 0.3)]),
+            json.into(),
+        ];
+        let want = WEIGHTS.map(|weight| {
+            let weighed = engine.set_weight(json, weight, OnRunning::Refuse);
+            weighed.expect("idle");
+            sets.each_ref().map(|set| logits(&engine, set.clone()))
+        });
+        let base = logits(&engine, None);
+        assert!((0..3).all(|i| want[0][i] != want[1][i] && want[1][i] != base));
+        Self {
+            engine,
+            changing: json,
+            sets,
+            want,
+            base,
+        }
+    }
+
+    /// Asserts that every set gives what it gives at one of these weights.
+    fn assert_of(&self, weights: &[usize]) {
+        for (i, set) in self.sets.iter().enumerate() {
+            let have = logits(&self.engine, set.clone());
+            let right = weights.iter().any(|w| have == self.want[*w][i]);
+            assert!(right, "set {i} is of none of weights {weights:?}");
+        }
+    }
+
+    /// The weight changes while two ask, and is the last of these then.
+    fn race(&self, weights: [usize; 3]) {
+        let ask = || (0..2).for_each(|_| self.assert_of(&[0, 1]));
+        std::thread::scope(|scope| {
+            scope.spawn(ask);
+            scope.spawn(ask);
+            for weight in weights.map(|w| WEIGHTS[w]) {
+                let weighed = self
+                    .engine
+                    .set_weight(self.changing, weight, OnRunning::Refuse);
+                weighed.expect("no answer runs");
+                assert!(logits(&self.engine, None) == self.base);
+            }
+        });
+    }
+}
+
 /// Adapters are stacked while others run: what comes of it belongs to the weights that hold when a step runs, whatever
-/// changed meanwhile.
+/// changed meanwhile. With one slot everything is stacked each time; with eight a slot with what was stacked of another
+/// weight would stay there.
 #[test]
 fn mixtures_are_of_one_weight_while_weights_change() {
-    let engine = forgetful();
-    let [sql, json, cypher] = NAMES.map(|name| attach_file(&engine, name).0);
-    let sets = [
-        AdapterSet::sum([(sql, 0.5), (json, 0.5)]),
-        AdapterSet::sum([(json, 0.7), (cypher, 0.3)]),
-        json.into(),
-    ];
-    let weights = [1.0, 0.5];
-    let weigh = |weight| engine.set_weight(json, weight, OnRunning::Refuse);
-    let want = weights.map(|weight| {
-        weigh(weight).expect("idle");
-        sets.each_ref().map(|set| logits(&engine, set.clone()))
-    });
-    let base = logits(&engine, None);
-    assert!((0..3).all(|i| want[0][i] != want[1][i] && want[1][i] != base));
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let changes = scope.spawn(|| {
-            let mut changes = 0;
-            while !done.load(Ordering::Relaxed) {
-                weigh(weights[changes % 2]).expect("no answer runs");
-                assert!(logits(&engine, None) == base);
-                changes += 1;
+    for slots in [1, 8] {
+        let weighed = Weighed::new(slots);
+        for weights in [[1, 0, 1], [0, 1, 0], [1, 0, 1]] {
+            weighed.race(weights);
+            for _ in 0..2 {
+                weighed.assert_of(&weights[2..]);
             }
-            changes
-        });
-        let ask = || {
-            (0..4).all(|_| {
-                let mut all = sets.iter().zip(0..);
-                all.all(|(set, i): (_, usize)| {
-                    let have = logits(&engine, set.clone());
-                    have == want[0][i] || have == want[1][i]
-                })
-            })
-        };
-        let asked = [scope.spawn(ask), scope.spawn(ask)];
-        let asked = asked.map(|asked| asked.join());
-        done.store(true, Ordering::Relaxed);
-        assert!(changes.join().expect("changes") > 1);
-        assert!(asked.into_iter().all(|right| right.expect("answers")));
-    });
+        }
+    }
 }
 
 /// Reweighting all answers of an engine with one slot, and adapters whose virtual tokens stand in the answers.
@@ -279,7 +326,7 @@ fn weights_change_in_the_slot_at_hand_and_soft_prompts_stay() {
         let ask = Request {
             max_tokens: 6,
             stop_at_end: false,
-            ..Request::new(rusty_engine::Prompt::Tokens(vec![1, 2, 3]))
+            ..Request::new(Prompt::Tokens(vec![1, 2, 3]))
         };
         let mut session = engine.session();
         session.set_adapter(id).expect(name);

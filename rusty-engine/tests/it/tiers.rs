@@ -1,23 +1,30 @@
 //! Adapters between slot, memory and file: within budgets, and back without anybody's notice.
 
 use super::demo::attach;
-use super::residency::{NAMES, fresh, request};
+use super::residency::{NAMES, assert_goes_on, fresh, request};
+use super::warnings::told;
 use super::{cpu, demo as load, devices, logits};
 use crate::golden_paths::root;
 use rusty_adapters::Precision;
 use rusty_backend::DeviceChoice;
 use rusty_engine::{
-    AdapterBudget, AdapterId, AdapterMemory, AdapterSet, Engine, EngineOptions, OnRunning, Tier,
+    AdapterBudget, AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Engine, EngineOptions,
+    Generation, OnRunning, Request, Result, Session, Tier, Token,
 };
 use std::path::{Path, PathBuf};
+use tracing::Level;
 
 fn folder(name: &str) -> PathBuf {
     root().join("assets/demo/adapters").join(name)
 }
 
+fn status(engine: &Engine, id: AdapterId) -> AdapterStatus {
+    let mut all = engine.adapters().into_iter();
+    all.find(|a| a.id == id).expect("attached")
+}
+
 fn tier(engine: &Engine, id: AdapterId) -> Tier {
-    let all = engine.adapters();
-    all.iter().find(|a| a.id == id).expect("attached").tier
+    status(engine, id).tier
 }
 
 /// An engine on a device with budgets for adapters.
@@ -119,16 +126,15 @@ fn coming_and_going_compiles_nothing_and_holds_no_more_memory() {
 pub fn attach_file(engine: &Engine, name: &str) -> (AdapterId, u64) {
     let id = engine.attach_file(&folder(name), Precision::Stored);
     let id = id.expect(name);
-    let all = engine.adapters();
-    let status = all.iter().find(|a| a.id == id).expect(name);
+    let status = status(engine, id);
     assert!(status.prepared_s > 0.0);
     (id, status.bytes)
 }
 
-/// One slot, and no memory for adapters that are in none.
-pub fn forgetful() -> Engine {
+/// A few slots, and no memory for adapters that are in none.
+pub fn forgetful(adapter_slots: u32) -> Engine {
     load(&EngineOptions {
-        adapter_slots: 1,
+        adapter_slots,
         adapter_budget: AdapterBudget {
             host: 0,
             ..AdapterBudget::default()
@@ -151,7 +157,7 @@ fn a_file_that_is_gone_is_told_to_its_user_only() {
     let temporary = tempfile::tempdir().expect("folder");
     let copy = temporary.path().join("adapter");
     copied("sql", &copy);
-    let engine = forgetful();
+    let engine = forgetful(1);
     let id = engine
         .attach_file(&copy, Precision::Stored)
         .expect("attached");
@@ -171,7 +177,7 @@ fn a_file_that_changed_is_not_taken_for_what_it_was() {
     let temporary = tempfile::tempdir().expect("folder");
     let copy = temporary.path().join("adapter");
     copied("sql", &copy);
-    let engine = forgetful();
+    let engine = forgetful(1);
     let id = engine
         .attach_file(&copy, Precision::Stored)
         .expect("attached");
@@ -181,4 +187,102 @@ fn a_file_that_changed_is_not_taken_for_what_it_was() {
     session.set_adapter(id).expect("attached");
     let error = session.generate(&request()).err().expect("changed");
     assert!(error.to_string().contains("changed since"), "{error}");
+}
+
+/// A session with a set.
+fn wearing(engine: &Engine, set: impl Into<AdapterSet>) -> Session {
+    let mut session = engine.session();
+    session.set_adapter(set).expect("attached");
+    session
+}
+
+/// An answer that ends with its length only.
+fn endless() -> Request {
+    Request {
+        stop_at_end: false,
+        ..request()
+    }
+}
+
+fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Vec<u32> {
+    tokens.filter_map(|t| t.expect("token").id).collect()
+}
+
+/// Two answers run with an adapter that gets another weight; one of them also needs an adapter whose file is gone.
+#[test]
+fn a_weight_ends_only_answers_that_cannot_go_on() {
+    let temporary = tempfile::tempdir().expect("folder");
+    let copy = temporary.path().join("adapter");
+    copied("json", &copy);
+    let engine = forgetful(2);
+    let sql = attach(&engine, "sql");
+    let json = engine.attach_file(&copy, Precision::Stored);
+    let json = json.expect("attached");
+    let mut both = wearing(&engine, AdapterSet::sum([(sql, 1.0), (json, 1.0)]));
+    let mut alone = wearing(&engine, sql);
+    let ask = endless();
+    let mut both = both.generate(&ask).expect("generate");
+    let mut alone = alone.generate(&ask).expect("generate");
+    let had = ids(alone.by_ref().take(4));
+    assert_eq!(status(&engine, json).host_bytes, 0);
+    std::fs::remove_dir_all(&copy).expect("removed");
+    let error = engine.set_weight(sql, 0.5, OnRunning::Recompute);
+    let error = error.expect_err("a file is gone").to_string();
+    assert!(error.contains("adapter_config.json"), "{error}");
+    let told = both.find_map(Result::err).expect("it cannot go on");
+    let told = told.to_string();
+    assert!(told.contains("its adapters changed"), "{told}");
+    let rest = ids(alone);
+    assert_eq!(had.len() + rest.len(), ask.max_tokens);
+    assert_goes_on(&engine, sql, &ask, [&had, &rest]);
+}
+
+/// An answer comes to need what an idle slot holds, and what cannot be read again. Another, which needs a slot before, takes
+/// one of which nobody needs anything.
+#[test]
+fn what_is_at_hand_stays_for_answers_that_come_to_need_it() {
+    let temporary = tempfile::tempdir().expect("folder");
+    let copy = temporary.path().join("adapter");
+    copied("json", &copy);
+    let engine = forgetful(3);
+    let sql = attach(&engine, "sql");
+    let json = engine.attach_file(&copy, Precision::Stored);
+    let json = json.expect("attached");
+    // The slot that was used longest ago, when the weight changes.
+    logits(&engine, AdapterSet::sum([(sql, 1.0), (json, 1.0)]));
+    let set = AdapterSet::sum([(sql, 2.0), (json, 1.0)]);
+    let (mut alone, mut both) = (wearing(&engine, sql), wearing(&engine, set.clone()));
+    let ask = endless();
+    let alone = alone.generate(&ask).expect("generate");
+    let mut both = both.generate(&ask).expect("generate");
+    let had = ids(both.by_ref().take(4));
+    assert_eq!(status(&engine, json).host_bytes, 0);
+    std::fs::remove_dir_all(&copy).expect("removed");
+    engine
+        .set_weight(sql, 0.5, OnRunning::Recompute)
+        .expect("all is at hand");
+    assert_goes_on(&engine, set, &ask, [&had, &ids(both)]);
+    assert_eq!(ids(alone).len(), ask.max_tokens);
+}
+
+/// What several answers need is read once, in whatever sets it is.
+#[test]
+fn a_file_that_several_answers_need_is_read_once() {
+    let engine = forgetful(2);
+    let sql = attach(&engine, "sql");
+    let json = attach_file(&engine, "json").0;
+    let ask = endless();
+    let mut sessions =
+        [1.0, 0.5].map(|weight| wearing(&engine, AdapterSet::sum([(sql, 1.0), (json, weight)])));
+    let answers = sessions.iter_mut().map(|s| s.generate(&ask));
+    let answers: Vec<Generation<'_>> = answers.collect::<Result<_>>().expect("generate");
+    assert_eq!(status(&engine, json).host_bytes, 0);
+    let said = told(Level::DEBUG, || {
+        let weighed = engine.set_weight(sql, 0.5, OnRunning::Recompute);
+        weighed.expect("recomputed");
+    });
+    assert_eq!(said.matches("read again").count(), 1, "{said}");
+    for answer in answers {
+        assert_eq!(ids(answer).len(), ask.max_tokens);
+    }
 }

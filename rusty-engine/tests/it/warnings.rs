@@ -25,10 +25,15 @@ impl Write for Said {
 
 /// What this thread is warned of meanwhile.
 fn warnings(act: impl FnOnce()) -> String {
+    told(Level::WARN, act)
+}
+
+/// What this thread is told meanwhile, up to a level of detail.
+pub fn told(level: Level, act: impl FnOnce()) -> String {
     let said = Said::default();
     let writer = said.clone();
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(Level::WARN)
+        .with_max_level(level)
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();

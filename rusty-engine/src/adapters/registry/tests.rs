@@ -3,7 +3,8 @@
 use super::*;
 use crate::adapters::{AdapterMemory, Tier};
 use rusty_adapters::{Base, Precision, Stamp, packed, random};
-use rusty_compiler::{KvPrefix, MemoryUse, Step, StepOutput};
+use rusty_compiler::{KvPrefix, MemoryUse, PrefixLayer, Step, StepOutput};
+use std::path::Path;
 
 /// Slots that remember what they read, and forget what they copy.
 #[derive(Default)]
@@ -52,10 +53,31 @@ impl Executable for Slots {
     }
 }
 
+fn graph() -> Arc<Graph> {
+    let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
+    Arc::new(rusty_graph::arch::build(&*file).expect("graph"))
+}
+
+/// Where an adapter's tables are read again.
+fn file_at(path: &Path, graph: &Arc<Graph>) -> Source {
+    Source::File {
+        path: path.into(),
+        precision: Precision::Stored,
+        graph: graph.clone(),
+        base: None,
+        cache: None,
+        stamp: Stamp::of(path),
+    }
+}
+
+/// A budget without room in the host's memory.
+fn no_host(device: u64) -> AdapterBudget {
+    AdapterBudget { device, host: 0 }
+}
+
 /// A registry of two slots with adapters of ranks 2 and 3.
 fn registry() -> (Registry, [AdapterId; 2]) {
-    let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
-    let graph = Arc::new(rusty_graph::arch::build(&*file).expect("graph"));
+    let graph = graph();
     let mut registry = Registry::new(2, AdapterBudget::default(), graph.clone());
     let ids = [2u32, 3].map(|rank| {
         let data = random("random", &graph.sites, rank, rank.into(), Precision::F16);
@@ -71,7 +93,7 @@ fn a_mixture_of_other_weights_fills_no_slot() {
     let set = AdapterSet::sum([(a, 1.0), (b, 1.0)]);
     let old = registry.resolve(&set).expect("attached");
     let made = registry.recipe(&old).expect("attached");
-    let made = made.make().expect("mixed");
+    let made = made.make(&mut ReadTables::new()).expect("mixed");
     // Meanwhile somebody else changes a weight.
     registry.set_weight(b, 0.5).expect("attached");
     let now = registry.resolve(&set).expect("attached");
@@ -90,8 +112,10 @@ fn of_two_equal_mixtures_one_is_attached() {
     let set = AdapterSet::sum([(a, 0.5), (b, 0.5)]);
     let key = registry.resolve(&set).expect("attached");
     assert!(!registry.is_at_hand(&key));
-    let make = |()| registry.recipe(&key).and_then(Recipe::make);
-    let made = [(), ()].map(make).map(|made| made.expect("mixed"));
+    let made = [(), ()].map(|()| {
+        let recipe = registry.recipe(&key).expect("attached");
+        recipe.make(&mut ReadTables::new()).expect("mixed")
+    });
     let taken = made.map(|mixture| {
         let taken = registry.acquire(&key, Some(mixture), &mut slots, &|_| false);
         taken.expect("a slot").0
@@ -101,34 +125,29 @@ fn of_two_equal_mixtures_one_is_attached() {
     assert!(registry.is_at_hand(&key));
 }
 
+/// Packs an adapter of rank 2; gives the network that it is for.
+fn packed_at(path: &Path) -> Arc<Graph> {
+    let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
+    let graph = graph();
+    let data = random("random", &graph.sites, 2, 1, Precision::F16);
+    packed::pack(&data, &Base::new(&graph, &*file), path, false).expect("packed");
+    graph
+}
+
 /// A host's budget of nothing is kept where slots are copies: nobody holds the tables any more, and they come back from
 /// their file.
 #[test]
 fn tables_that_a_slot_copied_leave_the_hosts_memory() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("adapter.safetensors");
-    let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
-    let graph = Arc::new(rusty_graph::arch::build(&*file).expect("graph"));
-    let data = random("random", &graph.sites, 2, 1, Precision::F16);
-    packed::pack(&data, &Base::new(&graph, &*file), &path, false).expect("packed");
+    let graph = packed_at(&path);
     for copies in [true, false] {
-        let budget = AdapterBudget {
-            host: 0,
-            ..AdapterBudget::default()
-        };
-        let mut registry = Registry::new(1, budget, graph.clone());
+        let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
         let mut slots = Slots {
             copies,
             ..Slots::default()
         };
-        let source = Source::File {
-            path: path.clone(),
-            precision: Precision::Stored,
-            graph: graph.clone(),
-            base: None,
-            cache: None,
-            stamp: Stamp::of(&path),
-        };
+        let source = file_at(&path, &graph);
         let data = source.read().expect("read");
         let held = Arc::downgrade(&data);
         let id = registry.add(data, source, 0.0);
@@ -146,4 +165,85 @@ fn tables_that_a_slot_copied_leave_the_hosts_memory() {
         }
         assert_eq!(held.upgrade().is_none(), copies);
     }
+}
+
+/// Where several sets want an adapter that is not in memory, its file may be gone by the second: it is not looked at again.
+#[test]
+fn tables_that_were_read_go_into_later_mixtures_too() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("adapter.safetensors");
+    let graph = packed_at(&path);
+    let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
+    let source = file_at(&path, &graph);
+    let data = source.read().expect("read");
+    let id = registry.add(data, source, 0.0);
+    registry.shrink_host();
+    let mut read = ReadTables::new();
+    for weight in [0.5, 0.25] {
+        let key = registry.resolve(&AdapterSet::sum([(id, weight)]));
+        let recipe = registry.recipe(&key.expect("attached")).expect("attached");
+        assert!(matches!(recipe.parts[0].tables, Tables::Absent(_)));
+        let made = recipe.make(&mut read).expect("read, if once");
+        assert!(made.made_of[0].read_s.is_some());
+        let _ = std::fs::remove_file(&path);
+    }
+}
+
+/// Keys and values of one token, of which a device's slot has no copy.
+fn prefix() -> Arc<KvPrefix> {
+    let values: Arc<[f32]> = [0.0f32; 64].into();
+    let layer = PrefixLayer {
+        keys: values.clone(),
+        values,
+    };
+    Arc::new(KvPrefix {
+        tokens: 1,
+        layers: vec![layer],
+    })
+}
+
+/// What the host alone needs takes no room on a device, so that an adapter settles where its tables fit.
+#[test]
+fn adapters_settle_where_what_slots_hold_of_them_fits() {
+    let graph = graph();
+    let mut data = random("random", &graph.sites, 2, 1, Precision::F16);
+    let tables = data.bytes() as u64;
+    data.prefix = Some(prefix());
+    let data = Arc::new(data);
+    for copies in [true, false] {
+        let mut registry = Registry::new(1, no_host(tables), graph.clone());
+        let mut slots = Slots {
+            copies,
+            ..Slots::default()
+        };
+        let id = registry.add(data.clone(), Source::Given, 0.0);
+        let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
+        registry.settle(&key, &mut slots).expect("no matter where");
+        assert_eq!(registry.is_at_hand(&key), copies);
+    }
+}
+
+/// To drop what a slot's host side holds anyway would free nothing, and cost a reading.
+#[test]
+fn what_a_slot_needs_of_the_hosts_memory_is_not_dropped() {
+    let graph = graph();
+    let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
+    let mut slots = Slots {
+        copies: true,
+        ..Slots::default()
+    };
+    let data = SlotData {
+        name: "prefix".into(),
+        prefix: Some(prefix()),
+        ..SlotData::default()
+    };
+    let bytes = data.bytes() as u64;
+    let source = file_at(Path::new("nowhere"), &graph);
+    let id = registry.add(Arc::new(data), source, 0.0);
+    let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
+    let taken = registry.acquire(&key, None, &mut slots, &|_| false);
+    taken.expect("a slot");
+    assert_eq!(registry.memory().host, bytes);
+    let recipe = registry.recipe(&key).expect("attached");
+    assert!(matches!(recipe.parts[0].tables, Tables::Held(_)));
 }
