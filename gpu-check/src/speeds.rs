@@ -124,6 +124,7 @@ fn small_models(device: &str, stage: Stage) -> Vec<Model> {
         Stage::More => vec![
             Model {
                 adapters: 2,
+                guesses: false,
                 ..tiny(&[few(2, 0), few(2, 2)])
             },
             Model {
@@ -159,4 +160,22 @@ pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
         outcomes.extend(lacking.map(|reason| outcome(model.name(), reason)));
     }
     outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guessed kernels run before adapters are attached.
+    #[test]
+    fn no_model_wears_adapters_as_guessed() {
+        let small = [Stage::Speeds, Stage::More].map(|stage| small_models("cuda", stage));
+        let all = small.into_iter().flatten();
+        let all = all.chain(main_models("cuda")).chain(more_models("cuda"));
+        let adapted: Vec<Model> = all.filter(|model| model.adapters > 0).collect();
+        assert!(adapted.len() >= 3);
+        for model in adapted {
+            assert!(!model.guesses, "{}", model.name());
+        }
+    }
 }
