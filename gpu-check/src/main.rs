@@ -58,7 +58,17 @@ struct Check {
     out: PathBuf,
     clock: Clock,
     small: bool,
+    /// A folder for what programs and drivers keep of what they compiled; none: wherever they always keep it.
+    caches: Option<PathBuf>,
 }
+
+/// The variables that name folders of such caches: Rusty's own, CUDA's, and those of Vulkan's drivers by Mesa and NVIDIA.
+const CACHES: [&str; 4] = [
+    "RUSTY_CACHE",
+    "CUDA_CACHE_PATH",
+    "MESA_SHADER_CACHE_DIR",
+    "__GL_SHADER_DISK_CACHE_PATH",
+];
 
 impl Check {
     /// The same check with a part of its time.
@@ -67,6 +77,19 @@ impl Check {
             clock: self.clock.part(seconds),
             ..self.clone()
         }
+    }
+
+    /// The same check with caches in a folder, where they are made.
+    fn with_caches(&self, folder: &Path) -> Result<Self> {
+        for name in CACHES {
+            let path = folder.join(name);
+            std::fs::create_dir_all(&path)
+                .with_context(|| format!("{}: cannot be made", path.display()))?;
+        }
+        Ok(Self {
+            caches: Some(folder.into()),
+            ..self.clone()
+        })
     }
 
     /// A program that finds the bundle's libraries. Vulkan's loader is loaded by its name, and where it is found is settled
@@ -82,6 +105,9 @@ impl Check {
         if let Ok(folders) = std::env::join_paths(set.into_iter().chain([self.bundle.join("lib")]))
         {
             command.env(FOLDERS, folders);
+        }
+        if let Some(folder) = &self.caches {
+            command.envs(CACHES.map(|name| (name, folder.join(name))));
         }
         command
     }
@@ -142,6 +168,7 @@ fn main() -> Result<ExitCode> {
         clock: Clock::new(options.minutes, &out),
         out,
         small: options.small,
+        caches: None,
     };
     let found = check.devices();
     for line in &found.lines {

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display, Formatter};
 
 /// Parts of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -19,7 +20,7 @@ pub enum Stage {
     Eager,
     /// PyTorch with a static cache and `torch.compile`.
     Compiled,
-    /// From the start of a process to its first token, once more.
+    /// From the start of a process to its first token, with empty caches and again.
     Start,
     /// Kernels and models against other implementations' numbers.
     Conformance,
@@ -91,10 +92,10 @@ pub enum Found {
     },
     /// Seconds from a start to a token.
     Start {
-        /// Of the first, which may compile and measure kernels.
+        /// Of the first, which compiles and measures kernels.
         first: f64,
-        /// The best of those after it.
-        later: f64,
+        /// The best of those after it, where there was time for any.
+        later: Option<f64>,
     },
     /// A kernel's or a chain's figures.
     Figures(String),
@@ -130,28 +131,35 @@ impl Outcome {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let found = match &self.found {
-            Found::Bandwidth(bytes) => format!("{:.0} GB/s", bytes / 1e9),
+        format!("{:<8} {:<40} {}", self.device, self.what, self.found)
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Found::Bandwidth(bytes) => write!(f, "{:.0} GB/s", bytes / 1e9),
             Found::Tests {
                 passed,
                 failed,
                 unfinished,
                 left_out,
-            } => tests_line(*passed, failed, unfinished, *left_out),
-            Found::Speed { rate, .. } => format!("{rate:.1} tok/s"),
+            } => f.write_str(&tests_line(*passed, failed, unfinished, *left_out)),
+            Found::Speed { rate, .. } => write!(f, "{rate:.1} tok/s"),
             Found::Products { operations, rate } => {
                 let rate = rate.map_or(String::new(), |r| format!(", {r:.0} tok/s"));
-                format!("{:.0} TFLOP/s{rate}", operations / 1e12)
+                write!(f, "{:.0} TFLOP/s{rate}", operations / 1e12)
             }
             Found::Start { first, later } => {
-                format!("a token after {first:.2} s, then after {later:.2} s (aim: 1 s)")
+                let then = |s: f64| format!(", then after {s:.2} s (aim: 1 s)");
+                let later = later.map_or(String::new(), then);
+                write!(f, "a token after {first:.2} s{later}")
             }
-            Found::Figures(figures) => figures.clone(),
-            Found::Error(reason) => format!("ERROR: {reason}"),
-            Found::Absent(reason) => format!("absent: {reason}"),
-            Found::NoTime => "left out: no time".into(),
-        };
-        format!("{:<8} {:<40} {found}", self.device, self.what)
+            Found::Figures(figures) => f.write_str(figures),
+            Found::Error(reason) => write!(f, "ERROR: {reason}"),
+            Found::Absent(reason) => write!(f, "absent: {reason}"),
+            Found::NoTime => f.write_str("left out: no time"),
+        }
     }
 }
 

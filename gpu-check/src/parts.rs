@@ -14,7 +14,7 @@ const FIRST: Parts = &[
     (Stage::Speeds, 160),
     (Stage::Eager, 60),
     (Stage::Compiled, 80),
-    (Stage::Start, 40),
+    (Stage::Start, 75),
 ];
 /// And of the other devices.
 const OTHERS: Parts = &[
