@@ -1,6 +1,6 @@
 //! Peers in Python, in an environment of their own.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -91,14 +91,18 @@ pub struct Conversation {
 impl Conversation {
     /// The answer to a line.
     ///
-    /// # Panics
-    /// Where the program has ended: it said why on this process's own standard error.
-    pub fn ask(&mut self, line: &str) -> String {
-        writeln!(self.to, "{line}").expect("a program that listens");
+    /// # Errors
+    /// The program has ended: it said why on this process's own standard error.
+    pub fn ask(&mut self, line: &str) -> io::Result<String> {
+        writeln!(self.to, "{line}")?;
         let mut answer = String::new();
-        let read = self.from.read_line(&mut answer).expect("text");
-        assert!(read > 0, "the program ended without an answer");
-        answer
+        match self.from.read_line(&mut answer)? {
+            0 => Err(io::Error::new(
+                ErrorKind::UnexpectedEof,
+                "the program ended without an answer",
+            )),
+            _ => Ok(answer),
+        }
     }
 }
 

@@ -50,6 +50,8 @@ fn main() {
     let chains = only.as_deref().unwrap_or_default();
     let effort = Effort::default();
     compare(&choice, &device, chains, effort, &mut peers, &mut |row| {
+        let (chain, trouble) = (&row.chain, &row.trouble);
+        assert!(trouble.is_none(), "PyTorch has no {chain}: {trouble:?}");
         let _ = writeln!(table, "{}", line(&row));
     });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -11,7 +11,7 @@ mod peers;
 pub use peers::Peers;
 
 use crate::middle;
-use chains::{CHAINS, Dims};
+use chains::{CHAINS, Chain, Dims};
 use own::Own;
 use rusty_backend::Device;
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,12 @@ pub struct Row {
     pub own: f64,
     /// Burn, where it was asked.
     pub burn: Option<f64>,
-    /// PyTorch, where it was asked.
+    /// PyTorch, where it was asked and could answer.
     pub pytorch: Option<f64>,
+    /// On what PyTorch ran, as it says.
+    pub pytorch_device: Option<String>,
+    /// Why PyTorch could not answer.
+    pub trouble: Option<String>,
 }
 
 #[derive(Clone, Serialize)]
@@ -76,12 +80,14 @@ struct Reply {
     seconds: Vec<f64>,
     /// The last row.
     answer: Vec<f32>,
+    /// On what it ran, where that is said.
+    device: Option<String>,
 }
 
 /// Compares all chains whose name holds `only`, on the device of that name, and tells each as soon as it is known.
 ///
 /// # Panics
-/// Where answers differ, or a side fails: there is nothing to compare then.
+/// Where answers differ, or another side than PyTorch fails: there is nothing to compare then.
 pub fn compare(
     choice: &str,
     device: &Device,
@@ -101,30 +107,48 @@ pub fn compare(
             timed: effort.timed,
             dims: Dims::of(rows),
         };
-        let mut own = Own::new(chain, job.dims, device);
-        let mut all: [Vec<f64>; 3] = Default::default();
-        for _ in 0..effort.rounds {
-            let reply = own.run(&job);
-            let others = [("Burn", peers.burn(&job)), ("PyTorch", peers.pytorch(&job))];
-            for ((name, other), all) in others.into_iter().zip(&mut all[1..]) {
-                let Some(other) = other else { continue };
-                let apart = distance(&reply.answer, &other.answer);
-                assert!(apart < 1e-4, "{}: {apart} from {name}", job.chain);
-                all.push(middle(other.seconds));
+        told(compared(chain, &job, device, effort.rounds, peers));
+    }
+}
+
+/// Compares one chain, round by round.
+fn compared(chain: &Chain, job: &Job, device: &Device, rounds: usize, peers: &mut Peers) -> Row {
+    let mut own = Own::new(chain, job.dims, device);
+    let mut all: [Vec<f64>; 3] = Default::default();
+    let (mut pytorch_device, mut trouble): (Option<String>, Option<String>) = (None, None);
+    for _ in 0..rounds {
+        let reply = own.run(job);
+        let burn = peers.burn(job);
+        let pytorch = match peers.pytorch(job) {
+            Ok(pytorch) => pytorch,
+            Err(reason) => {
+                trouble = Some(reason);
+                None
             }
-            all[0].push(middle(reply.seconds));
+        };
+        if let Some(pytorch) = &pytorch {
+            pytorch_device.clone_from(&pytorch.device);
         }
-        let [own_s, burn, pytorch] =
-            all.map(|all| Some(all).filter(|all| !all.is_empty()).map(middle));
-        told(Row {
-            chain: chain.name.into(),
-            rows,
-            kernels: own.kernels,
-            operations: own.operations,
-            own: own_s.unwrap_or(f64::NAN),
-            burn,
-            pytorch,
-        });
+        let others = [("Burn", burn), ("PyTorch", pytorch)];
+        for ((name, other), all) in others.into_iter().zip(&mut all[1..]) {
+            let Some(other) = other else { continue };
+            let apart = distance(&reply.answer, &other.answer);
+            assert!(apart < 1e-4, "{}: {apart} from {name}", job.chain);
+            all.push(middle(other.seconds));
+        }
+        all[0].push(middle(reply.seconds));
+    }
+    let [own_s, burn, pytorch] = all.map(|all| Some(all).filter(|all| !all.is_empty()).map(middle));
+    Row {
+        chain: chain.name.into(),
+        rows: job.dims.rows,
+        kernels: own.kernels,
+        operations: own.operations,
+        own: own_s.unwrap_or(f64::NAN),
+        burn,
+        pytorch,
+        pytorch_device,
+        trouble,
     }
 }
 

@@ -49,6 +49,7 @@ impl Own {
         Reply {
             seconds: self.times(job.timed),
             answer,
+            device: None,
         }
     }
 

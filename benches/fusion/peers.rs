@@ -2,6 +2,7 @@
 
 use super::{Job, Reply};
 use crate::python::{Conversation, Python, said};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -48,12 +49,42 @@ impl Peers {
 
     pub(super) fn burn(&self, job: &Job) -> Option<Reply> {
         let burn = self.burn.as_ref()?;
-        Some(reply(&said(Command::new(burn).arg(text(job)))))
+        let said = said(Command::new(burn).arg(text(job)));
+        Some(serde_json::from_str(&said).expect("a reply"))
     }
 
-    pub(super) fn pytorch(&mut self, job: &Job) -> Option<Reply> {
-        let pytorch = self.pytorch.as_mut()?;
-        Some(reply(&pytorch.ask(&text(job))))
+    /// What PyTorch answers; nothing where it is not asked, or no more since it ended.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    pub(super) fn pytorch(&mut self, job: &Job) -> Result<Option<Reply>, String> {
+        let Some(pytorch) = &mut self.pytorch else {
+            return Ok(None);
+        };
+        match pytorch.ask(&text(job)) {
+            Ok(said) => answered(&said).map(Some),
+            Err(error) => {
+                self.pytorch = None;
+                Err(error.to_string())
+            }
+        }
+    }
+}
+
+/// What PyTorch's side says.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Reply(Reply),
+    Failed { error: String },
+}
+
+/// The reply that a line holds, or why it holds none.
+fn answered(line: &str) -> Result<Reply, String> {
+    match serde_json::from_str(line) {
+        Ok(Answer::Reply(reply)) => Ok(reply),
+        Ok(Answer::Failed { error }) => Err(error),
+        Err(error) => Err(format!("its answer cannot be read: {error}")),
     }
 }
 
@@ -61,6 +92,22 @@ fn text(job: &Job) -> String {
     serde_json::to_string(job).expect("JSON")
 }
 
-fn reply(said: &str) -> Reply {
-    serde_json::from_str(said).expect("a reply")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_reply_is_a_reason() {
+        let reply = answered(r#"{"seconds": [1, 0.5], "answer": [2.0], "device": "cpu"}"#);
+        let reply = reply.expect("a reply");
+        assert_eq!(
+            (&reply.seconds[..], &reply.answer[..]),
+            (&[1.0, 0.5][..], &[2.0][..])
+        );
+        assert_eq!(reply.device.as_deref(), Some("cpu"));
+        let reason = |line| answered(line).err().expect("no reply");
+        assert_eq!(reason(r#"{"error": "out of memory"}"#), "out of memory");
+        let broken = reason(r#"{"seconds": [1.0], "answer": [NaN]}"#);
+        assert!(broken.contains("cannot be read"), "{broken}");
+    }
 }

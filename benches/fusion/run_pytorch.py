@@ -1,5 +1,5 @@
 """PyTorch's side of the comparison of chains: eager, on the CPU or on CUDA; each line that it reads is a job, as JSON, and is
-answered by a line with a JSON object."""
+answered by a line with a JSON object: times, the answer and the device, or an error."""
 
 import json
 import sys
@@ -119,13 +119,18 @@ def answer(job):
 
     row = chain()[-1].cpu()
     times(job["warm_up"])
-    return {"seconds": times(job["timed"]), "answer": row.tolist()}
+    return {"seconds": times(job["timed"]), "answer": row.tolist(), "device": device}
 
 
 @torch.inference_mode()
 def main():
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), flush=True)
+        try:
+            reply = answer(json.loads(line))
+        except Exception as error:
+            # Other chains may do.
+            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(reply), flush=True)
 
 
 main()

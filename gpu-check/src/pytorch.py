@@ -1,7 +1,7 @@
 """PyTorch's speed on models of random weights in bf16, and that of their products alone. The argument is a JSON object: the way
 (eager, compiled or matmul), the tests (pairs of a shape and `tg128`, `pp512`, ...) and the sizes of square products. Each
-finding is a line of JSON, as soon as it is known. Eager: transformers with its growing cache. Compiled: a static cache and
-`torch.compile`, which captures graphs."""
+finding is a line of JSON with the device that it is of, as soon as it is known. Eager: transformers with its growing cache.
+Compiled: a static cache and `torch.compile`, which captures graphs."""
 
 import inspect
 import json
@@ -44,8 +44,8 @@ SHAPES = {
 }
 
 
-def tell(**finding):
-    print(json.dumps(finding), flush=True)
+def tell(device, **finding):
+    print(json.dumps({"device": device.type, **finding}), flush=True)
 
 
 def wait(device):
@@ -136,9 +136,9 @@ def models(way, tests, device):
             if shape not in made:
                 with device:
                     made[shape] = AutoModelForCausalLM.from_config(SHAPES[shape]).eval()
-            tell(shape=shape, test=test, rate=speed(way, made[shape], test, device))
+            tell(device, shape=shape, test=test, rate=speed(way, made[shape], test, device))
         except Exception as error:
-            tell(shape=shape, test=test, error=f"{type(error).__name__}: {error}"[:300])
+            tell(device, shape=shape, test=test, error=f"{type(error).__name__}: {error}"[:300])
 
 
 def repeated(device, work):
@@ -169,7 +169,8 @@ def matmul(tests, squares, device):
 
     for size in squares:
         x, w = random(size, size), random(size, size)
-        tell(test=f"matmul {size}", operations=2 * size**3 / repeated(device, lambda: F.linear(x, w)))
+        operations = 2 * size**3 / repeated(device, lambda: F.linear(x, w))
+        tell(device, test=f"matmul {size}", operations=operations)
     for shape, test in tests:
         config, rows = SHAPES[shape], int(test[2:])
         layer = [(random(rows, k), random(n, k)) for n, k in products(config)]
@@ -180,7 +181,8 @@ def matmul(tests, squares, device):
 
         seconds = repeated(device, work)
         operations = 2 * rows * sum(n * k for n, k in products(config)) / seconds
-        tell(shape=shape, test=test, operations=operations, rate=rows / seconds / config.num_hidden_layers)
+        rate = rows / seconds / config.num_hidden_layers
+        tell(device, shape=shape, test=test, operations=operations, rate=rate)
 
 
 @torch.no_grad()

@@ -24,9 +24,14 @@ const SQUARES: [u32; 3] = [4096, 6144, 8192];
 
 const SCRIPT: &str = include_str!("pytorch.py");
 
+/// What the script calls a GPU.
+pub const GPU: &str = "cuda";
+
 /// A line of the script.
 #[derive(Deserialize)]
 struct Line {
+    /// Where PyTorch ran: on the CPU where it has no GPU.
+    device: String,
     /// None for products of no model.
     shape: Option<String>,
     test: String,
@@ -45,8 +50,9 @@ impl Line {
         }
     }
 
+    /// What it tells; of another device than a GPU only in words, so that nothing is held against it.
     fn found(self) -> Found {
-        match (self.error, self.operations, self.rate) {
+        let found = match (self.error, self.operations, self.rate) {
             (Some(reason), ..) => Found::Error(reason),
             (_, Some(operations), rate) => Found::Products { operations, rate },
             (_, _, Some(rate)) => Found::Speed {
@@ -54,7 +60,11 @@ impl Line {
                 facts: Facts::default(),
             },
             _ => Found::Error("neither a rate nor a reason".into()),
+        };
+        if self.device == GPU || matches!(found, Found::Error(_)) {
+            return found;
         }
+        Found::Figures(format!("{found} on {}, not on a GPU", self.device))
     }
 }
 
@@ -143,5 +153,26 @@ fn way(stage: Stage) -> &'static str {
         Stage::Compiled => "compiled",
         Stage::Matmul => "matmul",
         _ => "eager",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_of_another_device_than_a_gpu_are_words() {
+        let found = |line: &str| {
+            let line: Line = serde_json::from_str(line).expect("a line");
+            line.found()
+        };
+        let gpu = found(r#"{"device": "cuda", "shape": "m", "test": "tg128", "rate": 50.0}"#);
+        let facts = Facts::default();
+        assert_eq!(gpu, Found::Speed { rate: 50.0, facts });
+        let cpu = found(r#"{"device": "cpu", "shape": "m", "test": "tg128", "rate": 50.0}"#);
+        let words = "50.0 tok/s on cpu, not on a GPU";
+        assert_eq!(cpu, Found::Figures(words.into()));
+        let failed = found(r#"{"device": "cpu", "test": "tg128", "error": "no room"}"#);
+        assert_eq!(failed, Found::Error("no room".into()));
     }
 }

@@ -38,14 +38,26 @@ pub fn chains(check: &Check, device: &Present) -> Vec<Outcome> {
     };
     let (rows, lacking) = job::findings::<fusion::Row>(check, "fusion", &job, LIMIT);
     let described = rows.iter().map(|row| {
-        let peer = row.pytorch.map_or(String::new(), |p| {
-            format!(", {:.1} x PyTorch f32 eager", p / row.own)
-        });
+        let peer = beside_pytorch(row);
         let kernels = format!("{} kernels of {} operations", row.kernels, row.operations);
         let figures = format!("{:.1} us, {kernels}{peer}", row.own * 1e6);
         (format!("{} of {} rows", row.chain, row.rows), figures)
     });
     outcomes(Stage::Fusion, device, described, lacking)
+}
+
+/// How many times PyTorch's speed a chain has, and on what PyTorch ran where that is no GPU; or why it did not.
+fn beside_pytorch(row: &fusion::Row) -> String {
+    let ratio = row.pytorch.map_or(String::new(), |seconds| {
+        let place = match row.pytorch_device.as_deref() {
+            Some(pytorch::GPU) => String::new(),
+            other => format!(" on {}", other.unwrap_or("an unknown device")),
+        };
+        format!(", {:.1} x PyTorch f32 eager{place}", seconds / row.own)
+    });
+    let trouble = row.trouble.as_ref();
+    let trouble = trouble.map_or(String::new(), |reason| format!(", no PyTorch: {reason}"));
+    ratio + &trouble
 }
 
 fn outcomes(
@@ -62,4 +74,32 @@ fn outcomes(
     };
     let rest = lacking.map(|reason| outcome(format!("the other {name}"), reason));
     rows.chain(rest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_pytorch_ran_and_what_was_wrong_with_it_is_said() {
+        let row = |pytorch, device: Option<&str>, trouble: Option<&str>| fusion::Row {
+            chain: "norm".into(),
+            rows: 1,
+            kernels: 1,
+            operations: 1,
+            own: 0.5,
+            burn: None,
+            pytorch,
+            pytorch_device: device.map(String::from),
+            trouble: trouble.map(String::from),
+        };
+        let said = |row: fusion::Row| beside_pytorch(&row);
+        assert_eq!(said(row(None, None, None)), "");
+        let gpu = said(row(Some(1.0), Some("cuda"), None));
+        assert_eq!(gpu, ", 2.0 x PyTorch f32 eager");
+        let cpu = said(row(Some(1.0), Some("cpu"), None));
+        assert_eq!(cpu, ", 2.0 x PyTorch f32 eager on cpu");
+        let none = said(row(None, None, Some("out of memory")));
+        assert_eq!(none, ", no PyTorch: out of memory");
+    }
 }
