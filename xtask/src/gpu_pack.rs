@@ -34,6 +34,14 @@ const DATA: [&str; 10] = [
 
 /// Builds everything and packs it into `target/gpu-check.tar.xz`.
 pub fn pack() -> Result<()> {
+    // What is missing is told before anything is built.
+    let Some(loader) = vulkan::loader() else {
+        bail!(
+            "{}, which finds Vulkan's drivers, is not on this machine: install it (libvulkan1 on Debian), `cargo xtask setup` \
+             does",
+            vulkan::LOADER
+        );
+    };
     let bundle = root().join("target").join(PROGRAM);
     if bundle.exists() {
         fs::remove_dir_all(&bundle)?;
@@ -52,13 +60,6 @@ pub fn pack() -> Result<()> {
     for path in DATA {
         copied(&root().join(path), &bundle.join("data").join(path))?;
     }
-    let Some(loader) = vulkan::loader() else {
-        bail!(
-            "{}, which finds Vulkan's drivers, is not on this machine: install it (libvulkan1 on Debian), `cargo xtask setup` \
-             does",
-            vulkan::LOADER
-        );
-    };
     copied(&loader, &bundle.join("lib").join(vulkan::LOADER))?;
     let tests = TESTED.map(|package| Path::new("tests").join(package));
     for program in tests
