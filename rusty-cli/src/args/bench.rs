@@ -22,7 +22,7 @@ pub struct RandomAdapters {
     #[arg(long = "adapters", default_value_t = 0, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(0..=4096))]
     pub count: usize,
     /// Rank of random adapters.
-    #[arg(long = "adapter-rank", default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long = "adapter-rank", default_value_t = 16, requires = "count", value_name = "R", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub rank: u32,
 }
 

@@ -115,6 +115,17 @@ fn adapters_are_inspected_and_accounted() {
     assert!(error.contains("a GGUF file"), "{error}");
 }
 
+/// It would say nothing of anything.
+#[test]
+fn a_rank_without_random_adapters_is_refused() {
+    for task in ["inspect", "bench"] {
+        let words = [task, "--random", "qwen3-tiny", "--adapter-rank", "8"];
+        let (code, error) = failure(&words);
+        assert_eq!(code, 2, "{error}");
+        assert!(error.contains("--adapters <N>"), "{error}");
+    }
+}
+
 /// Base, six adapters, and keys and values of 8192 tokens, from the shapes alone: every part, and all of them far below 8 GB.
 #[test]
 fn a_base_with_six_adapters_and_a_long_context_is_accounted() {
