@@ -14,6 +14,10 @@
 //! Beside products an adapter may change the rows of the token embedding ([`EmbeddingDelta`]) and begin every
 //! sequence with keys and values of its own ([`KvPrefix`]).
 
+mod embedding;
+
+pub use embedding::{EmbeddingDelta, LowRankRows, RowChange};
+
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::interleaving::Factor;
 use crate::{Error, PAGE_TOKENS, Result};
@@ -61,86 +65,6 @@ pub struct SiteDelta {
     pub gain_out: Option<Arc<[f32]>>,
     /// Added last, `[n]`.
     pub bias: Option<Arc<[f32]>>,
-}
-
-/// What an adapter does to token embeddings `E[token]`; computed on the host, row by row.
-#[derive(Clone, Debug, Default)]
-pub struct EmbeddingDelta {
-    /// Replaces the embedding, `[vocab, width]`.
-    pub table: Option<DeltaTable>,
-    /// Added.
-    pub low_ranks: Vec<LowRankRows>,
-    /// Rows of virtual tokens, whose ids follow the vocabulary's, `[count, width]`.
-    pub prompt: Option<DeltaTable>,
-}
-
-/// `scale * B A[token]`.
-#[derive(Clone, Debug)]
-pub struct LowRankRows {
-    /// `[vocab, rank]`.
-    pub a: DeltaTable,
-    /// `[width, rank]`.
-    pub b: DeltaTable,
-    /// Factor.
-    pub scale: f32,
-}
-
-/// How a row of the embedding is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowChange {
-    /// It is not.
-    Kept,
-    /// Something is added.
-    Added,
-    /// It is replaced.
-    Replaced,
-}
-
-impl EmbeddingDelta {
-    /// Virtual tokens that have an embedding.
-    pub fn prompt_rows(&self) -> u32 {
-        self.prompt.as_ref().map_or(0, |p| p.rows() as u32)
-    }
-
-    /// Fills `out`, `[width]`, with what is added to, or stands in place of, the embedding of `token`; ids from `vocab` on
-    /// are virtual tokens.
-    pub fn row(&self, token: u32, vocab: u32, out: &mut [f32]) -> RowChange {
-        if let Some(virtual_token) = token.checked_sub(vocab) {
-            match &self.prompt {
-                Some(prompt) if (virtual_token as usize) < prompt.rows() => {
-                    prompt.read_row(virtual_token as usize, out);
-                }
-                _ => out.fill(0.0),
-            }
-            return RowChange::Replaced;
-        }
-        let mut change = RowChange::Kept;
-        if let Some(table) = &self.table {
-            table.read_row(token as usize, out);
-            change = RowChange::Replaced;
-        }
-        for low in &self.low_ranks {
-            if change == RowChange::Kept {
-                out.fill(0.0);
-                change = RowChange::Added;
-            }
-            low.add(token, out);
-        }
-        change
-    }
-}
-
-impl LowRankRows {
-    fn add(&self, token: u32, out: &mut [f32]) {
-        let mut a = vec![0.0; self.a.columns()];
-        let mut b = a.clone();
-        self.a.read_row(token as usize, &mut a);
-        for (i, out) in out.iter_mut().enumerate() {
-            self.b.read_row(i, &mut b);
-            let sum: f32 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
-            *out += self.scale * sum;
-        }
-    }
 }
 
 /// Keys and values that stand in the cache before a sequence's first token: as they are, neither normed nor

@@ -15,7 +15,7 @@ use super::prepare::{
 use super::residence::Residence;
 use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
-use crate::plan::{Plan, PlanValueId};
+use crate::plan::{Kernel, Plan, PlanValueId};
 use crate::slots::{EmbeddingDelta, KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
 use crate::{
@@ -90,16 +90,7 @@ impl GpuExecutable {
         let (chunks, contents) = store.into_chunks();
         let pipelines = compile(&stages, &plan.target, &*device, &Pipelines::new())?;
         device.keep_pipelines();
-        let pools = plan
-            .kernels
-            .iter()
-            .map(|k| {
-                let needed = options.slots > 0 && k.has_sites();
-                needed
-                    .then(|| Pool::new(k, options.slots, &*device))
-                    .transpose()
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let pools = pools(&plan, options.slots, &*device)?;
         let rows = plan.output_budget() as u64;
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
         let (split_words, split_rows) = split_room(&stages, &plan.target);
@@ -234,6 +225,15 @@ impl GpuExecutable {
         }
         Ok(())
     }
+}
+
+/// Room for the tables of `slots` adapters, by kernel; none where adapters cannot act.
+fn pools(plan: &Plan, slots: u32, device: &dyn GpuDevice) -> Result<Vec<Option<Pool>>> {
+    let pool = |k: &Kernel| {
+        let needed = slots > 0 && k.has_sites();
+        needed.then(|| Pool::new(k, slots, device)).transpose()
+    };
+    plan.kernels.iter().map(pool).collect()
 }
 
 impl Executable for GpuExecutable {
