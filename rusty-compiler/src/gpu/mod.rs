@@ -16,6 +16,7 @@ mod contraction;
 mod executable;
 mod experts;
 mod kept_texts;
+mod kept_tunings;
 pub mod kernels;
 mod lower;
 mod operands;

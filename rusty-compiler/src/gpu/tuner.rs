@@ -7,16 +7,15 @@
 //! logits before it is timed; one that the device refuses is left out.
 
 use super::GpuExecutable;
+pub use super::kept_tunings::{Effort, kept};
+use super::kept_tunings::{families, kept_name};
 use super::kernels::gemv_sizes::team_units;
 use super::prepare::{Pipelines, compile};
 use super::stage::Stage;
 use crate::passes::select::has_short_codes;
-use crate::plan::{Anchor, ContractionFamily, Implementation, Plan, Teams, Tuning};
+use crate::plan::{ContractionFamily, Implementation, Teams, Tuning};
 use crate::self_test::{allowed, distance, is_refusal};
-use crate::{
-    Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want, device_cache,
-};
-use rusty_backend::cuda::nvrtc;
+use crate::{Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -35,62 +34,6 @@ const BETTER: f64 = 0.99;
 const STEPS: u32 = 500;
 /// Time after which a step is not repeated.
 const LONG_ENOUGH: Duration = Duration::from_millis(200);
-
-/// How much is tried.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// Bytes of weights of a step below which a family is left as guessed.
-    pub least_bytes: u64,
-    /// Cubes of a launch below which a cut is not tried, because processors would be idle.
-    pub fewest_cubes: u32,
-    /// Steps of which the fastest counts.
-    pub repetitions: usize,
-    /// Time after which nothing more is tried.
-    pub limit: Duration,
-}
-
-impl Default for Effort {
-    fn default() -> Self {
-        Self {
-            least_bytes: 16 << 20,
-            fewest_cubes: 64,
-            repetitions: 12,
-            limit: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Families of a plan of which a step reads enough, those of most bytes first.
-fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
-    let mut bytes: BTreeMap<ContractionFamily, u64> = BTreeMap::new();
-    for kernel in &plan.kernels {
-        if let (Some(family), Anchor::Contract { parts, .. }) =
-            (ContractionFamily::of(plan, &kernel.anchor), &kernel.anchor)
-        {
-            let of = parts.iter().map(|p| plan.weights[p.weight.index()].bytes());
-            *bytes.entry(family).or_default() += of.sum::<u64>();
-        }
-    }
-    let mut all: Vec<_> = bytes.into_iter().collect();
-    all.retain(|(_, bytes)| *bytes >= effort.least_bytes);
-    all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    all.into_iter().map(|(family, _)| family).collect()
-}
-
-/// Where what was found for a plan is kept.
-fn kept_name(plan: &Plan, effort: &Effort) -> Option<String> {
-    let families = families(plan, effort);
-    let target = &plan.target;
-    let facts = (target.plane_ops, target.packed_dot, &target.matrix_tiles);
-    let digest = nvrtc::digest(&format!("{families:?} {facts:?}"));
-    (!families.is_empty()).then(|| device_cache::name("tuned", &plan.target, &digest))?
-}
-
-/// What an earlier process found for a plan.
-pub fn kept(plan: &Plan, effort: &Effort) -> Option<Tuning> {
-    let kept = rusty_backend::cache::load(&kept_name(plan, effort)?)?;
-    serde_json::from_slice(&kept).ok()
-}
 
 /// Tunes an executable that holds nothing yet, and keeps what was found. `progress` is told how many measurements are done,
 /// and how many there are. Where something goes wrong, the executable is left as it was.
