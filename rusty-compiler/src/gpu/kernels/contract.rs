@@ -73,7 +73,7 @@ pub struct ContractConfig {
     pub wide: bool,
     /// Whether the matrix-vector kernel [multiplies bytes](super::gemv_bytes).
     pub bytes: bool,
-    /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::delta::shrink_row).
+    /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::delta::shrink_row()).
     pub shrinks: bool,
 }
 

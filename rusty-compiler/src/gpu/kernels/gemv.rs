@@ -39,7 +39,7 @@ pub fn gemv(
     tails(&buffers, &memory, tile, config);
 }
 
-/// [`gemv()`] with adapters whose [first factor](shrink_row) its first cubes make, while the others multiply weights: those wait
+/// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
 /// before their tails. `counters` are two for each row, zero before a launch and after it.
 #[cube(launch_unchecked)]
 pub fn gemv_shrinking(

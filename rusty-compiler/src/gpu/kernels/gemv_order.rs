@@ -1,4 +1,4 @@
-//! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking) wait for the first of their launch, which start before them.
+//! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking()) wait for the first of their launch, which start before them.
 //!
 //! A row's counters say how many of its first cubes are done, and how many others have taken what those left.
 
