@@ -71,21 +71,18 @@ impl Peers {
     }
 }
 
-/// What PyTorch's side says.
+/// What PyTorch's side says where it failed.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Answer {
-    Reply(Reply),
-    Failed { error: String },
+struct Failed {
+    error: String,
 }
 
 /// The reply that a line holds, or why it holds none.
 fn answered(line: &str) -> Result<Reply, String> {
-    match serde_json::from_str(line) {
-        Ok(Answer::Reply(reply)) => Ok(reply),
-        Ok(Answer::Failed { error }) => Err(error),
-        Err(error) => Err(format!("its answer cannot be read: {error}")),
+    if let Ok(Failed { error }) = serde_json::from_str(line) {
+        return Err(error);
     }
+    serde_json::from_str(line).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
 fn text(job: &Job) -> String {

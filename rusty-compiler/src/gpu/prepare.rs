@@ -1,6 +1,7 @@
 //! What an executable needs before its first step: kernels compiled, sizes known.
 
 use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
+use super::kernels::gemv_order::COUNTER_STRIDE;
 use super::stage::{Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
@@ -62,9 +63,10 @@ pub(super) fn compile<'a>(
     Ok(made)
 }
 
-/// Counters of cubes that are done: of rows whose keys are split, or two for each row of a launch whose cubes wait for the first of it.
+/// Words of counters of cubes that are done: of rows whose keys are split, and of rows of launches whose cubes wait for the first of them.
 pub(super) fn counters(plan: &Plan) -> u64 {
-    u64::from(SPLIT_CUBES).max(2 * (plan.row_budget() as u64).next_multiple_of(16))
+    let rows = (plan.row_budget() as u64).next_multiple_of(16);
+    u64::from(SPLIT_CUBES).max(u64::from(COUNTER_STRIDE) * rows)
 }
 
 /// Words that splits of attention take at most, and the single rows whose keys may be split: none where cubes do not see

@@ -217,6 +217,10 @@ pub struct Kernel {
     pub scratch: Option<PlanValueId>,
 }
 
+/// Longest input of which adapters' first factor is made beside the products that need it: some rounds of reads for a cube of 128 units,
+/// about as long as those take.
+const MOST_SHRUNK_INSIDE: u32 = 4096;
+
 impl Kernel {
     /// Whether adapters may act on it.
     pub fn has_sites(&self) -> bool {
@@ -234,10 +238,14 @@ impl Kernel {
     }
 
     /// Whether matrix-vector products may make adapters' first factor in their own launch: where cubes can wait for the first of them,
-    /// and no tail needs the buffer that counts those.
+    /// those are not long at it, and no tail needs the buffer that counts them.
     pub(crate) fn can_shrink_inside(&self, target: &Target) -> bool {
+        let Anchor::Contract { k, .. } = self.anchor else {
+            return false;
+        };
         let stores = |t: &Tail| !matches!(t.sink, Sink::Value(_));
-        target.orders_groups && target.starts_in_order && !self.tails.iter().any(stores)
+        let waits = target.orders_groups && target.starts_in_order;
+        waits && k <= MOST_SHRUNK_INSIDE && !self.tails.iter().any(stores)
     }
 }
 

@@ -1,13 +1,14 @@
 //! Matrix-vector products whose first cubes make adapters' first factor: what they give is what a launch of its own gives.
 
-use crate::adapted_rows::{PAGES, attach, logits};
+use crate::adapted_rows::{PAGES, adapter, logits};
 use crate::golden_paths::golden;
 use crate::reference::{
     On, assert_close, bound_with, distance, gpu, gpu_by_bytes, gpu_in_order, instruction_sets,
 };
-use rusty_compiler::{BindOptions, KvFormat};
+use rusty_compiler::{BindOptions, KvFormat, SlotId};
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
+use std::sync::Arc;
 
 const OPTIONS: BindOptions = BindOptions {
     pages: PAGES,
@@ -15,23 +16,26 @@ const OPTIONS: BindOptions = BindOptions {
     slots: 1,
 };
 
-/// Logits of a prompt whose rows take turns with adapters, in chunks of so many.
-fn adapted(file: &dyn ModelFile, on: &On, rows: usize) -> Vec<f32> {
+/// Logits of a prompt whose rows take turns with an adapter of a rank, in chunks of so many.
+fn adapted(file: &dyn ModelFile, on: &On, rank: usize, rows: usize) -> Vec<f32> {
     let graph = rusty_graph::arch::build(file).expect("graph");
     let mut exe = bound_with(file, on, 2, OPTIONS);
-    attach(&mut *exe, &graph, 1);
+    let adapter = Arc::new(adapter(&graph, rank, 0));
+    exe.attach(SlotId(1), adapter).expect("attach");
     logits(&mut *exe, rows, 1)
 }
 
-/// Step after step: counters of one launch are ready for the next.
+/// Step after step: counters of one launch are ready for the next. Ranks that a cube makes at once, and more.
 #[test]
 fn cubes_that_wait_for_the_first_add_the_same() {
     let folder = "models/qwen3-tied";
     let file = rusty_loader::open(golden(folder)).expect(folder);
-    let want = adapted(&*file, &instruction_sets().remove(0), 62);
-    for rows in [1, 3, 4, 20] {
-        let have = adapted(&*file, &gpu_in_order(false), rows);
-        assert_close(&format!("by {rows}"), &[have], &want, 1e-3);
+    for rank in [3, 21] {
+        let want = adapted(&*file, &instruction_sets().remove(0), rank, 62);
+        for rows in [1, 3, 4, 20] {
+            let have = adapted(&*file, &gpu_in_order(false), rank, rows);
+            assert_close(&format!("rank {rank}, by {rows}"), &[have], &want, 2e-3);
+        }
     }
 }
 
@@ -42,9 +46,9 @@ fn adapters_change_products_of_bytes() {
     let folder = "models/qwen3-tied";
     let floats = rusty_loader::open(golden(folder)).expect(folder);
     let file = quantize(floats, Target::Int8, &|_, _| {}).expect("quantized");
-    let exact = adapted(&*file, &gpu(), 1);
+    let exact = adapted(&*file, &gpu(), 3, 1);
     for on in [gpu_by_bytes(true), gpu_in_order(true)] {
-        let (_, away) = distance(&adapted(&*file, &on, 1), &exact);
+        let (_, away) = distance(&adapted(&*file, &on, 3, 1), &exact);
         assert!(away > 0.0 && away < 1e-3, "{away}");
     }
 }

@@ -43,8 +43,13 @@ const _: () = assert!(entry::RANK == 0);
 /// Bits of a format's code.
 pub const FORMAT_BITS: u32 = 4;
 const FORMAT_MASK: u32 = (1 << FORMAT_BITS) - 1;
-/// Code of Q8_0.
+/// Codes of formats.
+const F32: u32 = 0;
+const F16: u32 = 1;
+const BF16: u32 = 2;
 const INT8: u32 = 3;
+const INT4: u32 = 4;
+const TABLE_FORMATS: u32 = INT4 + 1;
 /// Ranks side by side in Q8_0, and bytes of a block of their codes and scales.
 const SIDE: u32 = interleaving::QUARTET as u32;
 const CODES: u32 = interleaving::CODES as u32;
@@ -55,11 +60,11 @@ const BLOCK: u32 = 32;
 /// Code of a table's format.
 pub fn format_code(format: Format) -> u32 {
     match format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::Bf16 => 2,
+        Format::F32 => F32,
+        Format::F16 => F16,
+        Format::Bf16 => BF16,
         Format::Blocks(codec) if *codec == formats::Q8_0 => INT8,
-        Format::Blocks(_) => 4,
+        Format::Blocks(_) => INT4,
     }
 }
 
@@ -102,16 +107,27 @@ pub fn gain_in(buffers: &Buffers<'_>, entry: u32, lane: u32) -> f32 {
 #[allow(unused_assignments)]
 fn table_value(pool: &[u32], at: u32, element: u32, format: u32) -> f32 {
     let mut value = 0.0f32;
-    if format == 0 {
-        value = f32::reinterpret(pool[(at + element) as usize]);
-    } else if format == 1 {
-        value = f16_value(half_at(pool, at * 4 + element * 2));
-    } else if format == 2 {
-        value = f32::reinterpret(half_at(pool, at * 4 + element * 2) << 16);
+    if format == F32 {
+        value = plain_value(pool, at, element, F32);
+    } else if format == F16 {
+        value = plain_value(pool, at, element, F16);
+    } else if format == BF16 {
+        value = plain_value(pool, at, element, BF16);
     } else {
-        value = nibble_value(pool, at * 4, element);
+        value = plain_value(pool, at, element, INT4);
     }
     value
+}
+
+/// The same of a format that is known.
+#[cube]
+fn plain_value(pool: &[u32], at: u32, element: u32, #[comptime] format: u32) -> f32 {
+    match comptime!(format) {
+        F32 => f32::reinterpret(pool[(at + element) as usize]),
+        F16 => f16_value(half_at(pool, at * 4 + element * 2)),
+        BF16 => f32::reinterpret(half_at(pool, at * 4 + element * 2) << 16),
+        _ => nibble_value(pool, at * 4, element),
+    }
 }
 
 /// The same for Q4_0; `at` is a byte.
@@ -126,10 +142,8 @@ fn nibble_value(pool: &[u32], at: u32, element: u32) -> f32 {
 
 /// Element `[r, lane]` of `A [rank, k]`.
 #[cube]
-#[allow(unused_assignments)]
-fn a_value(pool: &[u32], at: u32, r: u32, lane: u32, k: u32, format: u32) -> f32 {
-    let mut value = 0.0f32;
-    if format == INT8 {
+fn a_value(pool: &[u32], at: u32, r: u32, lane: u32, k: u32, #[comptime] format: u32) -> f32 {
+    if comptime!(format == INT8) {
         // See `crate::interleaving`.
         let blocks = k / BLOCK;
         let (block, rank) = (lane / BLOCK, r % SIDE);
@@ -138,14 +152,11 @@ fn a_value(pool: &[u32], at: u32, r: u32, lane: u32, k: u32, format: u32) -> f32
         let code = base + block * CODES + half * (CODES / 2) + rank * 16 + code;
         // Flipping the sign bit turns two's complement into an offset of 128.
         let code = f32::cast_from(byte_at(pool, code) ^ 128) - 128.0;
-        value = f16_value(half_at(
-            pool,
-            base + blocks * CODES + block * SCALES + rank * 2,
-        )) * code;
+        let scale = base + blocks * CODES + block * SCALES + rank * 2;
+        f16_value(half_at(pool, scale)) * code
     } else {
-        value = table_value(pool, at, r * k + lane, format);
+        plain_value(pool, at, r * k + lane, format)
     }
-    value
 }
 
 /// Element `[lane, r]` of `B [n, rank]`.
@@ -218,6 +229,14 @@ pub struct ShrinkConfig {
 pub const SHRINK_CUBES: u32 = 4;
 /// Ranks that a cube of a shrink makes at a time.
 const RANKS: usize = 4;
+/// Lanes that a unit of one takes at a time, as memory's answers are waited for once for all of them; of formats that tables are seldom
+/// in it takes one, or texts would be long.
+const fn at_once(format: u32) -> usize {
+    match format {
+        F16 | BF16 | INT8 => 4,
+        _ => 1,
+    }
+}
 
 /// Cubes: `(rows, parts, SHRINK_CUBES)`.
 #[cube(launch_unchecked)]
@@ -285,35 +304,32 @@ fn shrink_ranks(
     rank: u32,
     #[comptime] config: ShrinkConfig,
 ) {
-    let results = Sequence::<f32>::new();
-    let last = comptime!(config.prologue.insts.len() - 1);
     let table = buffers.pool[(entry + entry::A) as usize];
     let format = buffers.pool[(entry + entry::FORMATS) as usize] & FORMAT_MASK;
     let mut sums = Array::<f32>::new(RANKS);
-    let mut lane = UNIT_POS;
-    while lane < config.k {
-        let x = evaluate(
-            buffers,
-            &results,
-            factors,
-            0u32,
-            row,
-            lane,
-            comptime!(config.prologue.clone()),
-            last,
-        );
+    #[unroll]
+    for i in 0..RANKS {
+        sums[i] = 0.0f32.runtime();
+    }
+    if table == 0 {
+        // The identity: one unit has the lane.
         #[unroll]
         for i in 0..RANKS {
-            let r = min(first + i as u32, rank - 1);
-            let mut weight = 0.0f32;
-            if table > 0 {
-                weight = a_value(buffers.pool, table, r, lane, config.k, format);
-            } else if r == lane {
-                weight = 1.0f32.runtime();
+            let lane = min(first + i as u32, comptime!(config.k - 1).runtime());
+            if UNIT_POS == 0 {
+                sums[i] = input(buffers, factors, row, lane, comptime!(config.clone()));
             }
-            sums[i] += weight * x;
         }
-        lane += comptime!(config.team.units);
+    } else {
+        #[unroll]
+        for known in 0..TABLE_FORMATS {
+            if format == known {
+                let settings = comptime!(config.clone());
+                add_products(
+                    buffers, factors, &mut sums, row, table, first, rank, settings, known,
+                );
+            }
+        }
     }
     let scales = buffers.pool[(entry + entry::SCALE) as usize];
     let u = buffers.args[comptime!(config.adapters.arg)]
@@ -328,4 +344,58 @@ fn shrink_ranks(
             put(buffers.arena, u + r, total * scale);
         }
     }
+}
+
+/// Adds the unit's part of the products of a row with ranks of a table.
+#[cube]
+fn add_products(
+    buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
+    sums: &mut Array<f32>,
+    row: u32,
+    table: u32,
+    first: u32,
+    rank: u32,
+    #[comptime] config: ShrinkConfig,
+    #[comptime] format: u32,
+) {
+    let units = comptime!(config.team.units);
+    let lanes = comptime!(at_once(format));
+    let last = comptime!(config.k - 1).runtime();
+    let mut lane = UNIT_POS;
+    while lane < config.k {
+        let mut x = Array::<f32>::new(lanes);
+        #[unroll]
+        for i in 0..lanes {
+            let own = lane + comptime!(i as u32 * units);
+            let inside = min(own, last);
+            let value = input(buffers, factors, row, inside, comptime!(config.clone()));
+            x[i] = select(own <= last, value, 0.0f32);
+        }
+        #[unroll]
+        for n in 0..RANKS {
+            let r = min(first + n as u32, rank - 1);
+            #[unroll]
+            for i in 0..lanes {
+                let own = min(lane + comptime!(i as u32 * units), last);
+                sums[n] += a_value(buffers.pool, table, r, own, config.k, format) * x[i];
+            }
+        }
+        lane += comptime!(lanes as u32 * units);
+    }
+}
+
+/// What the contraction multiplies at a lane.
+#[cube]
+fn input(
+    buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
+    row: u32,
+    lane: u32,
+    #[comptime] config: ShrinkConfig,
+) -> f32 {
+    let results = Sequence::<f32>::new();
+    let last = comptime!(config.prologue.insts.len() - 1);
+    let program = comptime!(config.prologue.clone());
+    evaluate(buffers, &results, factors, 0u32, row, lane, program, last)
 }

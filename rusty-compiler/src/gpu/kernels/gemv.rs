@@ -40,7 +40,7 @@ pub fn gemv(
 }
 
 /// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
-/// before their tails. `counters` are two for each row, zero before a launch and after it.
+/// before their tails. `counters` are zero before a launch and after it, [so many words](super::gemv_order::COUNTER_STRIDE) for each row.
 #[cube(launch_unchecked)]
 pub fn gemv_shrinking(
     weights: &[u32],
@@ -62,13 +62,14 @@ pub fn gemv_shrinking(
             shrink_row(&buffers, CUBE_POS_X, part, share, shrink);
         }
         announce(counters);
+        leave(counters);
     } else {
         let tile = own - cubes;
         let memory = CubeMemory::new(comptime!(config.clone()));
         products(&buffers, &memory, tile, comptime!(config.clone()));
         await_all(counters, cubes);
         tails(&buffers, &memory, tile, comptime!(config.clone()));
-        leave(counters, CUBE_COUNT_Y * CUBE_COUNT_Z - cubes);
+        leave(counters);
     }
 }
 

@@ -8,10 +8,11 @@ use super::byte_codes::{ByteCodes, WORDS, byte_codes};
 use super::contract::{ContractConfig, UnitConfig};
 use super::decode::RUN;
 use super::delta::{entry, entry_of};
-use super::env::{Buffers, is_cuda, is_wgsl, put};
+use super::env::{Buffers, is_wgsl, put};
 use super::gemv_floats::part_products;
 use super::gemv_inputs::input_pair_of;
 use super::gemv_place::{Place, row_address, unit_number};
+use super::reduce::together;
 use super::scales::number_of;
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -147,15 +148,6 @@ fn rounded(values: &Array<f32>, #[comptime] lanes: usize) -> Rounded {
         words,
         scale: f32::reinterpret(largest) * comptime!(1.0f32 / 127.0),
         sum: f32::cast_from(i32::reinterpret(sum)),
-    }
-}
-
-/// Has the units of a plane meet before they exchange, which CUDA does not promise behind what may have parted them.
-#[cube]
-fn together() {
-    let cuda = is_cuda();
-    if comptime!(cuda) {
-        sync_plane();
     }
 }
 

@@ -1,8 +1,8 @@
 //! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking()) wait for the first of their launch, which start before them.
 //!
-//! A row's counters say how many of its first cubes are done, and how many others have taken what those left.
+//! A row's counters say how many of its first cubes are done, and how many of all need them no more.
 
-use super::env::is_wgsl;
+use super::env::{is_cuda, is_wgsl};
 use cubecl::prelude::*;
 
 /// Looks after which a cube goes on without: a tenth of a second at least. A device that starts cubes in another order then gives
@@ -11,6 +11,10 @@ const LOOKS: u32 = 1 << 19;
 /// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
 /// invocation after 65,535 turns together.
 const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
+
+/// Words from a row's counters to the next's, and from its first to its second: lines of their own.
+pub const COUNTER_STRIDE: u32 = 32;
+const TAKEN: u32 = 16;
 
 /// What this cube left is there for others.
 #[cube]
@@ -35,11 +39,21 @@ pub fn await_all(counters: &[Atomic<u32>], count: u32) {
             for _ in 0..at_once {
                 arrived = look(counters);
             }
+            pause();
             looks += 1;
         }
     }
     // All units see what was told of.
     sync_storage();
+}
+
+/// Lets others have the memory that the counters are in.
+#[cube]
+fn pause() {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        gpu_asm!("nanosleep.u32 64;", options(nomem));
+    }
 }
 
 /// Cubes of this row that are done. Mesa's software device takes an atomic load for one that nobody else changes, so that a loop
@@ -54,12 +68,12 @@ fn look(counters: &[Atomic<u32>]) -> u32 {
     }
 }
 
-/// The last of `count` cubes of this row leaves the counters as they were.
+/// The last cube of this row, whichever it is, leaves the counters as they were.
 #[cube]
-pub fn leave(counters: &[Atomic<u32>], count: u32) {
+pub fn leave(counters: &[Atomic<u32>]) {
     if UNIT_POS == 0 {
         let before = counters[taken()].fetch_add(1u32);
-        if before + 1 == count {
+        if before + 1 == CUBE_COUNT_Y * CUBE_COUNT_Z {
             counters[done()].store(0u32);
             counters[taken()].store(0u32);
         }
@@ -68,10 +82,10 @@ pub fn leave(counters: &[Atomic<u32>], count: u32) {
 
 #[cube]
 fn done() -> usize {
-    (CUBE_POS_X * 2) as usize
+    (CUBE_POS_X * COUNTER_STRIDE) as usize
 }
 
 #[cube]
 fn taken() -> usize {
-    (CUBE_POS_X * 2 + 1) as usize
+    (CUBE_POS_X * COUNTER_STRIDE + TAKEN) as usize
 }

@@ -12,10 +12,20 @@ pub struct Team {
     pub plane: u32,
 }
 
+/// Has the units of a plane meet before they exchange, which CUDA does not promise behind what may have parted them.
+#[cube]
+pub fn together() {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        sync_plane();
+    }
+}
+
 /// Sum over a plane, the same in every unit. All units must call it together.
 #[cube]
 pub fn plane_total(value: f32, #[comptime] plane: u32) -> f32 {
     let cuda = is_cuda();
+    together();
     if comptime!(cuda) {
         // CUDA has no instruction for sums of floats, and the loop that CubeCL writes stays one.
         let mut total = value;
@@ -40,6 +50,7 @@ pub fn plane_totals(
     #[comptime] count: usize,
     #[comptime] plane: u32,
 ) -> f32 {
+    together();
     #[unroll]
     for level in 0..comptime!(count.ilog2()) {
         let mask = comptime!(plane >> (level + 1));
