@@ -2,6 +2,7 @@
 
 use super::bits::{Reach, bits_at};
 use super::decode::RUN;
+use super::env::is_cuda;
 use cubecl::prelude::*;
 use rusty_loader::formats::BitField;
 
@@ -12,6 +13,12 @@ pub fn is_wordwise(field: &BitField) -> bool {
         && field.chunk.is_multiple_of(8)
         && field.lanes.is_multiple_of(RUN)
         && field.per.is_multiple_of(field.lanes)
+}
+
+/// Whether a run's bytes of a field that is read word by word begin at multiples of sixteen, where one read takes them.
+fn is_wide(field: &BitField, block_bytes: usize) -> bool {
+    let all = [block_bytes * 8, field.first, field.chunk];
+    all.iter().all(|bits| bits.is_multiple_of(128))
 }
 
 /// Flips a run's codes by one field's bits, the lowest at bit `to`, word by word.
@@ -58,23 +65,36 @@ pub fn words_of(
     let start = block + comptime!(field.first as u32 / 8) + chunk + rest % lanes;
     let shift = (rest / lanes) * comptime!(field.bits);
     let index = (start >> 2) as usize;
+    let cuda = is_cuda();
+    let wide = comptime!(cuda && is_wide(&field, block_bytes));
     let aligned = comptime!(block_bytes.is_multiple_of(4) && field.first.is_multiple_of(32));
     let even = comptime!(block_bytes.is_multiple_of(2) && field.first.is_multiple_of(16));
     let mut read = Array::<u32>::new(comptime!(RUN / 4));
-    let mut next = words[index];
-    #[unroll]
-    for w in 0..comptime!(RUN / 4) {
-        let mut word = next;
-        if comptime!(!aligned || w + 1 < RUN / 4) {
-            next = words[comptime!(w + 1) + index];
+    if comptime!(wide) {
+        let fours = words.as_vectorized().with_vector_size::<Const<4>>();
+        let four = fours[index / 4];
+        #[unroll]
+        for w in 0..comptime!(RUN / 4) {
+            read[w] = four.extract(w);
         }
-        if comptime!(!aligned) {
-            word = window(word, next, start, even);
+    } else {
+        let mut next = words[index];
+        #[unroll]
+        for w in 0..comptime!(RUN / 4) {
+            read[w] = next;
+            if comptime!(!aligned || w + 1 < RUN / 4) {
+                next = words[comptime!(w + 1) + index];
+            }
+            if comptime!(!aligned) {
+                read[w] = window(read[w], next, start, even);
+            }
         }
-        if comptime!(per > lanes) {
-            word >>= shift;
+    }
+    if comptime!(per > lanes) {
+        #[unroll]
+        for w in 0..comptime!(RUN / 4) {
+            read[w] >>= shift;
         }
-        read[w] = word;
     }
     read
 }

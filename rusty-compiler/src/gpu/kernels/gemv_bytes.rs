@@ -16,6 +16,7 @@ use super::reduce::together;
 use super::scales::number_of;
 use cubecl::prelude::*;
 use rusty_loader::Format;
+use rusty_loader::formats::Codec;
 
 /// Words of a run in shared memory: its bytes, its scale and the sum of its bytes.
 pub const RUN_WORDS: u32 = SUM + 1;
@@ -270,13 +271,24 @@ fn byte_products(
     let part = comptime!(config.parts[unit.parts[p]]);
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
-        let address = row_address(buffers, place, comptime!(unit.arg), part, l);
+        let row = row_address(buffers, place, comptime!(unit.arg), part, l);
         let number = unit_number(place.block, comptime!(config.clone()));
-        #[unroll]
-        for r in 0..comptime!(config.runs() as usize) {
-            let run = number * comptime!(config.runs()) + comptime!(r as u32);
-            let product = byte_product(buffers, address, run, x, r, comptime!(part.format));
-            sums[comptime!(l * unit.parts.len() + p)] += product;
+        if let Format::Blocks(codec) = comptime!(part.format) {
+            // A unit's runs lie in one block.
+            let units = comptime!(codec.block_len as u32 / config.width());
+            let block = row + number / units * comptime!(codec.block_bytes as u32);
+            let first = number % units * config.width();
+            let shared = comptime!(codec.group.is_multiple_of(config.width() as usize));
+            let mut scales = Array::<f32>::new(2usize);
+            #[unroll]
+            for r in 0..comptime!(config.runs() as usize) {
+                let own = first + comptime!((r * RUN) as u32);
+                if comptime!(r == 0 || !shared) {
+                    read_scales(buffers, &mut scales, block, own, codec);
+                }
+                let product = byte_product(buffers, block, own, &scales, x, r, codec);
+                sums[comptime!(l * unit.parts.len() + p)] += product;
+            }
         }
     }
 }
@@ -295,37 +307,45 @@ fn as_floats(x: &ByteInputs, #[comptime] config: ContractConfig) -> Array<f32> {
     floats
 }
 
-/// The product of run `run` of the row that starts at byte `row` with the unit's run `r` of the input.
+/// Reads what levels of the group in which element `first` of a block lies are multiplied with, and what is subtracted then.
+#[cube]
+fn read_scales(
+    buffers: &Buffers<'_>,
+    scales: &mut Array<f32>,
+    block: u32,
+    first: u32,
+    #[comptime] codec: &'static Codec,
+) {
+    let group = first / comptime!(codec.group as u32);
+    scales[0] = number_of(buffers.weights, block, group, codec, comptime!(codec.scale));
+    if let Some(min) = comptime!(codec.min) {
+        scales[1] = number_of(buffers.weights, block, group, codec, min);
+    }
+}
+
+/// The product of the run of a block whose first element is `first` with the unit's run `r` of the input.
 #[cube]
 fn byte_product(
     buffers: &Buffers<'_>,
-    row: u32,
-    run: u32,
+    block: u32,
+    first: u32,
+    scales: &Array<f32>,
     x: &ByteInputs,
     #[comptime] r: usize,
-    #[comptime] format: Format,
+    #[comptime] codec: &'static Codec,
 ) -> f32 {
-    if let Format::Blocks(codec) = format {
-        let runs = comptime!((codec.block_len / RUN) as u32);
-        let block = row + (run / runs) * comptime!(codec.block_bytes as u32);
-        let first = (run % runs) * RUN as u32;
-        let codes = byte_codes(buffers.weights, block, first, codec);
-        // Whole numbers below 2^24, so these sums are exact.
-        let mut levels = f32::cast_from(dot_bytes(&codes, &x.words, comptime!(r * WORDS)));
-        let offset = comptime!(ByteCodes::of(codec).map_or(0, |c| c.offset));
-        if comptime!(offset != 0) {
-            levels -= x.sums[r] * comptime!(offset as f32);
-        }
-        let group = first / comptime!(codec.group as u32);
-        let scale = comptime!(codec.scale);
-        let mut product = levels * number_of(buffers.weights, block, group, codec, scale);
-        if let Some(min) = comptime!(codec.min) {
-            product -= x.sums[r] * number_of(buffers.weights, block, group, codec, min);
-        }
-        product * x.scales[r]
-    } else {
-        0.0f32.runtime()
+    let codes = byte_codes(buffers.weights, block, first, codec);
+    // Whole numbers below 2^24, so these sums are exact.
+    let mut levels = f32::cast_from(dot_bytes(&codes, &x.words, comptime!(r * WORDS)));
+    let offset = comptime!(ByteCodes::of(codec).map_or(0, |c| c.offset));
+    if comptime!(offset != 0) {
+        levels -= x.sums[r] * comptime!(offset as f32);
     }
+    let mut product = levels * scales[0];
+    if comptime!(codec.min.is_some()) {
+        product -= x.sums[r] * scales[1];
+    }
+    product * x.scales[r]
 }
 
 /// The sum of the products of sixteen signed bytes with those of the words from `from` on.
