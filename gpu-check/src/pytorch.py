@@ -163,26 +163,38 @@ def products(config):
     return [(own + 2 * shared, hidden), (hidden, own), (2 * inner, hidden), (hidden, inner)]
 
 
+def square(size, device):
+    x, w = (torch.randn(size, size, device=device) for _ in range(2))
+    return {"operations": 2 * size**3 / repeated(device, lambda: F.linear(x, w))}
+
+
+def layer(shape, rows, device):
+    config = SHAPES[shape]
+    pairs = [
+        (torch.randn(rows, k, device=device), torch.randn(n, k, device=device))
+        for n, k in products(config)
+    ]
+
+    def work():
+        for x, w in pairs:
+            F.linear(x, w)
+
+    seconds = repeated(device, work)
+    operations = 2 * rows * sum(n * k for n, k in products(config)) / seconds
+    return {"operations": operations, "rate": rows / seconds / config.num_hidden_layers}
+
+
 def matmul(tests, squares, device):
-    def random(rows, columns):
-        return torch.randn(rows, columns, device=device)
-
-    for size in squares:
-        x, w = random(size, size), random(size, size)
-        operations = 2 * size**3 / repeated(device, lambda: F.linear(x, w))
-        tell(device, test=f"matmul {size}", operations=operations)
+    """Each by itself: one that fails leaves the others."""
+    work = [({"test": f"matmul {size}"}, lambda size=size: square(size, device)) for size in squares]
     for shape, test in tests:
-        config, rows = SHAPES[shape], int(test[2:])
-        layer = [(random(rows, k), random(n, k)) for n, k in products(config)]
-
-        def work():
-            for x, w in layer:
-                F.linear(x, w)
-
-        seconds = repeated(device, work)
-        operations = 2 * rows * sum(n * k for n, k in products(config)) / seconds
-        rate = rows / seconds / config.num_hidden_layers
-        tell(device, shape=shape, test=test, operations=operations, rate=rate)
+        what = {"shape": shape, "test": test}
+        work.append((what, lambda s=shape, rows=int(test[2:]): layer(s, rows, device)))
+    for what, measure in work:
+        try:
+            tell(device, **what, **measure())
+        except Exception as error:  # noqa: BLE001
+            tell(device, **what, error=str(error))
 
 
 @torch.no_grad()

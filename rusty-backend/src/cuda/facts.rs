@@ -49,7 +49,8 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         plane_size_max: plane,
         plane_ops: true,
         orders_groups: true,
-        starts_in_order: true,
+        // Cubes that wait pause by an instruction of that capability.
+        starts_in_order: major >= 7,
         f16: true,
         packed_dot: (major, minor) >= (6, 1),
         matrix_tiles: crate::targets::cuda_matrix_tiles(cuda_arch),

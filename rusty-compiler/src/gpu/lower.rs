@@ -2,11 +2,12 @@
 
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::choose::ChooseConfig;
-use super::kernels::delta::{Adapters, ShrinkConfig};
+use super::kernels::delta::Adapters;
 use super::kernels::env::header;
 use super::kernels::page_words::PageWords;
 use super::kernels::reduce::Team;
 use super::kernels::rows::{Origin, RowsConfig};
+use super::kernels::shrink::ShrinkConfig;
 use super::kernels::sink::{Store, Target as StoreTarget};
 use super::pages::halves;
 use super::residence::ChunkId;

@@ -1,6 +1,6 @@
 //! A plan kernel ready to be launched: templates from which each step's launches are made.
 
-use super::kernels::delta::SHRINK_CUBES;
+use super::kernels::shrink::SHRINK_CUBES;
 use super::residence::ChunkId;
 use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;

@@ -7,7 +7,6 @@
 use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
-use super::kernels::delta::{self, ShrinkConfig};
 use super::kernels::env::{BINDINGS, language_name};
 use super::kernels::experts::{self, ExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
@@ -17,6 +16,7 @@ use super::kernels::matrix_product;
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
+use super::kernels::shrink::{self, ShrinkConfig};
 use super::kernels::{gemm, gemv, tile};
 use super::wgsl_text;
 use crate::{Error, Result};
@@ -219,7 +219,7 @@ impl KernelSpec {
             Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
-            Kind::Shrink(c) => define!(delta::shrink::Shrink, c),
+            Kind::Shrink(c) => define!(shrink::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
             Kind::MatrixAttention(c) => {
                 define!(matrix_attention::matrix_attention::MatrixAttention, c)

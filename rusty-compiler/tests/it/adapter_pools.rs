@@ -3,103 +3,16 @@
 use crate::adapted_rows::adapter;
 use crate::golden_paths::golden;
 use crate::reference::{SELECTED, adapted_logits};
-use crate::test_gpu;
-use rusty_backend::memory::Usage;
-use rusty_backend::{
-    Device, DeviceBuffer, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result, Target,
-};
+use crate::watched_gpu::WatchedGpu;
+use rusty_backend::GpuDevice;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::{BindOptions, Executable, KvFormat, SlotData, SlotId, compile};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MODEL: &str = "models/qwen3-tied";
 
-/// A GPU that counts the kernels that it is given.
-#[derive(Debug)]
-struct Counting {
-    gpu: Arc<dyn GpuDevice>,
-    compiled: AtomicUsize,
-}
-
-impl Counting {
-    fn open() -> Arc<Self> {
-        let device = Device::open(&test_gpu::choice(), None).expect("a GPU");
-        Arc::new(Self {
-            gpu: device.gpu().expect("a GPU").clone(),
-            compiled: AtomicUsize::new(0),
-        })
-    }
-
-    fn compiled(&self) -> usize {
-        self.compiled.load(Ordering::Relaxed)
-    }
-
-    /// Bytes booked for adapters.
-    fn booked(&self) -> u64 {
-        let usage = self.usage();
-        let mut of = usage.by_owner.iter();
-        of.find(|(owner, _)| *owner == Owner::Adapters)
-            .map_or(0, |(_, bytes)| *bytes)
-    }
-}
-
-impl GpuDevice for Counting {
-    fn target(&self) -> &Target {
-        self.gpu.target()
-    }
-
-    fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer> {
-        self.gpu.alloc(bytes, owner, label)
-    }
-
-    fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()> {
-        self.gpu.write(buffer, offset, data)
-    }
-
-    fn pipeline(&self, text: &KernelText) -> Result<Pipeline> {
-        self.compiled.fetch_add(1, Ordering::Relaxed);
-        self.gpu.pipeline(text)
-    }
-
-    fn record(&self, launches: &[Launch]) -> Result<Recording> {
-        self.gpu.record(launches)
-    }
-
-    fn submit(&self, recording: &Recording) -> Result<()> {
-        self.gpu.submit(recording)
-    }
-
-    fn run(&self, launches: &[Launch]) -> Result<()> {
-        self.gpu.run(launches)
-    }
-
-    fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.gpu.read_into(buffer, offset, out)
-    }
-
-    fn copy(
-        &self,
-        from: &DeviceBuffer,
-        from_offset: u64,
-        to: &DeviceBuffer,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.gpu.copy(from, from_offset, to, to_offset, len)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.gpu.synchronize()
-    }
-
-    fn usage(&self) -> Usage {
-        self.gpu.usage()
-    }
-}
-
 /// An executable with three slots.
-fn bound(device: &Arc<Counting>) -> GpuExecutable {
+fn bound(device: &Arc<WatchedGpu>) -> GpuExecutable {
     let file = rusty_loader::open(golden(MODEL)).expect(MODEL);
     let graph = rusty_graph::arch::build(&*file).expect("graph");
     let plan = compile(&graph, device.target()).expect("plan");
@@ -140,7 +53,7 @@ fn attach(exe: &mut GpuExecutable, slot: u32, adapter: &Arc<SlotData>) {
 }
 
 /// What each adapter gives where no other is attached.
-fn alone(device: &Arc<Counting>, all: &[Arc<SlotData>]) -> Vec<Vec<f32>> {
+fn alone(device: &Arc<WatchedGpu>, all: &[Arc<SlotData>]) -> Vec<Vec<f32>> {
     let mut exe = bound(device);
     let each = all.iter().map(|adapter| {
         attach(&mut exe, 1, adapter);
@@ -158,7 +71,7 @@ fn alone(device: &Arc<Counting>, all: &[Arc<SlotData>]) -> Vec<Vec<f32>> {
 /// A pool that grows takes what is attached along, without the gaps.
 #[test]
 fn growing_pools_keep_what_is_attached() {
-    let device = Counting::open();
+    let device = WatchedGpu::new(|_| {});
     let all = adapters();
     let want = alone(&device, &all);
     let mut exe = bound(&device);
@@ -183,7 +96,7 @@ fn growing_pools_keep_what_is_attached() {
 /// Whatever comes, goes and takes another's slot: pools are as large as the most at once needs and a quarter, and say so.
 #[test]
 fn coming_and_going_compiles_nothing_and_loses_no_memory() {
-    let device = Counting::open();
+    let device = WatchedGpu::new(|_| {});
     let all = adapters();
     let want = alone(&device, &all);
     let mut exe = bound(&device);

@@ -3,102 +3,30 @@
 use crate::adapted_rows::{PAGES, attach, logits};
 use crate::golden_paths::golden;
 use crate::reference::gpu_device;
-use rusty_backend::memory::Usage;
-use rusty_backend::{
-    DeviceBuffer, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result, Target,
-};
+use crate::watched_gpu::WatchedGpu;
+use rusty_backend::GpuDevice;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::{BindOptions, KvFormat, compile};
 use rusty_loader::ModelFile;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Bytes of a binding: less than projections, heads and embeddings of small models take, and than 64 rows of some.
 const LIMIT: u64 = 32 << 10;
 
-/// A GPU that says it binds no more than [`LIMIT`] bytes, and remembers its buffers of weights.
-#[derive(Debug)]
-struct Narrow {
-    gpu: Arc<dyn GpuDevice>,
-    target: Target,
-    weights: Mutex<Vec<(String, u64)>>,
+/// The tests' GPU as one that binds no more than [`LIMIT`] bytes.
+fn narrow() -> Arc<WatchedGpu> {
+    WatchedGpu::new(|target| target.max_binding_bytes = LIMIT)
 }
 
-impl Narrow {
-    fn new(gpu: Arc<dyn GpuDevice>) -> Self {
-        let target = Target {
-            max_binding_bytes: LIMIT,
-            ..gpu.target().clone()
-        };
-        Self {
-            gpu,
-            target,
-            weights: Mutex::default(),
-        }
+/// All weights lie in buffers that can be bound, and each of the `cut` ones in several.
+fn check(gpu: &WatchedGpu, cut: &[&str]) {
+    let buffers = gpu.weights();
+    for (label, bytes) in &buffers {
+        assert!(*bytes <= LIMIT, "{label}: {bytes} bytes");
     }
-
-    /// All weights lie in buffers that can be bound, and each of the `cut` ones in several.
-    fn check(&self, cut: &[&str]) {
-        let buffers = self.weights.lock().expect("no other user");
-        for (label, bytes) in buffers.iter() {
-            assert!(*bytes <= LIMIT, "{label}: {bytes} bytes");
-        }
-        for name in cut {
-            let chunks = buffers.iter().filter(|(label, _)| label == name).count();
-            assert!(chunks > 1, "{name}: {chunks} chunks");
-        }
-    }
-}
-
-impl GpuDevice for Narrow {
-    fn target(&self) -> &Target {
-        &self.target
-    }
-
-    fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer> {
-        if owner == Owner::Weights {
-            let mut weights = self.weights.lock().expect("no other user");
-            weights.push((label.into(), bytes));
-        }
-        self.gpu.alloc(bytes, owner, label)
-    }
-
-    fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()> {
-        self.gpu.write(buffer, offset, data)
-    }
-
-    fn pipeline(&self, text: &KernelText) -> Result<Pipeline> {
-        self.gpu.pipeline(text)
-    }
-
-    fn record(&self, launches: &[Launch]) -> Result<Recording> {
-        self.gpu.record(launches)
-    }
-
-    fn submit(&self, recording: &Recording) -> Result<()> {
-        self.gpu.submit(recording)
-    }
-
-    fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.gpu.read_into(buffer, offset, out)
-    }
-
-    fn copy(
-        &self,
-        from: &DeviceBuffer,
-        from_offset: u64,
-        to: &DeviceBuffer,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.gpu.copy(from, from_offset, to, to_offset, len)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.gpu.synchronize()
-    }
-
-    fn usage(&self) -> Usage {
-        self.gpu.usage()
+    for name in cut {
+        let chunks = buffers.iter().filter(|(label, _)| label == name).count();
+        assert!(chunks > 1, "{name}: {chunks} chunks");
     }
 }
 
@@ -155,9 +83,9 @@ fn matrices_that_no_binding_takes_are_cut_and_change_no_bit() {
             slots,
         };
         let mut whole = bound(&*file, gpu.clone(), options).expect("bound");
-        let narrow = Arc::new(Narrow::new(gpu.clone()));
+        let narrow = narrow();
         let mut chunked = bound(&*file, narrow.clone(), options).expect("bound");
-        narrow.check(&cut);
+        check(&narrow, &cut);
         for rows in [62, 3, 1] {
             let want = logits(&mut whole, rows, slots);
             let have = logits(&mut chunked, rows, slots);
@@ -177,7 +105,7 @@ fn contexts_that_no_binding_takes_are_refused() {
         kv: KvFormat::F32,
         slots: 0,
     };
-    let refused = bound(&*file, Arc::new(Narrow::new(gpu())), options);
+    let refused = bound(&*file, narrow(), options);
     let text = refused.err().expect("too long").to_string();
     for said in ["layer 0", "80 tokens", "shorter context", "fewer bits"] {
         assert!(text.contains(said), "{text}");

@@ -4,7 +4,9 @@
 use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::goldens::quantized;
-use crate::reference::{On, all_logits, assert_close, bound_graph, gpu, gpu_by_bytes, plain};
+use crate::reference::{
+    On, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes, plain,
+};
 use rusty_compiler::compile;
 use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
 use rusty_compiler::plan::Implementation;
@@ -130,10 +132,7 @@ fn quantized_gguf_by_bytes_is_as_close_as_an_honest_integer_path() {
         let file = rusty_loader::open(golden(&format!("{folder}/{stem}.gguf"))).expect(&stem);
         let exact = expected.floats(&format!("{stem}.logits_dequant"));
         let other = expected.floats(&format!("{stem}.logits_llamacpp"));
-        let rms = |v: &[f32]| {
-            let squares = v.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b));
-            (squares.sum::<f32>() / exact.len() as f32).sqrt()
-        };
+        let rms = |v: &[f32]| distance(v, &exact).0;
         let pages: Vec<u32> = (0..24).collect();
         let logits = all_logits(&mut *plain(&*file, &on), &ids, 1, &pages).concat();
         let (have, peer) = (rms(&logits), rms(&other));

@@ -31,3 +31,4 @@ mod streaming;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
 mod tuning;
+mod watched_gpu;

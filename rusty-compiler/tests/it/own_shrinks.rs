@@ -5,7 +5,7 @@ use crate::golden_paths::golden;
 use crate::reference::{
     On, assert_close, bound_with, distance, gpu, gpu_by_bytes, gpu_in_order, instruction_sets,
 };
-use rusty_compiler::{BindOptions, KvFormat, SlotId};
+use rusty_compiler::{BindOptions, KvFormat, SlotId, compile};
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
 use std::sync::Arc;
@@ -19,6 +19,11 @@ const OPTIONS: BindOptions = BindOptions {
 /// Logits of a prompt whose rows take turns with an adapter of a rank, in chunks of so many.
 fn adapted(file: &dyn ModelFile, on: &On, rank: usize, rows: usize) -> Vec<f32> {
     let graph = rusty_graph::arch::build(file).expect("graph");
+    if let On::GpuAs(_, target) = on {
+        let plan = compile(&graph, target).expect("plan");
+        let more = plan.dispatches_with_adapters(1) - plan.dispatches(1);
+        assert_eq!(more == 0, target.starts_in_order, "{more} launches more");
+    }
     let mut exe = bound_with(file, on, 2, OPTIONS);
     let adapter = Arc::new(adapter(&graph, rank, 0));
     exe.attach(SlotId(1), adapter).expect("attach");

@@ -47,12 +47,11 @@ fn every_cut_computes_the_same() {
         .iter()
         .filter_map(|k| ContractionFamily::of(&plan, &k.anchor));
     for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
-        let bytes = lanes > 1;
         let all = families.clone().fold(Tuning::default(), |all, family| {
             let teams = Teams {
                 units,
                 lanes,
-                bytes,
+                bytes: false,
             };
             all.with(&family, teams)
         });

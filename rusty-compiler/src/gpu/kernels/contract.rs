@@ -5,10 +5,11 @@
 //! range of lanes of each unit; a cube works inside one unit.
 
 use super::body::Program;
-use super::delta::{Adapters, SHRINK_CUBES, ShrinkConfig, adapted, entry_of, gain_in};
+use super::delta::{Adapters, adapted, entry_of, gain_in};
 use super::env::Buffers;
 use super::norms::{input_at, input_pair};
 use super::reduce::Team;
+use super::shrink::{SHRINK_CUBES, ShrinkConfig};
 use super::sink::{Store, store_pair};
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -73,7 +74,7 @@ pub struct ContractConfig {
     pub wide: bool,
     /// Whether the matrix-vector kernel [multiplies bytes](super::gemv_bytes).
     pub bytes: bool,
-    /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::delta::shrink_row()).
+    /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::shrink::shrink_row()).
     pub shrinks: bool,
 }
 

@@ -9,7 +9,6 @@
 //! Blocks are multiplied [as bytes](super::gemv_bytes) where the device has an instruction for it.
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
-use super::delta::{SHRINK_CUBES, shrink_row};
 use super::env::{Buffers, bound};
 use super::gemv_bytes::{byte_block, gained_parts, load_bytes, make_bytes};
 use super::gemv_floats::{float_block, load_floats};
@@ -18,6 +17,7 @@ use super::gemv_order::{announce, await_all, leave};
 use super::gemv_place::Place;
 use super::gemv_sums::{CubeMemory, share, share_squares};
 use super::norms::{no_squares, norm_scale};
+use super::shrink::{SHRINK_CUBES, shrink_row};
 use cubecl::prelude::*;
 
 /// Cubes: `(rows, y * z >= tiles)`.
@@ -35,8 +35,14 @@ pub fn gemv(
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let tile = lane_tile();
     let memory = CubeMemory::new(comptime!(config.clone()));
-    products(&buffers, &memory, tile, comptime!(config.clone()));
-    tails(&buffers, &memory, tile, config);
+    half(
+        &buffers,
+        &memory,
+        tile,
+        comptime!(config.clone()),
+        Half::Products,
+    );
+    half(&buffers, &memory, tile, config, Half::Tails);
 }
 
 /// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
@@ -66,43 +72,42 @@ pub fn gemv_shrinking(
     } else {
         let tile = own - cubes;
         let memory = CubeMemory::new(comptime!(config.clone()));
-        products(&buffers, &memory, tile, comptime!(config.clone()));
+        half(
+            &buffers,
+            &memory,
+            tile,
+            comptime!(config.clone()),
+            Half::Products,
+        );
         await_all(counters, cubes);
-        tails(&buffers, &memory, tile, comptime!(config.clone()));
+        half(
+            &buffers,
+            &memory,
+            tile,
+            comptime!(config.clone()),
+            Half::Tails,
+        );
         leave(counters);
     }
 }
 
-/// The products of a tile's lanes, into shared memory.
-#[cube]
-fn products(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    tile: u32,
-    #[comptime] config: ContractConfig,
-) {
-    let row = CUBE_POS_X;
-    if row < buffers.step[comptime!(config.rows)] {
-        #[unroll]
-        for u in 0..comptime!(config.units.len()) {
-            let lanes = comptime!(config.cube_lanes());
-            let settings = comptime!(config.clone());
-            let (inside, first) = lane_in_unit(buffers, tile, lanes, settings, u);
-            if inside {
-                let unit = comptime!(config.units[u].clone());
-                unit_products(buffers, memory, row, first, comptime!(config.clone()), unit);
-            }
-        }
-    }
+/// What is done with a tile's lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Half {
+    /// Their products, into shared memory.
+    Products,
+    /// What tails make of those.
+    Tails,
 }
 
-/// What tails make of them.
+/// One half of a tile's work, in the unit in which it lies.
 #[cube]
-fn tails(
+fn half(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     tile: u32,
     #[comptime] config: ContractConfig,
+    #[comptime] which: Half,
 ) {
     let row = CUBE_POS_X;
     if row < buffers.step[comptime!(config.rows)] {
@@ -113,16 +118,13 @@ fn tails(
             let (inside, first) = lane_in_unit(buffers, tile, lanes, settings, u);
             if inside {
                 let unit = comptime!(config.units[u].clone());
-                let end = buffers.args[comptime!(unit.arg + scalar::END)];
-                finish(
-                    buffers,
-                    memory,
-                    row,
-                    first,
-                    end,
-                    comptime!(config.clone()),
-                    unit,
-                );
+                let settings = comptime!(config.clone());
+                match comptime!(which) {
+                    Half::Products => {
+                        unit_products(buffers, memory, row, first, settings, unit);
+                    }
+                    Half::Tails => finish(buffers, memory, row, first, settings, unit),
+                }
             }
         }
     }
@@ -222,11 +224,11 @@ fn finish(
     memory: &CubeMemory,
     row: u32,
     first: u32,
-    end: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let local = UNIT_POS * 2;
     let mut squares = 0.0f32;
     if comptime!(config.prologue.late_norm().is_some()) {

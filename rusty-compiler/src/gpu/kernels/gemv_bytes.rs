@@ -194,7 +194,7 @@ pub fn gained_parts(
     #[comptime] unit: UnitConfig,
 ) -> Array<u32> {
     let mut gained = Array::<u32>::new(comptime!(unit.parts.len()));
-    if let Some(adapters) = comptime!(config.adapters) {
+    if let Some(adapters) = comptime!(config.adapters.filter(|_| config.bytes)) {
         #[unroll]
         for p in 0..comptime!(unit.parts.len()) {
             let part = comptime!(unit.parts[p] as u32).runtime();

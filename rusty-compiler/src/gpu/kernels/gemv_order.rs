@@ -5,8 +5,8 @@
 use super::env::{is_cuda, is_wgsl};
 use cubecl::prelude::*;
 
-/// Looks after which a cube goes on without: a tenth of a second at least. A device that starts cubes in another order then gives
-/// wrong results, which its self-test finds, and does not hang.
+/// Looks after which a cube goes on without, a tenth of a second at least, so that a device that starts cubes in another order does
+/// not hang. Its results are wrong then; the self-test finds that only where a launch has more cubes than run at once.
 const LOOKS: u32 = 1 << 19;
 /// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
 /// invocation after 65,535 turns together.

@@ -42,6 +42,7 @@ pub mod row_attention;
 pub mod rows;
 pub mod running_softmax;
 pub mod scales;
+pub mod shrink;
 pub mod sink;
 pub mod splits;
 pub mod tile;
