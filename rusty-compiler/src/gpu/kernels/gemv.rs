@@ -46,7 +46,7 @@ pub fn gemv(
 }
 
 /// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
-/// before their tails. `counters` are zero before a launch and after it, [so many words](super::gemv_order::COUNTER_STRIDE) for each row.
+/// before their tails. `counters` are zero before a launch and after it, `COUNTER_STRIDE` words for each row.
 #[cube(launch_unchecked)]
 pub fn gemv_shrinking(
     weights: &[u32],
