@@ -109,7 +109,8 @@ fn nvfp4_agrees_with_the_oracle() {
 }
 
 /// Checkpoints that others quantized: the oracle's word on the same weights (their decoding is checked where they are
-/// read). On a CPU, 4-bit codes are multiplied with rounded inputs, small floats with exact ones.
+/// read). On a CPU, and on a GPU that multiplies bytes, 4-bit codes are multiplied with rounded inputs, small
+/// floats with exact ones.
 #[test]
 fn quantized_checkpoints_agree_with_the_oracle() {
     let mut formats = vec![];
@@ -131,7 +132,7 @@ fn quantized_checkpoints_agree_with_the_oracle() {
         let ids: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
         let pages: Vec<u32> = (0..24).collect();
         let exact = |on: &On| !format.name().starts_with("int4") || matches!(on, On::Gpu(_));
-        for on in everywhere() {
+        for on in everywhere().into_iter().chain([gpu_by_bytes(true)]) {
             let mut exe = plain(&*file, &on);
             for chunk in [SELECTED, 1] {
                 let have = all_logits(&mut *exe, &ids, chunk, &pages);
