@@ -140,8 +140,15 @@ impl AsRef<[u8]> for MappingOwner {
 
 /// A zeroed, page-aligned buffer that becomes [`SharedBytes`] once it is filled.
 ///
-/// Its pages are first touched by whoever writes them, so that filling in parallel is parallel throughout.
-pub struct PageBuffer(MmapMut);
+/// Its pages are first touched by whoever writes them, so that filling in parallel is parallel throughout. What is as long as a huge
+/// page begins where one does: elsewhere its first part would have small ones.
+pub struct PageBuffer {
+    pages: MmapMut,
+    range: Range<usize>,
+}
+
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 
 impl PageBuffer {
     /// A buffer of `len` zero bytes.
@@ -149,13 +156,20 @@ impl PageBuffer {
     /// # Errors
     /// Where the system does not grant the memory; `label` names the model that asked.
     pub fn new(len: usize, label: &str) -> Result<Self> {
-        let buffer = MmapMut::map_anon(len).map_err(|e| {
-            let reason = format!("cannot allocate {len} bytes: {e}");
+        let refuse = |reason: &dyn std::fmt::Display| {
+            let reason = format!("cannot allocate {len} bytes: {reason}");
             Error::malformed(Path::new(label), reason)
-        })?;
+        };
+        let spare = if len < HUGE { 0 } else { HUGE };
+        let whole = len.checked_add(spare);
+        let whole = whole.ok_or_else(|| refuse(&"there are not so many"))?;
+        let pages = MmapMut::map_anon(whole).map_err(|e| refuse(&e))?;
+        let start = pages.as_ptr().align_offset(HUGE).min(spare);
+        let range = start..start + len;
+        // Not the rest, which would be one that is hardly used.
         #[cfg(target_os = "linux")]
-        let _ = buffer.advise(memmap2::Advice::HugePage);
-        Ok(Self(buffer))
+        let _ = pages.advise_range(memmap2::Advice::HugePage, start, len / HUGE * HUGE);
+        Ok(Self { pages, range })
     }
 
     /// The filled buffer, to be shared.
@@ -168,18 +182,18 @@ impl Deref for PageBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.pages[self.range.clone()]
     }
 }
 
 impl DerefMut for PageBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        &mut self.pages[self.range.clone()]
     }
 }
 
 impl AsRef<[u8]> for PageBuffer {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self
     }
 }

@@ -4,8 +4,7 @@ use rusty_loader::{PageBuffer, SharedBytes};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Allocations from this size on are aligned for, and ask for, huge pages: weights are streamed, and with
-/// small pages the TLB walks show.
+/// Allocations from this size on are of huge pages: weights are streamed, and with small pages the TLB walks show.
 const HUGE: usize = 2 << 20;
 
 /// Zeroed memory, aligned for vectors. Pages become resident when they are first written.
@@ -57,11 +56,9 @@ impl Buffer {
             return None;
         }
         let size = padded(bytes);
-        let mut pages = PageBuffer::new(size + HUGE, "kernel memory").ok()?;
-        let start = pages.as_mut_ptr();
-        let ptr = start.wrapping_add(start.align_offset(HUGE));
+        let mut pages = PageBuffer::new(size, "kernel memory").ok()?;
         Some(Self {
-            ptr: NonNull::new(ptr)?,
+            ptr: NonNull::new(pages.as_mut_ptr())?,
             bytes: size,
             owner: Owner::Pages(pages),
         })

@@ -3,6 +3,7 @@
 use super::kernels::body::{Place, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
+use super::kernels::gemv_sizes::team_units;
 use super::kernels::matrix::MatrixConfig;
 use super::kernels::matrix_product::MatrixTile;
 use super::kernels::reduce::Team;
@@ -17,18 +18,33 @@ use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Teams, Unit};
 use rusty_backend::Language;
 use rusty_graph::WeightId;
 
+/// Rows of a cube of matrix-vector products, where it has several, of bytes and of floats, which take more registers.
+const BYTE_ROWS: u32 = 4;
+const FLOAT_ROWS: u32 = 2;
 /// Tiles are cut otherwise.
 const TILE_TEAMS: Teams = Teams {
     units: tile::UNITS,
     lanes: 1,
     bytes: false,
+    ahead: false,
 };
+
+/// How matrix-vector products run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Vectors {
+    /// Units of a plane, or 0: by shared memory alone.
+    pub plane: u32,
+    /// Whether they are of bytes.
+    pub bytes: bool,
+}
 
 /// How a contraction runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Teams of units make a few lanes of a row each: of so many units, or by shared memory alone; of floats or `bytes`.
-    Vector { plane: u32, bytes: bool },
+    /// Teams of units make a few lanes of a row each.
+    Vector(Vectors),
+    /// They do so for several rows at once.
+    Rows(Vectors),
     /// Tiles in single precision.
     Tile,
     /// Tiles on matrix units.
@@ -62,7 +78,8 @@ impl Lowering<'_> {
             .map(|u| u.parts.iter().map(|p| parts[*p].weight).collect())
             .collect();
         let mut launches = Vec::new();
-        let inside = matches!(way, Way::Vector { .. }) && kernel.can_shrink_inside(self.target);
+        let inside =
+            matches!(way, Way::Vector(_) | Way::Rows(_)) && kernel.can_shrink_inside(self.target);
         if adapters.is_some() && !inside {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
@@ -103,7 +120,7 @@ impl Lowering<'_> {
         let places = self.places(kernel, &mut scalars);
         let mut config = self.config(kernel, &places, how, &mut scalars)?;
         let (rows, tile) = match how.way {
-            Way::Vector { .. } => (1, config.cube_lanes()),
+            Way::Vector(_) | Way::Rows(_) => (config.cube_rows, config.cube_lanes()),
             Way::Tile => (tile::ROWS, tile::LANES),
             Way::Matrix(tile) => (tile.rows, tile.lanes),
         };
@@ -158,32 +175,60 @@ impl Lowering<'_> {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no contraction"));
         };
-        let (teams, plane) = match how.way {
-            Way::Vector { plane, .. } => (self.teams(kernel), plane),
-            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, 0),
+        let none = Vectors {
+            plane: 0,
+            bytes: false,
         };
-        Ok(ContractConfig {
-            team: Team {
-                units: teams.units.min(self.target.max_units),
-                plane,
-            },
+        let (teams, vectors) = match how.way {
+            Way::Vector(vectors) | Way::Rows(vectors) => (self.teams(kernel), vectors),
+            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, none),
+        };
+        let team = Team {
+            units: teams.units.min(self.target.max_units),
+            plane: vectors.plane,
+        };
+        let (cube_rows, lanes) = match how.way {
+            Way::Rows(Vectors { bytes, .. }) => {
+                let rows = if bytes { BYTE_ROWS } else { FLOAT_ROWS };
+                (
+                    rows,
+                    lanes_beside(rows, most_parts(kernel), team, teams.lanes),
+                )
+            }
+            _ => (1, teams.lanes),
+        };
+        let cuda = self.target.language == Language::CudaC;
+        let config = ContractConfig {
+            team,
             rows: self.rows_word(kernel),
             k: *k,
             prologue: self.program(&kernel.prologue, places, Source::None, *k),
             parts: parts.iter().map(|p| self.part(p, scalars)).collect(),
             units: Vec::new(),
             adapters: None,
-            lanes: teams.lanes,
-            wide: self.target.language == Language::CudaC,
-            bytes: matches!(how.way, Way::Vector { bytes: true, .. }),
+            lanes,
+            cube_rows,
+            wide: cuda,
+            bytes: vectors.bytes,
+            ahead: cuda && teams.ahead,
             shrinks: how.shrinks,
+        };
+        // Of the largest planes few devices have room for several rows, and for sums beside them.
+        let fits = config.row_bytes() <= self.target.shared_bytes / 2;
+        Ok(match fits || config.cube_rows == 1 {
+            true => config,
+            false => ContractConfig {
+                cube_rows: 1,
+                lanes: teams.lanes,
+                ..config
+            },
         })
     }
 
     /// The kernel of a way, and the bytes of shared memory that it takes.
     fn kind(&self, config: ContractConfig, way: Way) -> (Kind, u32) {
         match way {
-            Way::Vector { .. } => {
+            Way::Vector(_) | Way::Rows(_) => {
                 let shared = config.row_bytes();
                 (Kind::Gemv(config), shared)
             }
@@ -216,6 +261,18 @@ impl Lowering<'_> {
             arg: scalars.push(0),
         }
     }
+}
+
+/// The most parts of a kernel's units.
+fn most_parts(kernel: &Kernel) -> u32 {
+    let units = kernel.units();
+    units.iter().map(|u| u.parts.len()).max().unwrap_or(1) as u32
+}
+
+/// Lanes of a team whose cubes have several rows, at most `lanes`: a team has a unit for each of its sums, where it has so many.
+fn lanes_beside(rows: u32, parts: u32, team: Team, lanes: u32) -> u32 {
+    let most = team_units(team.units, team.plane) / (rows * parts);
+    lanes.min(1 << most.max(2).ilog2())
 }
 
 /// How the launches of a contraction run.

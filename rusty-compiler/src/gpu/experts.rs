@@ -1,16 +1,69 @@
 //! Experts: the launches that choose them and that multiply with them.
 
-use super::kernels::experts::{ExpertsConfig, scalar};
+use super::contraction::Vectors;
+use super::kernels::body::{Place, Program, Source};
+use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
+use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use super::kernels::grouped::{SumConfig, sum_scalar};
+use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
 use super::kernels::tile;
-use super::lower::{Lowering, team};
+use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, F32, Kernel, Operand, Sink};
-use rusty_graph::RouteSpec;
+use crate::plan::{Anchor, F32, Inst, Kernel, Operand, Sink};
+use rusty_backend::Language;
+use rusty_graph::{RouteSpec, WeightDecl, WeightId};
+
+/// Units of a cube of products of few rows, and outputs of a team: an expert has few, but a row takes several experts.
+const UNITS: u32 = 128;
+const LANES: u32 = 2;
+
+/// A kernel's products with experts.
+struct Products<'a> {
+    x: u16,
+    routes: Option<u16>,
+    k: u32,
+    n: u32,
+    used: u32,
+    combine: bool,
+    weights: &'a Vec<WeightId>,
+    decl: &'a WeightDecl,
+}
+
+impl<'a> Products<'a> {
+    fn of(lowering: &Lowering<'a>, kernel: &'a Kernel) -> Result<Self> {
+        let Anchor::Experts {
+            x,
+            routes,
+            k,
+            n,
+            used,
+            combine,
+            weights,
+        } = &kernel.anchor
+        else {
+            return Err(lowering.refuse(kernel, "is no product with experts"));
+        };
+        let decl = &lowering.plan.weights[weights[0].index()];
+        let other = |w: &WeightId| lowering.plan.weights[w.index()].format != decl.format;
+        if weights.iter().any(other) {
+            return Err(lowering.refuse(kernel, "has experts of different formats"));
+        }
+        Ok(Self {
+            x: *x,
+            routes: *routes,
+            k: *k,
+            n: *n,
+            used: *used,
+            combine: *combine,
+            weights,
+            decl,
+        })
+    }
+}
 
 impl Lowering<'_> {
     /// The launch that chooses experts by the logits that operand `x` holds, and a bias.
@@ -43,85 +96,122 @@ impl Lowering<'_> {
         Ok(template(kernel, Kind::Route(config), grid, scalars, None))
     }
 
-    /// The launches of products with chosen experts, one for each chunk of lanes: for few rows by teams of planes
-    /// (or 0: in shared memory), or for many rows by tiles, with a launch that sums them where they are summed.
+    /// The launches of products with chosen experts, one for each chunk of lanes: for few rows as matrix-vector products, or, where it
+    /// is not said how, for many rows by tiles, with a launch that sums them where they are summed.
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
-        team_plane: Option<u32>,
+        few: Option<Vectors>,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
-        let Anchor::Experts {
-            x,
-            routes,
-            k,
-            n,
-            used,
-            combine,
-            weights,
-        } = &kernel.anchor
-        else {
-            return Err(self.refuse(kernel, "is no product with experts"));
-        };
-        let decl = &self.plan.weights[weights[0].index()];
-        let other = |w: &rusty_graph::WeightId| self.plan.weights[w.index()].format != decl.format;
-        if weights.iter().any(other) {
-            return Err(self.refuse(kernel, "has experts of different formats"));
-        }
-        let out = match (team_plane, kernel.scratch) {
+        let products = Products::of(self, kernel)?;
+        let out = match (few, kernel.scratch) {
             (None, Some(products)) => self.word(products),
-            (None, None) if *combine => {
+            (None, None) if products.combine => {
                 return Err(self.refuse(kernel, "has no room for products to be summed"));
             }
             _ => self.result(kernel)?,
         };
         let mut launches = Vec::new();
-        for spans in store.cut(std::slice::from_ref(weights)) {
+        for spans in store.cut(std::slice::from_ref(products.weights)) {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
             let chunk = store.chunk(&spans, false)?;
             let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);
-            let at = routes.map_or(Ok(0), |r| self.activation(kernel, r).map(|(word, _)| word));
             let mut values = [0; scalar::COUNT];
-            values[scalar::X] = self.activation(kernel, *x)?.0;
-            values[scalar::ROUTES] = at?;
-            values[scalar::OUT] = out;
             values[scalar::FIRST] = first;
             values[scalar::END] = end;
             values[scalar::ROWS] = starts[0];
             // Experts of equal size lie at equal distances.
             values[scalar::STRIDE] = starts.get(1).map_or(0, |second| second - starts[0]);
-            let mut scalars = Scalars::default();
-            let arg = scalars.append(&values);
-            let config = ExpertsConfig {
-                team: team(*k / 16, team_plane.unwrap_or(0), self.target),
-                rows: self.rows_word(kernel),
-                k: *k,
-                n: *n,
-                used: *used,
-                routed: routes.is_some(),
-                combine: *combine,
-                format: decl.format,
-                row_bytes: row_bytes(decl) as u32,
-                arg,
+            values[scalar::X] = self.activation(kernel, products.x)?.0;
+            values[scalar::ROUTES] = match products.routes {
+                Some(routes) => self.activation(kernel, routes)?.0,
+                None => 0,
             };
+            values[scalar::OUT] = out;
+            let config = self.experts_config(kernel, &products);
             let lanes = end - first;
-            let (kind, grid) = match team_plane {
-                Some(_) => {
-                    let per_row = if *combine { 1 } else { *used };
-                    (Kind::Experts(config), Grid::Lanes { lanes, per_row })
+            let (kind, grid) = match few {
+                Some(vectors) => {
+                    let config = self.few_experts(kernel, config, vectors)?;
+                    let tiles = lanes.div_ceil(config.product.cube_lanes());
+                    values[scalar::TILES] = tiles;
+                    let per_row = config.experts.results_per_row();
+                    (Kind::Experts(config), Grid::Results { tiles, per_row })
                 }
                 None => {
                     let tiles = lanes.div_ceil(tile::LANES);
-                    let experts = weights.len() as u32;
+                    let experts = products.weights.len() as u32;
                     (Kind::Grouped(config), Grid::Experts { tiles, experts })
                 }
             };
+            let scalars = Scalars(values.to_vec());
             launches.push(template(kernel, kind, grid, scalars, Some(chunk.id)));
         }
-        if let (None, true, Some(routes)) = (team_plane, *combine, routes) {
-            launches.push(self.sum_products(kernel, out, *routes, *n, *used)?);
+        if let (None, true, Some(routes)) = (few, products.combine, products.routes) {
+            launches.push(self.sum_products(kernel, out, routes, products.n, products.used)?);
         }
         Ok(launches)
+    }
+
+    /// What kernels of products have in common; their scalars are a launch's only ones.
+    fn experts_config(&self, kernel: &Kernel, products: &Products<'_>) -> ExpertsConfig {
+        ExpertsConfig {
+            rows: self.rows_word(kernel),
+            k: products.k,
+            n: products.n,
+            used: products.used,
+            routed: products.routes.is_some(),
+            combine: products.combine,
+            format: products.decl.format,
+            row_bytes: row_bytes(products.decl) as u32,
+        }
+    }
+
+    /// The same for few rows.
+    fn few_experts(
+        &self,
+        kernel: &Kernel,
+        experts: ExpertsConfig,
+        vectors: Vectors,
+    ) -> Result<FewExpertsConfig> {
+        let input = Place::Arena {
+            arg: scalar::X,
+            width: experts.k,
+        };
+        let product = ContractConfig {
+            team: Team {
+                units: UNITS.min(self.target.max_units),
+                plane: vectors.plane,
+            },
+            rows: experts.rows,
+            k: experts.k,
+            prologue: Program {
+                insts: vec![Inst::Load(0)],
+                places: vec![input],
+                source: Source::None,
+                segment: experts.k,
+            },
+            parts: vec![PartConfig {
+                format: experts.format,
+                row_bytes: experts.row_bytes,
+                arg: scalar::ROWS,
+            }],
+            units: vec![UnitConfig {
+                parts: vec![0],
+                tails: Vec::new(),
+                arg: scalar::FIRST,
+            }],
+            adapters: None,
+            lanes: LANES,
+            cube_rows: 1,
+            wide: self.target.language == Language::CudaC,
+            bytes: vectors.bytes,
+            ahead: false,
+            shrinks: false,
+        };
+        self.fits(kernel, product.row_bytes())?;
+        Ok(FewExpertsConfig { experts, product })
     }
 
     /// The launch that sums products, which lie from arena word `products` on.

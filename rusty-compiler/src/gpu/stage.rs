@@ -6,9 +6,6 @@ use super::text::{KernelSpec, Kind};
 use crate::plan::Kernel;
 use std::ops::RangeInclusive;
 
-/// Layers of a grid of lanes: enough to fill a device, and below what any allows. The kernel walks through the rest.
-const MOST_LAYERS: u32 = 128;
-
 /// How many groups a launch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grid {
@@ -18,8 +15,8 @@ pub(super) enum Grid {
     Tiles { tiles: u32, rows: u32 },
     /// One per row, part and share of the ranks.
     Shrink { parts: u32 },
-    /// `lanes` over two dimensions, for each row `per_row` times.
-    Lanes { lanes: u32, per_row: u32 },
+    /// One per result, of which each row has `per_row`, by `tiles` over two dimensions.
+    Results { tiles: u32, per_row: u32 },
     /// `tiles` over two dimensions, for each expert.
     Experts { tiles: u32, experts: u32 },
     /// One per attention tile, by `y`.
@@ -42,9 +39,9 @@ impl Grid {
                 let [x, y] = spread(tiles);
                 [rows.div_ceil(batch), x, y]
             }
-            Grid::Lanes { lanes, per_row } => {
-                let [x, y] = spread(lanes);
-                [x, y, (rows * per_row).min(MOST_LAYERS)]
+            Grid::Results { tiles, per_row } => {
+                let [x, y] = spread(tiles);
+                [rows * per_row, x, y]
             }
             Grid::Experts { tiles, experts } => {
                 let [x, y] = spread(tiles);

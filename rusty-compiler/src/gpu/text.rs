@@ -8,7 +8,7 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::env::{BINDINGS, language_name};
-use super::kernels::experts::{self, ExpertsConfig};
+use super::kernels::experts::{self, ExpertsConfig, FewExpertsConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
@@ -60,7 +60,7 @@ pub enum Kind {
     /// The choice of experts.
     Route(RouteConfig),
     /// Products with chosen experts, for few rows.
-    Experts(ExpertsConfig),
+    Experts(FewExpertsConfig),
     /// Products with chosen experts, for many rows.
     Grouped(ExpertsConfig),
     /// Sums of such products.
@@ -89,7 +89,7 @@ impl KernelSpec {
             Kind::RowAttention(c) => c.team.units,
             Kind::Choose(c) => c.units,
             Kind::Route(_) => ROUTE_UNITS,
-            Kind::Experts(c) => c.team.units,
+            Kind::Experts(c) => c.product.team.units,
         }
     }
 
@@ -104,7 +104,11 @@ impl KernelSpec {
 
     /// Whether it multiplies bytes.
     fn multiplies_bytes(&self) -> bool {
-        matches!(&self.kind, Kind::Gemv(c) if c.bytes)
+        match &self.kind {
+            Kind::Gemv(c) => c.bytes,
+            Kind::Experts(c) => c.product.bytes,
+            _ => false,
+        }
     }
 
     /// Short name.

@@ -1,7 +1,7 @@
 //! Measures choices among kernels where a model first runs on a device, and keeps what was found for the next process.
 //!
 //! Whole steps are timed on the bound weights, one change at a time: what a kernel costs beside its neighbours is what
-//! counts. First whether matrix-vector products of each family are of bytes and how they are cut, then up to how many rows they beat tiles, then
+//! counts. First whether matrix-vector products of each family are of bytes, how they are cut and when they ask for weights, then up to how many rows they beat tiles, then
 //! which of their tiles matrix units take. The cost model bounds what is tried: families whose weights are few bytes
 //! of a step cannot gain much, and a model of few bytes is not measured at all. A candidate must give the guesses'
 //! logits before it is timed; one that the device refuses is left out.
@@ -16,6 +16,7 @@ use crate::passes::select::has_short_codes;
 use crate::plan::{ContractionFamily, Implementation, Teams, Tuning};
 use crate::self_test::{allowed, distance, is_refusal};
 use crate::{Error, Executable, PAGE_TOKENS, Result, RowResult, Sequence, SlotId, Step, Want};
+use rusty_backend::Language;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -134,12 +135,14 @@ impl<'a> Tuner<'a> {
 
     fn best(&mut self, families: &[ContractionFamily]) -> Result<Tuning> {
         let tiles = self.has_tiles();
-        let per_family = LANES.len() + UNITS.len();
+        let per_family = LANES.len() + UNITS.len() + usize::from(self.asks_ahead());
         self.total = 1 + (families.len() * per_family + 2 + 4 * usize::from(tiles)) as u64;
         let mut best = self.exe.plan().tuning.clone();
+        // Cuts are found for one row: kernels of several need not be compiled for each.
+        let gemv_rows = std::mem::replace(&mut best.gemv_rows, 1);
         let mut seconds = self.seconds(&best, &[1])?[0];
         for family in families {
-            // Bytes or floats, for the guess's cut; lanes, for its units; then units for the best lanes.
+            // Bytes or floats, for the guess's cut; lanes, for its units; then units for the best lanes; then when weights are asked for.
             let now = best.teams(family);
             let other = Teams {
                 bytes: !now.bytes,
@@ -154,9 +157,17 @@ impl<'a> Tuner<'a> {
             let now = best.teams(family);
             let cuts = UNITS.map(|units| Teams { units, ..now });
             (best, seconds) = self.better(best, seconds, family, &cuts)?;
+            let now = best.teams(family);
+            let other = Teams {
+                ahead: !now.ahead,
+                ..now
+            };
+            if self.asks_ahead() {
+                (best, seconds) = self.better(best, seconds, family, &[other])?;
+            }
         }
         let few = self.crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?;
-        best.gemv_rows = few.map_or(best.gemv_rows, |few| few.max(1));
+        best.gemv_rows = few.map_or(gemv_rows, |few| few.max(1));
         if tiles {
             let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
             best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
@@ -165,7 +176,7 @@ impl<'a> Tuner<'a> {
             best.middle_tile_rows = match middle {
                 None => best.middle_tile_rows,
                 Some(up_to) if Some(&up_to) == rows.last() => u32::MAX,
-                Some(up_to) => up_to.max(LARGE_TILE_ROWS[0]),
+                Some(up_to) => up_to,
             };
         }
         (self.progress)(self.total, self.total);
@@ -234,6 +245,11 @@ impl<'a> Tuner<'a> {
     fn has_tiles(&self) -> bool {
         let mut variants = self.exe.plan().kernels.iter().flat_map(|k| &k.variants);
         variants.any(|v| v.implementation == Implementation::GemmMatrix32)
+    }
+
+    /// Whether there is the choice of when weights are asked for.
+    fn asks_ahead(&self) -> bool {
+        self.exe.plan().target.language == Language::CudaC
     }
 
     /// Whether a family has the choice of bytes.

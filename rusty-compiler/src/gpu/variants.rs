@@ -1,6 +1,6 @@
 //! From a plan kernel's variants to the launches that a step chooses among.
 
-use super::contraction::Way;
+use super::contraction::{Vectors, Way};
 use super::kernels::matrix_product::MatrixTile;
 use super::lower::Lowering;
 use super::stage::{Choice, Stage, Template, When};
@@ -57,32 +57,36 @@ impl Lowering<'_> {
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
         let plane = self.target.plane_size;
-        let vector = |plane, bytes| Way::Vector { plane, bytes };
+        let floats = |plane| Vectors {
+            plane,
+            bytes: false,
+        };
+        let bytes = Vectors {
+            plane: self.target.plane(),
+            bytes: true,
+        };
         let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
         match implementation {
-            Implementation::GemvBytes => {
-                self.contraction(kernel, vector(self.target.plane(), true), store)
+            Implementation::GemvBytes => self.contraction(kernel, Way::Vector(bytes), store),
+            Implementation::GemvPlane => {
+                self.contraction(kernel, Way::Vector(floats(plane)), store)
             }
-            Implementation::GemvPlane => self.contraction(kernel, vector(plane, false), store),
-            Implementation::GemvShared => self.contraction(kernel, vector(0, false), store),
+            Implementation::GemvShared => self.contraction(kernel, Way::Vector(floats(0)), store),
+            Implementation::GemvRowsBytes => self.contraction(kernel, Way::Rows(bytes), store),
+            Implementation::GemvRowsPlane => {
+                self.contraction(kernel, Way::Rows(floats(plane)), store)
+            }
+            Implementation::GemvRowsShared => self.contraction(kernel, Way::Rows(floats(0)), store),
             Implementation::GemmTiled => self.contraction(kernel, Way::Tile, store),
             Implementation::GemmMatrix32 => self.contraction(kernel, matrix(32, 32), store),
             Implementation::GemmMatrix64 => self.contraction(kernel, matrix(64, 64), store),
             Implementation::GemmMatrix128 => self.contraction(kernel, matrix(128, 64), store),
             Implementation::AttentionFlash => self.attention(kernel),
             Implementation::Route => self.choice_of_experts(kernel),
-            Implementation::ExpertsPlane => {
-                let launches = self.experts(kernel, Some(plane), store)?;
-                Ok(Launches::always(launches))
-            }
-            Implementation::ExpertsShared => {
-                let launches = self.experts(kernel, Some(0), store)?;
-                Ok(Launches::always(launches))
-            }
-            Implementation::ExpertsGrouped => {
-                let launches = self.experts(kernel, None, store)?;
-                Ok(Launches::always(launches))
-            }
+            Implementation::ExpertsBytes => self.products(kernel, Some(bytes), store),
+            Implementation::ExpertsPlane => self.products(kernel, Some(floats(plane)), store),
+            Implementation::ExpertsShared => self.products(kernel, Some(floats(0)), store),
+            Implementation::ExpertsGrouped => self.products(kernel, None, store),
             Implementation::RowsPlane => self.whole_rows(kernel, plane, store),
             Implementation::RowsShared => self.whole_rows(kernel, 0, store),
             Implementation::CpuContract
@@ -123,6 +127,16 @@ impl Lowering<'_> {
             plain: vec![(When::Decode(true), decode), (When::Decode(false), tiles)],
             adapted: None,
         })
+    }
+
+    /// The launches of products with experts.
+    fn products(
+        &self,
+        kernel: &Kernel,
+        few: Option<Vectors>,
+        store: &mut WeightStore<'_>,
+    ) -> Result<Launches> {
+        Ok(Launches::always(self.experts(kernel, few, store)?))
     }
 
     /// The launch that chooses experts.

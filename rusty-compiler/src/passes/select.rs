@@ -8,6 +8,7 @@ use crate::plan::{
 };
 use crate::{Error, Result};
 use rusty_backend::{Family, Target};
+use rusty_graph::WeightId;
 use rusty_loader::Format;
 
 /// One way to run one kind of anchor.
@@ -48,13 +49,22 @@ const RULES: &[Rule] = &[
     rule(rows, any, cpu, Implementation::CpuRows, 1),
     rule(
         short_codes,
-        few,
+        one,
         Target::multiplies_bytes,
         Implementation::GemvBytes,
         1,
     ),
-    rule(contract, few, planes, Implementation::GemvPlane, 1),
-    rule(contract, few, gpu, Implementation::GemvShared, 1),
+    rule(contract, one, planes, Implementation::GemvPlane, 1),
+    rule(contract, one, gpu, Implementation::GemvShared, 1),
+    rule(
+        short_codes,
+        few,
+        Target::multiplies_bytes,
+        Implementation::GemvRowsBytes,
+        1,
+    ),
+    rule(contract, few, planes, Implementation::GemvRowsPlane, 1),
+    rule(contract, few, gpu, Implementation::GemvRowsShared, 1),
     rule(
         short_floats,
         small_tile,
@@ -79,6 +89,13 @@ const RULES: &[Rule] = &[
     rule(contract, any, gpu, Implementation::GemmTiled, 1),
     rule(attention, any, gpu, Implementation::AttentionFlash, 1),
     rule(route, any, gpu, Implementation::Route, 1),
+    rule(
+        short_coded_experts,
+        few,
+        Target::multiplies_bytes,
+        Implementation::ExpertsBytes,
+        1,
+    ),
     rule(experts, few, planes, Implementation::ExpertsPlane, 1),
     rule(experts, few, gpu, Implementation::ExpertsShared, 1),
     rule(summed_experts, any, gpu, Implementation::ExpertsGrouped, 2),
@@ -89,6 +106,10 @@ const RULES: &[Rule] = &[
 
 fn any(_: &Plan, _: &Anchor) -> u32 {
     u32::MAX
+}
+
+fn one(_: &Plan, _: &Anchor) -> u32 {
+    1
 }
 
 /// Rows of the smallest tile of matrix units.
@@ -138,6 +159,12 @@ fn short_codes(plan: &Plan, anchor: &Anchor) -> bool {
 pub(crate) fn has_short_codes(plan: &Plan, anchor: &Anchor) -> bool {
     let serves = |part: &Part| ByteCodes::serve(plan.weights[part.weight.index()].format);
     matches!(anchor, Anchor::Contract { parts, .. } if parts.iter().all(serves))
+}
+
+/// Experts whose weights can be.
+fn short_coded_experts(plan: &Plan, anchor: &Anchor) -> bool {
+    let serves = |w: &WeightId| ByteCodes::serve(plan.weights[w.index()].format);
+    matches!(anchor, Anchor::Experts { weights, .. } if weights.iter().all(serves))
 }
 
 fn attention(_: &Plan, anchor: &Anchor) -> bool {

@@ -11,12 +11,18 @@ pub enum Implementation {
     CpuExperts,
     /// On CPUs: all that takes whole rows.
     CpuRows,
-    /// On GPUs: contractions of few rows, products of bytes.
+    /// On GPUs: contractions of one row, products of bytes.
     GemvBytes,
-    /// On GPUs: contractions of few rows, sums by planes.
+    /// The same of floats, sums by planes.
     GemvPlane,
     /// The same, sums in shared memory.
     GemvShared,
+    /// On GPUs: contractions of a few rows, several of which share what is read of weights, products of bytes.
+    GemvRowsBytes,
+    /// The same of floats, sums by planes.
+    GemvRowsPlane,
+    /// The same, sums in shared memory.
+    GemvRowsShared,
     /// On matrix units: contractions in tiles of 32 rows.
     GemmMatrix32,
     /// The same in tiles of 64 rows.
@@ -29,7 +35,9 @@ pub enum Implementation {
     AttentionFlash,
     /// On GPUs: the choice of experts.
     Route,
-    /// On GPUs: products with experts of few rows, sums by planes.
+    /// On GPUs: products with experts of few rows, of bytes.
+    ExpertsBytes,
+    /// The same of floats, sums by planes.
     ExpertsPlane,
     /// The same, sums in shared memory.
     ExpertsShared,
@@ -46,7 +54,12 @@ impl Implementation {
     pub(crate) const fn is_gemv(self) -> bool {
         matches!(
             self,
-            Implementation::GemvBytes | Implementation::GemvPlane | Implementation::GemvShared
+            Implementation::GemvBytes
+                | Implementation::GemvPlane
+                | Implementation::GemvShared
+                | Implementation::GemvRowsBytes
+                | Implementation::GemvRowsPlane
+                | Implementation::GemvRowsShared
         )
     }
 
@@ -60,12 +73,16 @@ impl Implementation {
             Implementation::GemvBytes => "gemv_bytes",
             Implementation::GemvPlane => "gemv_plane",
             Implementation::GemvShared => "gemv_shared",
+            Implementation::GemvRowsBytes => "gemv_rows_bytes",
+            Implementation::GemvRowsPlane => "gemv_rows_plane",
+            Implementation::GemvRowsShared => "gemv_rows_shared",
             Implementation::GemmMatrix32 => "gemm_matrix_32",
             Implementation::GemmMatrix64 => "gemm_matrix_64",
             Implementation::GemmMatrix128 => "gemm_matrix_128",
             Implementation::GemmTiled => "gemm_tiled",
             Implementation::AttentionFlash => "attention_flash",
             Implementation::Route => "route",
+            Implementation::ExpertsBytes => "experts_bytes",
             Implementation::ExpertsPlane => "experts_plane",
             Implementation::ExpertsShared => "experts_shared",
             Implementation::ExpertsGrouped => "experts_grouped",

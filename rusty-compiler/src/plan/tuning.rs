@@ -23,8 +23,9 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             gemv_rows: 4,
-            small_tile_rows: 32,
-            middle_tile_rows: 256,
+            // So contractions have two of the tiles, unless a third was found to pay for its pipelines.
+            small_tile_rows: 64,
+            middle_tile_rows: 64,
             large_tile_lanes: 2048,
             teams: Vec::new(),
         }
@@ -85,6 +86,8 @@ pub struct Teams {
     pub lanes: u32,
     /// Whether products are made of bytes where formats and device allow it.
     pub bytes: bool,
+    /// Whether weights are asked for before inputs are made, where the device's language can say so.
+    pub ahead: bool,
 }
 
 impl Teams {
@@ -94,6 +97,7 @@ impl Teams {
             units: 128,
             lanes: if family.n >= 8192 { 4 } else { 2 },
             bytes: true,
+            ahead: false,
         }
     }
 }

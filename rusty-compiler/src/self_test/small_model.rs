@@ -1,7 +1,7 @@
 //! The small model that runs on a device before a large one does: its steps, and how far what they give is from the oracle's.
 //!
 //! Two sequences run, first as they are, then each with an adapter of its own: both ends of the ranges of rows in layers and in
-//! the output head, tiles cut in the middle, rows that decode together with their keys split among cubes, and the largest logit,
+//! the output head, tiles cut in the middle, rows that decode alone and together with their keys split among cubes, and the largest logit,
 //! chosen on the device.
 
 use crate::delta_table::DeltaTable;
@@ -90,6 +90,7 @@ impl SmallModel {
     /// Its kernels, so chosen that few rows take all tiles of matrix units.
     pub(crate) fn plan(&self, target: &Target) -> Result<Plan> {
         let mut plan = compile(&self.graph, target)?;
+        plan.tuning.small_tile_rows = 32;
         plan.tuning.middle_tile_rows = 64;
         plan.tuning.large_tile_lanes = 1024;
         select::again(&mut plan)?;
@@ -198,7 +199,7 @@ fn pages() -> [Vec<u32>; 2] {
     [(0..long).collect(), (long..long + short).collect()]
 }
 
-/// The longer sequence's prompt, the shorter one's, and what both decode together.
+/// The longer sequence's prompt, the shorter one's, and what both decode, first alone and then together.
 fn steps() -> Vec<Rows> {
     let mut steps = Vec::new();
     let mut first = 0;
@@ -210,8 +211,12 @@ fn steps() -> Vec<Rows> {
     let rows = (0..CHUNKS[0].0).map(|at| (1, at)).collect();
     steps.push(Rows { rows, wanted: 1 });
     for step in 0..DECODED {
-        let rows = vec![(0, first + step), (1, CHUNKS[0].0 + step)];
-        steps.push(Rows { rows, wanted: 2 });
+        let rows = [(0, first + step), (1, CHUNKS[0].0 + step)];
+        // One row has kernels of its own.
+        for rows in rows.chunks(if step == 0 { 1 } else { 2 }) {
+            let (rows, wanted) = (rows.to_vec(), rows.len());
+            steps.push(Rows { rows, wanted });
+        }
     }
     steps
 }

@@ -5,28 +5,29 @@ use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::goldens::quantized;
 use crate::reference::{
-    On, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes, plain,
+    On, PLAIN, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes, plain,
 };
-use rusty_compiler::compile;
+use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
-use rusty_compiler::plan::Implementation;
+use rusty_compiler::plan::{Implementation, Tuning};
+use rusty_compiler::{Executable, compile};
 use rusty_graph::{Graph, GraphBuilder};
 use rusty_loader::formats::ALL;
 use rusty_loader::{Format, LoadedModel, SharedBytes, WeightView};
 use std::collections::HashMap;
 
 /// Rows of the table of inputs.
-const TOKENS: u32 = 8;
+pub(crate) const TOKENS: u32 = 8;
 /// Outputs: no whole cube of them.
-const OUTPUTS: u32 = 90;
+pub(crate) const OUTPUTS: u32 = 90;
 
 /// Numbers that look random, from 0 to 254.
-fn numbers(count: usize, seed: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn numbers(count: usize, seed: u32) -> impl Iterator<Item = u32> {
     (0..count as u32).map(move |i| (i ^ seed).wrapping_mul(0x9e37_79b1).rotate_left(13) % 255)
 }
 
 /// Inputs that are bytes times a power of two in each run of sixteen, one of which is the largest byte.
-fn inputs(k: u32) -> Vec<f32> {
+pub(crate) fn inputs(k: u32) -> Vec<f32> {
     let all = numbers((TOKENS * k) as usize, 7).enumerate();
     let bytes = all.map(|(i, n)| match i % 16 {
         3 => 127.0,
@@ -43,6 +44,18 @@ fn floats(values: &[f32], shape: &[u32]) -> WeightView {
     WeightView {
         bytes: SharedBytes::from_vec(bytemuck::cast_slice(values).to_vec()),
         format: Format::F32,
+        shape: shape.iter().map(|n| *n as usize).collect(),
+    }
+}
+
+/// Values as a format has them.
+pub(crate) fn encoded(values: &[f32], shape: &[u32; 2], format: Format) -> WeightView {
+    let mut bytes = vec![0; shape[0] as usize * format.row_bytes(shape[1] as usize)];
+    let encoder = format.encoder().expect("a format that can be written");
+    encoder.rows(values, &mut bytes);
+    WeightView {
+        bytes: SharedBytes::from_vec(bytes),
+        format,
         shape: shape.iter().map(|n| *n as usize).collect(),
     }
 }
@@ -66,14 +79,7 @@ fn one_product(format: Format, k: u32) -> (Graph, LoadedModel) {
     let values: Vec<f32> = numbers((OUTPUTS * k) as usize, 99)
         .map(|n| n as f32 / 100.0 - 1.3)
         .collect();
-    let mut bytes = vec![0; OUTPUTS as usize * format.row_bytes(k as usize)];
-    let encoder = format.encoder().expect("a format that can be written");
-    encoder.rows(&values, &mut bytes);
-    let weights = WeightView {
-        bytes: SharedBytes::from_vec(bytes),
-        format,
-        shape: vec![OUTPUTS as usize, k as usize],
-    };
+    let weights = encoded(&values, &[OUTPUTS, k], format);
     let tensors = vec![
         ("table".to_owned(), floats(&inputs(k), &[TOKENS, k])),
         ("gain".to_owned(), floats(&gains, &[k])),
@@ -83,14 +89,31 @@ fn one_product(format: Format, k: u32) -> (Graph, LoadedModel) {
     (graph, file)
 }
 
-/// Whether few rows of a graph are multiplied as bytes somewhere.
-fn takes_bytes(graph: &Graph, on: &On) -> bool {
+/// Whether a graph's plan has some implementations.
+pub(crate) fn takes(graph: &Graph, on: &On, wanted: &[Implementation]) -> bool {
     let On::GpuAs(_, target) = on else {
         return false;
     };
     let plan = compile(graph, target).expect("plan");
-    let mut variants = plan.kernels.iter().flat_map(|k| &k.variants);
-    variants.any(|v| v.implementation == Implementation::GemvBytes)
+    let variants = || plan.kernels.iter().flat_map(|k| &k.variants);
+    let has = |wanted| variants().any(|v| v.implementation == wanted);
+    wanted.iter().copied().all(has)
+}
+
+/// A graph bound to a GPU that multiplies matrices by vectors for up to eight rows.
+fn bound_to_few(graph: &Graph, file: &LoadedModel, on: &On) -> GpuExecutable {
+    let On::GpuAs(device, target) = on else {
+        panic!("no GPU");
+    };
+    let plan = compile(graph, target).expect("plan");
+    let device = device.gpu().expect("a GPU").clone();
+    let mut exe = GpuExecutable::bind(plan, file, device, PLAIN).expect("bind");
+    let tuning = Tuning {
+        gemv_rows: 8,
+        ..Tuning::default()
+    };
+    exe.retune(tuning).expect("tuned");
+    exe
 }
 
 /// Rows of one cube's memory and of several, of whole blocks of a team and not, with sums by planes and without.
@@ -101,19 +124,20 @@ fn inputs_that_are_bytes_lose_nothing() {
     for format in formats.filter(|f| ByteCodes::serve(*f) && f.encoder().is_some()) {
         for k in [768, 4608] {
             let (graph, file) = one_product(format, k);
-            let logits = |on: &On, chunk| {
-                let mut exe = bound_graph(&graph, &file, on);
-                all_logits(&mut *exe, &[3, 1, 7, 0, 5, 2], chunk, &[0])
-            };
-            let want = logits(&gpu(), 1).concat();
+            let logits =
+                |exe: &mut dyn Executable, chunk| all_logits(exe, &[3, 1, 7, 0, 5, 2], chunk, &[0]);
+            let want = logits(&mut *bound_graph(&graph, &file, &gpu()), 1).concat();
             // Sums in another order; rounded inputs would be hundreds of times as far apart.
             let near = 1e-5 * want.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
             for planes in [true, false] {
                 let on = gpu_by_bytes(planes);
-                assert!(takes_bytes(&graph, &on), "{}", format.name());
-                for chunk in [1, 3] {
+                let bytes = [Implementation::GemvBytes, Implementation::GemvRowsBytes];
+                assert!(takes(&graph, &on, &bytes), "{}", format.name());
+                // One row, three of a cube's four, and four with two of the next.
+                let mut exe = bound_to_few(&graph, &file, &on);
+                for chunk in [1, 3, 6] {
                     let name = format!("{} of {k}, planes {planes}, by {chunk}", format.name());
-                    assert_close(&name, &logits(&on, chunk), &want, near);
+                    assert_close(&name, &logits(&mut exe, chunk), &want, near);
                 }
             }
         }

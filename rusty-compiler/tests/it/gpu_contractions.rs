@@ -6,6 +6,7 @@ use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
+use rusty_compiler::gpu::kernels::experts::scalar;
 use rusty_compiler::gpu::kernels::matrix::MatrixConfig;
 use rusty_compiler::gpu::kernels::matrix_product::MatrixTile;
 use rusty_compiler::gpu::kernels::reduce::Team;
@@ -67,22 +68,32 @@ pub(crate) fn in_other_formats(team: Team, wide: bool) -> impl Iterator<Item = K
     others.flat_map(move |format| of_few_rows(&gated(team, format, None, wide)))
 }
 
-/// Products of floats, and of bytes where the format allows them; with adapters, those of some formats also make the first factor.
+/// Products of floats, and of bytes where the format allows them, of one row and of several; with adapters, those of some formats
+/// also make the first factor.
 fn of_few_rows(contract: &ContractConfig) -> Vec<KernelSpec> {
     let serves = contract.parts.iter().all(|p| ByteCodes::serve(p.format));
-    let ways = [false, true].into_iter().filter(|bytes| !bytes || serves);
     let shrinks = contract.adapters.is_some()
         && [Format::Bf16, Format::Blocks(&Q4_0)].contains(&contract.parts[0].format);
-    let of = |bytes, shrinks| {
-        spec(Kind::Gemv(ContractConfig {
-            bytes,
-            shrinks,
-            ..contract.clone()
-        }))
-    };
-    let plain = ways.clone().map(|bytes| of(bytes, false));
-    let more = ways.filter(|_| shrinks).map(|bytes| of(bytes, true));
-    plain.chain(more).collect()
+    let mut out = vec![];
+    for bytes in [false, true].into_iter().filter(|bytes| !bytes || serves) {
+        for cube_rows in [1, if bytes { 4 } else { 2 }] {
+            for shrinks in [false, true].into_iter().filter(|own| !own || shrinks) {
+                out.push(ContractConfig {
+                    bytes,
+                    cube_rows,
+                    shrinks,
+                    ..contract.clone()
+                });
+            }
+        }
+    }
+    let ahead = out.iter().filter(|c| c.wide && c.shrinks);
+    let ahead: Vec<_> = ahead
+        .cloned()
+        .map(|c| ContractConfig { ahead: true, ..c })
+        .collect();
+    let all = out.into_iter().chain(ahead);
+    all.map(|c| spec(Kind::Gemv(c))).collect()
 }
 
 fn spec(kind: Kind) -> KernelSpec {
@@ -95,6 +106,41 @@ fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> Kern
         tile: MatrixTile { rows, lanes },
         native: contract.wide,
     }))
+}
+
+/// A product of an expert.
+pub(crate) fn of_expert(team: Team, k: u32, format: Format, wide: bool) -> ContractConfig {
+    ContractConfig {
+        team,
+        rows: header::ROWS,
+        k,
+        prologue: Program {
+            insts: vec![Inst::Load(0)],
+            places: vec![Place::Arena {
+                arg: scalar::X,
+                width: k,
+            }],
+            source: Source::None,
+            segment: k,
+        },
+        parts: vec![PartConfig {
+            format,
+            row_bytes: format.row_bytes(k as usize) as u32,
+            arg: scalar::ROWS,
+        }],
+        units: vec![UnitConfig {
+            parts: vec![0],
+            tails: vec![],
+            arg: 0,
+        }],
+        adapters: None,
+        lanes: 2,
+        cube_rows: 1,
+        wide,
+        bytes: ByteCodes::serve(format),
+        shrinks: false,
+        ahead: false,
+    }
 }
 
 /// Gate and up behind a norm: one tail reads both.
@@ -127,9 +173,11 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
         }],
         adapters,
         lanes: 2,
+        cube_rows: 1,
         wide,
         bytes: false,
         shrinks: false,
+        ahead: false,
     }
 }
 
@@ -167,8 +215,10 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
         units: (0..3).map(apart).collect(),
         adapters: None,
         lanes: 2,
+        cube_rows: 1,
         wide,
         bytes: false,
         shrinks: false,
+        ahead: false,
     }
 }

@@ -1,6 +1,6 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
-use crate::gpu_contractions::{contractions, in_other_formats};
+use crate::gpu_contractions::{contractions, in_other_formats, of_expert};
 use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
@@ -8,7 +8,7 @@ use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::contract::UnitConfig;
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
-use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
+use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
 use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
@@ -283,7 +283,6 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         (false, false, Format::Bf16),
     ] {
         let config = ExpertsConfig {
-            team: Team { units: 64, plane },
             rows: header::ROWS,
             k: 256,
             n: 128,
@@ -292,10 +291,14 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
             combine,
             format,
             row_bytes: format.row_bytes(256) as u32,
-            arg: 0,
         };
-        for kind in [Kind::Experts(config), Kind::Grouped(config)] {
-            out.push(KernelSpec { kind, scalars: 7 });
+        let few = FewExpertsConfig {
+            experts: config,
+            product: of_expert(team, config.k, format, wide),
+        };
+        for kind in [Kind::Experts(few), Kind::Grouped(config)] {
+            let scalars = scalar::COUNT;
+            out.push(KernelSpec { kind, scalars });
         }
     }
     out.push(KernelSpec {

@@ -4,6 +4,7 @@ use crate::gpu_specs::{in_further_formats, specs};
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::{KernelText, Language, Target};
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
+use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 
@@ -57,8 +58,16 @@ fn label(spec: &KernelSpec) -> String {
             ""
         };
         let bytes = if c.bytes { " bytes" } else { "" };
+        let rows = match c.cube_rows {
+            1 => String::new(),
+            rows => format!(" {rows} rows"),
+        };
+        let ahead = if c.ahead { " ahead" } else { "" };
         let shrinks = if c.shrinks { " from the first" } else { "" };
-        format!(" {}{bytes}{adapters}{shrinks}", c.parts[0].format.name())
+        format!(
+            " {}{bytes}{rows}{adapters}{shrinks}{ahead}",
+            c.parts[0].format.name()
+        )
     };
     let of_kind = match &spec.kind {
         Kind::Rows(c) => match c.origin {
@@ -78,14 +87,16 @@ fn label(spec: &KernelSpec) -> String {
         Kind::MatrixAttention(c) => format!(" {:?} {}", c.shape.kv, c.queries),
         Kind::RowAttention(c) => format!(" {:?}", c.shape.kv),
         Kind::Route(c) => format!(" {:?}", c.score),
-        Kind::Experts(c) | Kind::Grouped(c) => format!(
-            " {}{}",
-            c.format.name(),
-            if c.combine { " summed" } else { "" }
-        ),
+        Kind::Experts(c) => of_experts(&c.experts),
+        Kind::Grouped(c) => of_experts(c),
         _ => String::new(),
     };
     format!("{}{of_kind}", spec.name())
+}
+
+fn of_experts(config: &ExpertsConfig) -> String {
+    let summed = if config.combine { " summed" } else { "" };
+    format!(" {}{summed}", config.format.name())
 }
 
 /// What a launch relies on in a text: its entry, its bindings in order, shared memory, plane operations,

@@ -9,6 +9,7 @@ mod caches;
 mod decoding;
 #[path = "../../../tests/expected.rs"]
 mod expected;
+mod expert_products;
 mod experts;
 mod fallbacks;
 #[path = "../../../tests/golden_models.rs"]

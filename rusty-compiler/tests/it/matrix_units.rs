@@ -42,9 +42,14 @@ fn agrees(name: &str, file: &dyn ModelFile, way: Way, other: Way, most: (f64, f6
         large_tile_lanes: 0,
         ..Tuning::default()
     };
+    let all = Tuning {
+        small_tile_rows: 32,
+        middle_tile_rows: 256,
+        ..Tuning::default()
+    };
     let said = format!("{name}, keys and values in {:?}", way.1);
     for (slots, cases) in [
-        (1, vec![(20, Tuning::default()), (62, Tuning::default())]),
+        (1, vec![(20, all.clone()), (62, all)]),
         (0, vec![(62, large)]),
     ] {
         let want = logits(&mut bound(file, other.clone(), slots), 62, slots);

@@ -52,6 +52,7 @@ fn every_cut_computes_the_same() {
                 units,
                 lanes,
                 bytes: false,
+                ahead: false,
             };
             all.with(&family, teams)
         });

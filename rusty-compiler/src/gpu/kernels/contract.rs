@@ -70,10 +70,14 @@ pub struct ContractConfig {
     pub adapters: Option<Adapters>,
     /// Lanes that a team of the matrix-vector kernel takes.
     pub lanes: u32,
+    /// Rows of a cube of it, for all of which it reads and decodes a weight once.
+    pub cube_rows: u32,
     /// Whether the device's language reads words as vectors where they lie so.
     pub wide: bool,
     /// Whether the matrix-vector kernel [multiplies bytes](super::gemv_bytes).
     pub bytes: bool,
+    /// Whether it [asks for weights](super::gemv_ahead) before it makes its inputs, which CUDA has an instruction for.
+    pub ahead: bool,
     /// Whether the first cubes of the matrix-vector kernel make [adapters' first factor](super::shrink::shrink_row()).
     pub shrinks: bool,
 }
@@ -89,10 +93,10 @@ impl ContractConfig {
         })
     }
 
-    /// Cubes of each row that make it in the launch that needs it.
+    /// Cubes that make it in the launch that needs it, beside those of the same rows.
     pub fn shrink_cubes(&self) -> u32 {
         match (self.adapters, self.shrinks) {
-            (Some(adapters), true) => adapters.parts * SHRINK_CUBES,
+            (Some(adapters), true) => adapters.parts * SHRINK_CUBES * self.cube_rows,
             _ => 0,
         }
     }

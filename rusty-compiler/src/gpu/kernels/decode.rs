@@ -143,30 +143,47 @@ fn decode_blocks(
     }
 }
 
-/// The product of run `run` of the row that starts at byte `row` with the inputs from `x[from]` on, whose sum is `total`.
+/// Reads run `run` of the row that starts at byte `row`: numbers, and what makes them values.
 #[cube]
-pub fn run_product(
+pub fn read_run(
     buffers: &Buffers<'_>,
     row: u32,
     run: u32,
+    numbers: &mut Array<f32>,
+    #[comptime] format: Format,
+    #[comptime] len: u32,
+) -> Line {
+    if let Format::Blocks(codec) = format {
+        run_numbers(buffers, row, run, numbers, codec)
+    } else {
+        decode_run(buffers, row, run, numbers, format, len);
+        Line {
+            slope: 1.0f32.runtime(),
+            less: 0.0f32.runtime(),
+        }
+    }
+}
+
+/// The product of what was read of a run with the inputs from `x[from]` on, whose sum is `total`.
+#[cube]
+pub fn run_product(
+    numbers: &Array<f32>,
+    line: &Line,
     x: &Array<f32>,
     total: f32,
     #[comptime] from: usize,
     #[comptime] format: Format,
-    #[comptime] len: u32,
 ) -> f32 {
-    let mut numbers = Array::<f32>::new(RUN);
-    if let Format::Blocks(codec) = format {
-        let line = run_numbers(buffers, row, run, &mut numbers, codec);
-        line.slope * dot(&numbers, x, from) - line.less * total
+    if comptime!(matches!(format, Format::Blocks(_))) {
+        line.slope * dot(numbers, x, from) - line.less * total
     } else {
-        decode_run(buffers, row, run, &mut numbers, format, len);
-        dot(&numbers, x, from)
+        dot(numbers, x, from)
     }
 }
 
+/// The product of a run's values with the inputs from `x[from]` on.
 #[cube]
-fn dot(numbers: &Array<f32>, x: &Array<f32>, #[comptime] from: usize) -> f32 {
+pub fn dot(numbers: &Array<f32>, x: &Array<f32>, #[comptime] from: usize) -> f32 {
     let mut sum = 0.0f32;
     #[unroll]
     for i in 0..RUN {
@@ -190,7 +207,7 @@ pub fn run_total(x: &Array<f32>, #[comptime] from: usize, #[comptime] format: Fo
 
 /// What makes numbers values: `slope * number - less`.
 #[derive(CubeType)]
-struct Line {
+pub struct Line {
     slope: f32,
     less: f32,
 }

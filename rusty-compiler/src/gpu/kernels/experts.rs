@@ -1,41 +1,42 @@
-//! Products of few rows with the experts that each row takes, or with the matrices of all heads.
-//!
-//! They take one lane of one row per cube, for one of the row's experts or for the sum over all of them: experts lie
-//! at equal distances in the weights, so that the chosen one's rows are found by its index. Limits: all experts of a
-//! kernel have one format.
+//! Products of few rows with the experts that each row takes, or with the matrices of all heads: [matrix-vector
+//! products](super::gemv) whose weights are found by an expert's index, for one of a row's experts or for the sum over all of them.
+//! Experts lie at equal distances in the weights. Limits: all experts of a kernel have one format.
 
-use super::contract::tile_number;
-use super::decode::{RUN, run_product, run_total};
+use super::contract::{self, ContractConfig, lane_in_unit, lane_tile};
 use super::env::{Buffers, bound, put};
-use super::reduce::{Team, cube_sum};
+use super::gemv_products::{Span, add_products, no_sums};
+use super::gemv_sums::{CubeMemory, share};
+use super::norms::no_squares;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
-/// Scalars of a launch, counted from [`ExpertsConfig::arg`].
+/// Scalars of a launch. The first are those of a contraction's unit.
 pub mod scalar {
-    /// Arena word of the inputs.
-    pub const X: usize = 0;
-    /// Arena word of the routes.
-    pub const ROUTES: usize = 1;
-    /// Arena word of the result.
-    pub const OUT: usize = 2;
+    use super::contract::scalar as unit;
+
     /// First lane of the launch.
-    pub const FIRST: usize = 3;
+    pub const FIRST: usize = unit::FIRST;
     /// The lane behind its last.
-    pub const END: usize = 4;
+    pub const END: usize = unit::END;
+    /// Tiles of lanes.
+    pub const TILES: usize = unit::TILES;
     /// Byte of the first expert's row of the first lane.
-    pub const ROWS: usize = 5;
+    pub const ROWS: usize = unit::COUNT;
     /// Bytes from an expert to the next.
-    pub const STRIDE: usize = 6;
+    pub const STRIDE: usize = ROWS + 1;
+    /// Arena word of the inputs.
+    pub const X: usize = ROWS + 2;
+    /// Arena word of the routes.
+    pub const ROUTES: usize = ROWS + 3;
+    /// Arena word of the result.
+    pub const OUT: usize = ROWS + 4;
     /// How many they are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = ROWS + 5;
 }
 
-/// What a kernel of products is specialised for.
+/// What kernels of products are specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertsConfig {
-    /// How units work together.
-    pub team: Team,
     /// Header word of the row count.
     pub rows: usize,
     /// Input width.
@@ -52,8 +53,6 @@ pub struct ExpertsConfig {
     pub format: Format,
     /// Stored bytes of a row of an expert.
     pub row_bytes: u32,
-    /// First of the launch's [scalars](scalar).
-    pub arg: usize,
 }
 
 impl ExpertsConfig {
@@ -64,9 +63,23 @@ impl ExpertsConfig {
             false => 1,
         }
     }
+
+    /// Results that a row has.
+    pub fn results_per_row(&self) -> u32 {
+        if self.combine { 1 } else { self.used }
+    }
 }
 
-/// Cubes: `(x * y >= lanes, z <= rows, times the experts of a row where products are not summed)`.
+/// The same for few rows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FewExpertsConfig {
+    /// Which products.
+    pub experts: ExpertsConfig,
+    /// One of them as a contraction of one part.
+    pub product: ContractConfig,
+}
+
+/// Cubes: `(results of all rows, y * z >= tiles)`.
 #[cube(launch_unchecked)]
 pub fn experts(
     weights: &[u32],
@@ -76,103 +89,80 @@ pub fn experts(
     words: &[u32],
     pool: &[u32],
     args: Sequence<u32>,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: FewExpertsConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let per_row = comptime!(if config.combine { 1 } else { config.used });
-    let first = buffers.args[comptime!(config.arg + scalar::FIRST)];
-    let lane = first + tile_number();
-    if lane < buffers.args[comptime!(config.arg + scalar::END)] {
-        let pairs = buffers.step[comptime!(config.rows)] * per_row;
-        // A grid may have fewer layers than there are pairs.
-        let mut pair = CUBE_POS_Z;
-        while pair < pairs {
-            product_lane(&buffers, pair, lane, first, config);
-            pair += CUBE_COUNT_Z;
+    let per_row = comptime!(config.experts.results_per_row());
+    let memory = CubeMemory::new(comptime!(config.product.clone()));
+    if CUBE_POS_X < buffers.step[comptime!(config.experts.rows)] * per_row {
+        let (lanes, product) = comptime!((config.product.cube_lanes(), config.product.clone()));
+        let (inside, first) = lane_in_unit(&buffers, lane_tile(), lanes, product, 0usize);
+        if inside {
+            result_lanes(&buffers, &memory, CUBE_POS_X, first, config);
         }
     }
 }
 
-/// One lane of one product, or of a row's sum of products.
+/// Lanes of result `result`, a product or a row's sum of products, from `first` on.
 #[cube]
-fn product_lane(
+fn result_lanes(
     buffers: &Buffers<'_>,
-    pair: u32,
-    lane: u32,
+    memory: &CubeMemory,
+    result: u32,
     first: u32,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: FewExpertsConfig,
 ) {
-    let per_row = comptime!(if config.combine { 1 } else { config.used });
-    let row = pair / per_row;
-    let places = comptime!(if config.combine { config.used } else { 1 });
-    let inputs_per_row = comptime!(config.inputs_per_row());
-    let routes =
-        buffers.args[comptime!(config.arg + scalar::ROUTES)] + row * comptime!(2 * config.used);
-    let base =
-        buffers.args[comptime!(config.arg + scalar::ROWS)] + (lane - first) * config.row_bytes;
-    let stride = buffers.args[comptime!(config.arg + scalar::STRIDE)];
-    let x = buffers.args[comptime!(config.arg + scalar::X)]
-        + row * comptime!(config.k * inputs_per_row);
-    let mut sum = 0.0f32;
-    #[unroll]
-    for j in 0..places {
-        let place = if comptime!(config.combine) {
-            j.runtime()
-        } else {
-            pair % per_row
-        };
-        let expert = match comptime!(config.routed) {
+    let experts = comptime!(config.experts);
+    let per_row = comptime!(experts.results_per_row());
+    let row = result / per_row;
+    let end = buffers.args[scalar::END];
+    let routes = buffers.args[scalar::ROUTES] + row * comptime!(2 * experts.used);
+    let count = comptime!(config.product.sums(1));
+    let mut sums = no_sums(count);
+    for j in 0..comptime!(experts.used / per_row) {
+        let place = result % per_row + j;
+        let expert = match comptime!(experts.routed) {
             true => u32::cast_from(buffers.arena[(routes + place) as usize]),
             false => place,
         };
-        let inputs = match comptime!(inputs_per_row > 1) {
-            true => x + place * config.k,
-            false => x,
+        let input = match comptime!(experts.inputs_per_row() > 1) {
+            true => row * comptime!(experts.used) + place,
+            false => row,
         };
-        let mut product = unit_product(buffers, base + expert * stride, inputs, config);
-        if comptime!(config.combine) {
-            product *= buffers.arena[(routes + comptime!(config.used) + place) as usize];
-        }
-        sum += product;
-    }
-    let total = cube_sum(sum, comptime!(config.team));
-    if UNIT_POS == 0 {
-        let out = buffers.args[comptime!(config.arg + scalar::OUT)];
-        let at = pair * config.n + lane;
-        put(buffers.arena, out + at, total);
-    }
-}
-
-/// This unit's part of the product of the row that starts at byte `row` with the inputs from word `inputs` on.
-#[cube]
-fn unit_product(
-    buffers: &Buffers<'_>,
-    row: u32,
-    inputs: u32,
-    #[comptime] config: ExpertsConfig,
-) -> f32 {
-    let runs = comptime!(config.k.div_ceil(RUN as u32));
-    let last = comptime!(config.k - 1);
-    let mut values = Array::<f32>::new(RUN);
-    let mut product = 0.0f32;
-    let mut run = UNIT_POS;
-    while run < runs {
-        #[unroll]
-        for i in 0..RUN {
-            let at = min(run * RUN as u32 + i as u32, last.runtime());
-            values[i] = buffers.arena[(inputs + at) as usize];
-        }
-        product += run_product(
+        let span = Span {
+            row: input,
+            first,
+            end,
+            behind: expert * buffers.args[scalar::STRIDE],
+        };
+        let mut own = no_sums(count);
+        let mut squares = no_squares(1usize);
+        let (product, unit) = comptime!((config.product.clone(), config.product.units[0].clone()));
+        add_products(
             buffers,
-            row,
-            run,
-            &values,
-            run_total(&values, 0usize, comptime!(config.format)),
-            0usize,
-            comptime!(config.format),
-            comptime!(config.k),
+            memory,
+            &mut own,
+            &mut squares,
+            &span,
+            product,
+            unit,
         );
-        run += comptime!(config.team.units);
+        let mut weight = 1.0f32.runtime();
+        if comptime!(experts.combine) {
+            weight = buffers.arena[(routes + comptime!(experts.used) + place) as usize];
+            // The next product's inputs take the place of this one's.
+            sync_cube();
+        }
+        #[unroll]
+        for i in 0..count {
+            sums[i] += own[i] * weight;
+        }
     }
-    product
+    share(memory, &mut sums, comptime!(config.product.clone()), count);
+    let lane = first + UNIT_POS;
+    if UNIT_POS < comptime!(config.product.cube_lanes()) && lane < end {
+        let out = buffers.args[scalar::OUT];
+        let at = out + result * comptime!(experts.n) + lane;
+        put(buffers.arena, at, memory.totals[UNIT_POS as usize]);
+    }
 }

@@ -1,8 +1,8 @@
 //! Contraction for few rows: a team of units (a plane, where the target has them) makes a few lanes of a unit
-//! for one row, striding over the weight rows by runs. Further rows of a small batch are further cubes, which
-//! find the weights in the cache.
+//! for one row, or for a few at once, striding over the weight rows by runs. Further rows of a small batch are further cubes,
+//! which find the weights in the cache.
 //!
-//! A cube makes its input row once, a segment at a time, in shared memory, where lanes that units read together lie side by
+//! A cube makes its input rows once, a segment at a time, in shared memory, where lanes that units read together lie side by
 //! side. Plain floats are read so too: a unit's run is several *chunks*, between which lie those of
 //! its neighbours. Of blocks it takes two runs, which share bytes or a scale.
 //!
@@ -10,17 +10,15 @@
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
 use super::env::{Buffers, bound};
-use super::gemv_bytes::{byte_block, gained_parts, load_bytes, make_bytes};
-use super::gemv_floats::{float_block, load_floats};
-use super::gemv_inputs::make_inputs;
+use super::gemv_ahead::ask_ahead;
 use super::gemv_order::{announce, await_all, leave};
-use super::gemv_place::Place;
-use super::gemv_sums::{CubeMemory, share, share_squares};
+use super::gemv_products::{Span, add_products, no_sums};
+use super::gemv_sums::{CubeMemory, share, share_squares, total_at};
 use super::norms::{no_squares, norm_scale};
 use super::shrink::{SHRINK_CUBES, shrink_row};
 use cubecl::prelude::*;
 
-/// Cubes: `(rows, y * z >= tiles)`.
+/// Cubes: `(rows by their number in a cube, y * z >= tiles)`.
 #[cube(launch_unchecked)]
 pub fn gemv(
     weights: &[u32],
@@ -46,7 +44,8 @@ pub fn gemv(
 }
 
 /// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
-/// before their tails. `counters` are zero before a launch and after it, `COUNTER_STRIDE` words for each row.
+/// before their tails. `counters` are zero before a launch and after it, `COUNTER_STRIDE` words for each number of the cubes' first
+/// dimension.
 #[cube(launch_unchecked)]
 pub fn gemv_shrinking(
     weights: &[u32],
@@ -64,8 +63,10 @@ pub fn gemv_shrinking(
     let own = lane_tile();
     if own < cubes {
         let (part, share) = (own / SHRINK_CUBES, own % SHRINK_CUBES);
+        let (part, m) = (part / config.cube_rows, part % config.cube_rows);
+        let row = CUBE_POS_X * config.cube_rows + m;
         if let Some(shrink) = comptime!(config.shrink()) {
-            shrink_row(&buffers, CUBE_POS_X, part, share, shrink);
+            shrink_row(&buffers, row, part, share, shrink);
         }
         announce(counters);
         leave(counters);
@@ -109,7 +110,7 @@ fn half(
     #[comptime] config: ContractConfig,
     #[comptime] which: Half,
 ) {
-    let row = CUBE_POS_X;
+    let row = CUBE_POS_X * config.cube_rows;
     if row < buffers.step[comptime!(config.rows)] {
         #[unroll]
         for u in 0..comptime!(config.units.len()) {
@@ -139,85 +140,39 @@ fn unit_products(
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let count = comptime!(config.lanes as usize * unit.parts.len());
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
-    let mut sums = Array::<f32>::new(count);
-    let mut squares = no_squares(1usize);
-    accumulate(
-        buffers,
-        &memory.segment,
-        &mut sums,
-        &mut squares,
+    let count = comptime!(config.sums(unit.parts.len()));
+    let mut sums = no_sums(count);
+    let mut squares = no_squares(comptime!(config.cube_rows as usize));
+    let span = Span {
         row,
         first,
-        end,
+        end: buffers.args[comptime!(unit.arg + scalar::END)],
+        behind: 0u32.runtime(),
+    };
+    if comptime!(config.ahead) {
+        ask_ahead(
+            buffers,
+            &span,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
+    }
+    add_products(
+        buffers,
+        memory,
+        &mut sums,
+        &mut squares,
+        &span,
         comptime!(config.clone()),
-        comptime!(unit.clone()),
+        unit,
     );
     if comptime!(config.prologue.late_norm().is_some()) {
-        share_squares(memory, squares[0], comptime!(config.clone()));
+        share_squares(memory, &squares, comptime!(config.clone()));
     }
     share(memory, &mut sums, config, count);
 }
 
-/// Each unit's part of the products `sums[lane * parts + part]`.
-#[cube]
-fn accumulate(
-    buffers: &Buffers<'_>,
-    segment: &Shared<[u32]>,
-    sums: &mut Array<f32>,
-    squares: &mut Array<f32>,
-    row: u32,
-    first: u32,
-    end: u32,
-    #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
-) {
-    let team = comptime!(config.team_units());
-    let start = first + (UNIT_POS / team) * config.lanes;
-    let blocks = comptime!(config.k.div_ceil(config.block()));
-    let held = comptime!(config.segment() / config.block());
-    let gained = gained_parts(
-        buffers,
-        row,
-        comptime!(config.clone()),
-        comptime!(unit.clone()),
-    );
-    let mut block = 0u32.runtime();
-    while block < blocks {
-        let here = min(held.runtime(), blocks - block);
-        let settings = comptime!(config.clone());
-        if comptime!(config.bytes) {
-            make_bytes(buffers, segment, squares, row, block, here, settings);
-        } else {
-            make_inputs(buffers, segment, squares, row, block, here, settings);
-        }
-        sync_cube();
-        for b in 0..here {
-            let place = Place {
-                row,
-                start,
-                end,
-                block: block + b,
-            };
-            let settings = comptime!(config.clone());
-            let unit = comptime!(unit.clone());
-            if comptime!(config.bytes) {
-                let x = load_bytes(segment, b, comptime!(config.clone()));
-                byte_block(buffers, sums, &x, &gained, &place, settings, unit);
-            } else {
-                let x = load_floats(segment, b, comptime!(config.clone()));
-                float_block(buffers, sums, &x, &place, settings, unit);
-            }
-        }
-        if comptime!(blocks > held) {
-            sync_cube();
-        }
-        block += held;
-    }
-}
-
-/// Tails, one pair of lanes per unit.
+/// Tails, one pair of lanes of a row per unit.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
@@ -229,33 +184,37 @@ fn finish(
 ) {
     let parts = comptime!(unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
-    let local = UNIT_POS * 2;
-    let mut squares = 0.0f32;
-    if comptime!(config.prologue.late_norm().is_some()) {
-        #[unroll]
-        for team in 0..comptime!(config.teams()) {
-            squares += memory.squares[team as usize];
+    let pairs = comptime!(config.cube_lanes() / 2);
+    let (m, local) = (UNIT_POS / pairs, UNIT_POS % pairs * 2);
+    let own = row + m;
+    let there = m < config.cube_rows && own < buffers.step[comptime!(config.rows)];
+    if there && first + local < end {
+        let mut squares = 0.0f32;
+        if comptime!(config.prologue.late_norm().is_some()) {
+            #[unroll]
+            for team in 0..comptime!(config.teams()) {
+                squares += memory.squares[(m * comptime!(config.teams()) + team) as usize];
+            }
         }
-    }
-    let scale = norm_scale(
-        squares,
-        comptime!(config.k),
-        comptime!(config.prologue.clone()),
-    );
-    if local < comptime!(config.cube_lanes()) && first + local < end {
+        let scale = norm_scale(
+            squares,
+            comptime!(config.k),
+            comptime!(config.prologue.clone()),
+        );
         let mut products = Array::<f32>::new(comptime!(parts * 2));
         #[unroll]
-        for p in 0..parts {
+        for side in 0..2usize {
+            let at = total_at(m, local + side as u32, parts, comptime!(config.clone()));
             #[unroll]
-            for side in 0..2usize {
-                let at = (local + side as u32) * comptime!(parts as u32) + p as u32;
-                products[comptime!(p * 2 + side)] = memory.totals[at as usize] * scale;
+            for p in 0..parts {
+                let total = memory.totals[(at + comptime!(p as u32)) as usize];
+                products[comptime!(p * 2 + side)] = total * scale;
             }
         }
         finish_pair(
             buffers,
             &products,
-            row,
+            own,
             first + local,
             end,
             comptime!(unit.clone()),

@@ -1,14 +1,14 @@
 //! Products of floats in [the matrix-vector kernel](super::gemv).
 
 use super::contract::{ContractConfig, UnitConfig};
-use super::decode::{RUN, decode_chunks, run_product, run_total};
+use super::decode::{RUN, decode_chunks, dot, read_run, run_product, run_total};
 use super::delta::{entry, entry_of};
 use super::env::Buffers;
-use super::gemv_place::{Place, row_address, unit_number};
+use super::gemv_place::{Place, cube_row, row_address, unit_number};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
-/// The unit's inputs of its team's block `b` of those in shared memory.
+/// The unit's inputs of its team's block `b` of those in shared memory, `[row][lane of the unit]`.
 #[cube]
 pub fn load_floats(
     segment: &Shared<[u32]>,
@@ -17,11 +17,14 @@ pub fn load_floats(
 ) -> Array<f32> {
     let inner = UNIT_POS % comptime!(config.team_units());
     let width = comptime!(config.width() as usize);
-    let mut x = Array::<f32>::new(width);
+    let all = comptime!(config.cube_rows as usize * width);
+    let mut x = Array::<f32>::new(all);
     #[unroll]
-    for i in 0..width {
-        let lane = b * comptime!(width as u32) + comptime!(i as u32);
-        x[i] = f32::reinterpret(segment[(lane * comptime!(config.stride()) + inner) as usize]);
+    for i in 0..all {
+        let lane = b * comptime!(width as u32) + comptime!((i % width) as u32);
+        let from = comptime!((i / width) as u32 * config.segment_words());
+        let at = from + lane * comptime!(config.stride()) + inner;
+        x[i] = f32::reinterpret(segment[at as usize]);
     }
     x
 }
@@ -43,9 +46,9 @@ pub fn float_block(
     }
 }
 
-/// Adds the products of the unit's runs of its team's block `block` with one part's weights.
+/// Adds the products of the unit's runs of a block with one part's weights. Each weight's value serves all rows.
 #[cube]
-pub fn part_products(
+fn part_products(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &Array<f32>,
@@ -54,121 +57,131 @@ pub fn part_products(
     #[comptime] unit: UnitConfig,
     #[comptime] p: usize,
 ) {
+    let rows = comptime!(config.cube_rows as usize);
     let parts = comptime!(unit.parts.len());
     let part = comptime!(config.parts[unit.parts[p]]);
-    let gained = gained_inputs(
-        buffers,
-        x,
-        place.row,
-        place.block,
-        comptime!(unit.parts[p] as u32),
-        comptime!(config.clone()),
-    );
-    let runs = comptime!(config.runs() as usize);
+    let number = comptime!(unit.parts[p] as u32);
+    let x = gained_inputs(buffers, x, place, number, comptime!(config.clone()));
+    let runs = comptime!(rows * config.runs() as usize);
     let mut totals = Array::<f32>::new(runs);
     #[unroll]
     for r in 0..runs {
-        totals[r] = run_total(&gained, comptime!(r * RUN), comptime!(part.format));
+        totals[r] = run_total(&x, comptime!(r * RUN), comptime!(part.format));
     }
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
-        let address = row_address(buffers, place, comptime!(unit.arg), part, l);
-        let product = lane_product(
+        let mut products = Array::<f32>::new(rows);
+        let row = row_address(buffers, place, comptime!(unit.arg), part, l);
+        let (settings, format) = comptime!((config.clone(), part.format));
+        lane_products(
             buffers,
-            address,
-            &gained,
+            &mut products,
+            row,
+            &x,
             &totals,
             place.block,
-            comptime!(config.clone()),
-            comptime!(part.format),
+            settings,
+            format,
         );
-        sums[comptime!(l * parts + p)] += product;
+        #[unroll]
+        for m in 0..rows {
+            sums[comptime!(config.sum(m, l, parts) + p)] += products[m];
+        }
     }
 }
 
-/// The unit's inputs of its team's block `block`, as the row's adapter changes those of a part.
+/// The unit's inputs of its team's block, as the rows' adapters change those of a part.
 #[cube]
 fn gained_inputs(
     buffers: &Buffers<'_>,
     x: &Array<f32>,
-    row: u32,
-    block: u32,
+    place: &Place,
     #[comptime] part: u32,
     #[comptime] config: ContractConfig,
 ) -> Array<f32> {
-    let team = comptime!(config.team_units());
-    let chunk = comptime!(config.chunk());
-    let inner = UNIT_POS % team;
     let width = comptime!(config.width() as usize);
-    let mut gained = Array::<f32>::new(width);
+    let mut gained = Array::<f32>::new(comptime!(config.cube_rows as usize * width));
     #[unroll]
-    for i in 0..width {
+    for i in 0..comptime!(config.cube_rows as usize * width) {
         gained[i] = x[i];
     }
     if let Some(adapters) = comptime!(config.adapters) {
-        let entry = entry_of(buffers, row, part.runtime(), adapters);
-        let gain = buffers.pool[(entry + entry::GAIN_IN) as usize];
-        if gain > 0 {
-            #[unroll]
-            for i in 0..width {
-                let number = comptime!(i as u32 / chunk * team) + inner;
-                let lane = block * comptime!(config.block())
-                    + number * chunk
-                    + comptime!(i as u32 % chunk);
-                let lane = min(lane, comptime!(config.k - 1).runtime());
-                gained[i] *= f32::reinterpret(buffers.pool[(gain + lane) as usize]);
+        #[unroll]
+        for m in 0..comptime!(config.cube_rows) {
+            let row = cube_row(buffers, place.row, m, comptime!(config.clone()));
+            let entry = entry_of(buffers, row, part.runtime(), adapters);
+            let gain = buffers.pool[(entry + entry::GAIN_IN) as usize];
+            if gain > 0 {
+                #[unroll]
+                for i in 0..width {
+                    let lane = input_lane(place.block, i, comptime!(config.clone()));
+                    let factor = buffers.pool[(gain + lane) as usize];
+                    gained[comptime!(m as usize * width + i)] *= f32::reinterpret(factor);
+                }
             }
         }
     }
     gained
 }
 
-/// The product of the unit's runs of its team's block `block` with inputs, of which each run's sum is in `totals`.
+/// The input's lane that is the unit's lane `i` of a block; the last one behind the row's end.
 #[cube]
-fn lane_product(
+fn input_lane(block: u32, #[comptime] i: usize, #[comptime] config: ContractConfig) -> u32 {
+    let team = comptime!(config.team_units());
+    let chunk = comptime!(config.chunk());
+    let number = comptime!(i as u32 / chunk * team) + UNIT_POS % team;
+    let lane = block * comptime!(config.block()) + number * chunk + comptime!(i as u32 % chunk);
+    min(lane, comptime!(config.k - 1).runtime())
+}
+
+/// Products of each row's runs of block `block` with the weights of the row that starts at byte `row`. Of each row and run the
+/// inputs' sum is in `totals`.
+#[cube]
+fn lane_products(
     buffers: &Buffers<'_>,
+    products: &mut Array<f32>,
     row: u32,
     x: &Array<f32>,
     totals: &Array<f32>,
     block: u32,
     #[comptime] config: ContractConfig,
     #[comptime] format: Format,
-) -> f32 {
-    let team = comptime!(config.team_units());
-    let chunk = comptime!(config.chunk());
-    let inner = UNIT_POS % team;
-    let mut sum = 0.0f32;
+) {
+    let rows = comptime!(config.cube_rows as usize);
+    let runs = comptime!(config.runs() as usize);
+    let (team, chunk) = comptime!((config.team_units(), config.chunk()));
+    let mut numbers = Array::<f32>::new(RUN);
+    #[unroll]
+    for m in 0..rows {
+        products[m] = 0.0f32.runtime();
+    }
     if comptime!(chunk < RUN as u32) {
-        let mut w = Array::<f32>::new(RUN);
         decode_chunks(
             buffers,
             row,
-            block * comptime!(config.block()) + inner * chunk,
+            block * comptime!(config.block()) + UNIT_POS % team * chunk,
             comptime!(team * chunk),
-            &mut w,
+            &mut numbers,
             format,
             comptime!(chunk as usize),
             comptime!(config.is_wide()),
         );
         #[unroll]
-        for i in 0..RUN {
-            sum += w[i] * x[i];
+        for m in 0..rows {
+            products[m] = dot(&numbers, x, comptime!(m * RUN));
         }
     } else {
         let unit = unit_number(block, comptime!(config.clone()));
         #[unroll]
-        for r in 0..comptime!(config.runs()) {
-            sum += run_product(
-                buffers,
-                row,
-                unit * comptime!(config.runs()) + r,
-                x,
-                totals[comptime!(r as usize)],
-                comptime!(r as usize * RUN),
-                format,
-                comptime!(config.k),
-            );
+        for r in 0..runs {
+            let run = unit * comptime!(runs as u32) + comptime!(r as u32);
+            let line = read_run(buffers, row, run, &mut numbers, format, comptime!(config.k));
+            #[unroll]
+            for m in 0..rows {
+                let own = comptime!(m * runs + r);
+                let from = comptime!(own * RUN);
+                products[m] += run_product(&numbers, &line, x, totals[own], from, format);
+            }
         }
     }
-    sum
 }

@@ -1,12 +1,13 @@
-//! The input row of [the matrix-vector kernel](super::gemv) in shared memory.
+//! The input rows of [the matrix-vector kernel](super::gemv) in shared memory.
 
 use super::contract::ContractConfig;
 use super::env::{Buffers, put};
+use super::gemv_place::cube_row;
 use super::norms::{input_at, input_pair};
 use cubecl::prelude::*;
 
-/// The input from block `block` on, `here` blocks of it, each lane where its unit looks for it: `[block][lane of the unit][unit]`.
-/// Its squares are added to `squares[0]`.
+/// The inputs of a cube's rows from block `block` on, `here` blocks of them, each lane where its unit looks for it:
+/// `[row][block][lane of the unit][unit]`. Their squares are added to `squares`.
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,
@@ -23,20 +24,18 @@ pub fn make_inputs(
     let stride = comptime!(config.stride());
     let mut lane = UNIT_POS;
     while lane < here * lanes {
-        let (value, square) = input(
-            buffers,
-            row,
-            block * lanes + lane,
-            comptime!(config.clone()),
-        );
-        squares[0] += square;
         let number = lane % lanes / chunk;
         let of_unit = number / team * chunk + lane % chunk;
-        put(
-            segment,
-            (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team,
-            u32::reinterpret(value),
-        );
+        let at = (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team;
+        #[unroll]
+        for m in 0..comptime!(config.cube_rows) {
+            let own = cube_row(buffers, row, m, comptime!(config.clone()));
+            let inside = block * lanes + lane;
+            let (value, square) = input(buffers, own, inside, comptime!(config.clone()));
+            squares[m as usize] += square;
+            let from = comptime!(m * config.segment_words());
+            put(segment, from + at, u32::reinterpret(value));
+        }
         lane += config.team.units;
     }
 }

@@ -1,6 +1,7 @@
 //! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking()) wait for the first of their launch, which start before them.
 //!
-//! A row's counters say how many of its first cubes are done, and how many of all need them no more.
+//! Counters of each number of cubes' first dimension, which have the same rows, say how many of the first are done, and how many of all
+//! need them no more.
 
 use super::env::{is_cuda, is_wgsl};
 use cubecl::prelude::*;
@@ -12,7 +13,7 @@ const LOOKS: u32 = 1 << 19;
 /// invocation after 65,535 turns together.
 const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
 
-/// Words from a row's counters to the next's, and from its first to its second: lines of their own.
+/// Words from the counters of one such number to the next's, and from its first to its second: lines of their own.
 pub const COUNTER_STRIDE: u32 = 32;
 const TAKEN: u32 = 16;
 
@@ -26,7 +27,7 @@ pub fn announce(counters: &[Atomic<u32>]) {
     }
 }
 
-/// Waits until `count` cubes of this row have left what they make.
+/// Waits until `count` cubes of the same rows have left what they make.
 #[cube]
 pub fn await_all(counters: &[Atomic<u32>], count: u32) {
     let wgsl = is_wgsl();
@@ -56,7 +57,7 @@ fn pause() {
     }
 }
 
-/// Cubes of this row that are done. Mesa's software device takes an atomic load for one that nobody else changes, so that a loop
+/// Cubes of the same rows that are done. Mesa's software device takes an atomic load for one that nobody else changes, so that a loop
 /// would never see another.
 #[cube]
 fn look(counters: &[Atomic<u32>]) -> u32 {
@@ -68,7 +69,7 @@ fn look(counters: &[Atomic<u32>]) -> u32 {
     }
 }
 
-/// The last cube of this row, whichever it is, leaves the counters as they were.
+/// The last cube of the same rows, whichever it is, leaves the counters as they were.
 #[cube]
 pub fn leave(counters: &[Atomic<u32>]) {
     if UNIT_POS == 0 {

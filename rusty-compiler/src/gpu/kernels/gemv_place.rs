@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 /// Where a unit works.
 #[derive(CubeType)]
 pub struct Place {
-    /// Row of the step.
+    /// The cube's first input row.
     pub row: u32,
     /// Its team's first lane.
     pub start: u32,
@@ -15,6 +15,23 @@ pub struct Place {
     pub end: u32,
     /// Block of its team.
     pub block: u32,
+    /// Bytes from the launch's weights to those that are meant: to an expert's.
+    pub behind: u32,
+}
+
+/// Input row `m` of a cube whose first is `first`: the step's last where there are fewer.
+#[cube]
+pub fn cube_row(
+    buffers: &Buffers<'_>,
+    first: u32,
+    #[comptime] m: u32,
+    #[comptime] config: ContractConfig,
+) -> u32 {
+    if comptime!(config.cube_rows == 1) {
+        first
+    } else {
+        min(first + m, buffers.step[comptime!(config.rows)] - 1)
+    }
 }
 
 /// The byte at which lane `l` of the team's has a part's weights; the last lane's beyond the end.
@@ -26,9 +43,21 @@ pub fn row_address(
     #[comptime] part: PartConfig,
     #[comptime] l: usize,
 ) -> u32 {
-    let first = buffers.args[comptime!(unit_arg + scalar::FIRST)];
     let lane = min(place.start + comptime!(l as u32), place.end - 1);
-    buffers.args[comptime!(part.arg)] + (lane - first) * comptime!(part.row_bytes)
+    lane_address(buffers, lane, place.behind, unit_arg, part)
+}
+
+/// The byte at which lane `lane` has a part's weights, `behind` bytes from the launch's.
+#[cube]
+pub fn lane_address(
+    buffers: &Buffers<'_>,
+    lane: u32,
+    behind: u32,
+    #[comptime] unit_arg: usize,
+    #[comptime] part: PartConfig,
+) -> u32 {
+    let first = buffers.args[comptime!(unit_arg + scalar::FIRST)];
+    buffers.args[comptime!(part.arg)] + behind + (lane - first) * comptime!(part.row_bytes)
 }
 
 /// Number of the unit's runs in a weight's row, counted by all that a unit takes at a time. Behind the row's end it is the last

@@ -1,13 +1,13 @@
 //! How [the matrix-vector kernel](super::gemv) cuts rows among units, and the shared memory that takes.
 
+use super::byte_inputs::RUN_WORDS;
 use super::contract::{ContractConfig, PartConfig};
 use super::decode::RUN;
-use super::gemv_bytes::RUN_WORDS;
 use rusty_loader::Format;
 
 /// Units of a team where the target has no planes.
 const SHARED_TEAM: u32 = 32;
-/// Lanes of the input row that a cube holds, as floats and as bytes: more leave room for fewer cubes.
+/// Lanes of its input rows that a cube holds, as floats and as bytes: more leave room for fewer cubes.
 const FLOATS: u32 = 2048;
 const BYTES: u32 = 4096;
 
@@ -76,25 +76,56 @@ impl ContractConfig {
         self.team_units() + 1
     }
 
-    /// Lanes of the input row in shared memory.
+    /// Lanes of each input row in shared memory.
     pub fn segment(&self) -> u32 {
         let most = if self.bytes { BYTES } else { FLOATS };
-        most.max(self.block())
+        (most / self.cube_rows)
+            .max(self.block())
             .min(self.k.next_multiple_of(self.block()))
     }
 
-    /// Words of that segment.
-    pub fn segment_words(&self) -> usize {
+    /// Words of that segment, of one row.
+    pub fn segment_words(&self) -> u32 {
         let of_unit = match self.bytes {
             true => self.runs() * RUN_WORDS,
             false => self.width(),
         };
-        (self.segment() / self.block() * of_unit * self.stride()) as usize
+        self.segment() / self.block() * of_unit * self.stride()
+    }
+
+    /// The same kernel for one row of floats, which takes what adapters' factors change.
+    pub fn of_floats(&self) -> Self {
+        Self {
+            bytes: false,
+            cube_rows: 1,
+            ..self.clone()
+        }
+    }
+
+    /// Whether there may be such rows beside others.
+    pub fn has_both(&self) -> bool {
+        self.bytes && self.adapters.is_some()
+    }
+
+    /// Words of all rows' segments.
+    pub fn all_segment_words(&self) -> u32 {
+        let floats = self.has_both().then(|| self.of_floats().segment_words());
+        (self.cube_rows * self.segment_words()).max(floats.unwrap_or(0))
+    }
+
+    /// Sums of a unit of `parts` parts: `[row][lane][part]`.
+    pub fn sums(&self, parts: usize) -> usize {
+        (self.cube_rows * self.lanes) as usize * parts
+    }
+
+    /// The first of those of a row and lane.
+    pub fn sum(&self, row: usize, lane: usize, parts: usize) -> usize {
+        (row * self.lanes as usize + lane) * parts
     }
 
     /// Words of the teams' sums.
     pub fn total_words(&self) -> usize {
-        (self.teams() * self.lanes) as usize * self.most_parts()
+        self.teams() as usize * self.sums(self.most_parts())
     }
 
     /// Words of the units' sums, where the target has no planes.
@@ -107,8 +138,9 @@ impl ContractConfig {
 
     /// Bytes of shared memory of the matrix-vector kernel.
     pub fn row_bytes(&self) -> u32 {
-        let teams = self.teams() as usize;
-        4 * (self.segment_words() + self.total_words() + self.partial_words() + teams) as u32
+        let squares = (self.teams() * self.cube_rows) as usize;
+        let segments = self.all_segment_words() as usize;
+        4 * (segments + self.total_words() + self.partial_words() + squares) as u32
     }
 
     /// Lanes of a cube.

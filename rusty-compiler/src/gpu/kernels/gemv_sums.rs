@@ -8,13 +8,13 @@ use cubecl::prelude::*;
 /// Shared memory of a cube, whichever unit it works in.
 #[derive(CubeType)]
 pub struct CubeMemory {
-    /// The input row, a segment of it: floats by their bits, or bytes.
+    /// The input rows, a segment of each: floats by their bits, or bytes.
     pub segment: Shared<[u32]>,
-    /// Sums of teams, `[team][sum]`.
+    /// Sums of teams, `[team][row][lane][part]`.
     pub totals: Shared<[f32]>,
     /// Sums of units, where the target has no planes.
     partial: Shared<[f32]>,
-    /// Each team's part of the squares of the input row.
+    /// Each team's part of the squares of the input rows, `[row][team]`.
     pub squares: Shared<[f32]>,
 }
 
@@ -23,10 +23,12 @@ impl CubeMemory {
     /// Memory for a configuration.
     pub fn new(#[comptime] config: ContractConfig) -> Self {
         CubeMemory {
-            segment: Shared::<[u32]>::new_slice(comptime!(config.segment_words())),
+            segment: Shared::<[u32]>::new_slice(comptime!(config.all_segment_words() as usize)),
             totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
             partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
-            squares: Shared::<[f32]>::new_slice(comptime!(config.teams() as usize)),
+            squares: Shared::<[f32]>::new_slice(comptime!(
+                (config.teams() * config.cube_rows) as usize
+            )),
         }
     }
 }
@@ -71,16 +73,37 @@ pub fn share(
     sync_cube();
 }
 
-/// Each team's sum of squares, into shared memory.
+/// Where the sums of row `m` and the cube's lane `lane` start among [`CubeMemory::totals`].
 #[cube]
-pub fn share_squares(memory: &CubeMemory, squares: f32, #[comptime] config: ContractConfig) {
+pub fn total_at(
+    m: u32,
+    lane: u32,
+    #[comptime] parts: usize,
+    #[comptime] config: ContractConfig,
+) -> u32 {
+    let team = lane / config.lanes;
+    let of_team = team * config.cube_rows + m;
+    (of_team * config.lanes + lane % config.lanes) * comptime!(parts as u32)
+}
+
+/// Each team's sums of squares, into shared memory.
+#[cube]
+pub fn share_squares(
+    memory: &CubeMemory,
+    squares: &Array<f32>,
+    #[comptime] config: ContractConfig,
+) {
     let size = comptime!(config.team_units());
-    let total = if comptime!(config.team.plane > 0) {
-        plane_total(squares, size)
-    } else {
-        shared_total(&memory.partial, squares, size)
-    };
-    if UNIT_POS.is_multiple_of(size) {
-        put(&memory.squares, UNIT_POS / size, total);
+    #[unroll]
+    for m in 0..comptime!(config.cube_rows) {
+        let total = if comptime!(config.team.plane > 0) {
+            plane_total(squares[m as usize], size)
+        } else {
+            shared_total(&memory.partial, squares[m as usize], size)
+        };
+        if UNIT_POS.is_multiple_of(size) {
+            let at = comptime!(m * config.teams()) + UNIT_POS / size;
+            put(&memory.squares, at, total);
+        }
     }
 }

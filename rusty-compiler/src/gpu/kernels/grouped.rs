@@ -36,8 +36,8 @@ pub fn grouped(
     let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
     let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
     let rows = buffers.step[comptime!(config.rows)];
-    let lane = buffers.args[comptime!(config.arg + scalar::FIRST)] + tile_number() * LANES;
-    if lane < buffers.args[comptime!(config.arg + scalar::END)] {
+    let lane = buffers.args[scalar::FIRST] + tile_number() * LANES;
+    if lane < buffers.args[scalar::END] {
         let mut row = 0u32;
         let mut have = 0u32;
         while row < rows || have > 0 {
@@ -71,8 +71,7 @@ fn gather(
     let mut place = CUBE_POS_Z;
     if own < rows {
         if comptime!(config.routed) {
-            let routes = buffers.args[comptime!(config.arg + scalar::ROUTES)]
-                + own * comptime!(2 * config.used);
+            let routes = buffers.args[scalar::ROUTES] + own * comptime!(2 * config.used);
             for j in 0..comptime!(config.used) {
                 if u32::cast_from(buffers.arena[(routes + j) as usize]) == CUBE_POS_Z {
                     place = j;
@@ -128,10 +127,9 @@ fn tile(
     lane: u32,
     #[comptime] config: ExpertsConfig,
 ) {
-    let first = buffers.args[comptime!(config.arg + scalar::FIRST)];
-    let end = buffers.args[comptime!(config.arg + scalar::END)];
-    let expert = buffers.args[comptime!(config.arg + scalar::ROWS)]
-        + CUBE_POS_Z * buffers.args[comptime!(config.arg + scalar::STRIDE)];
+    let first = buffers.args[scalar::FIRST];
+    let end = buffers.args[scalar::END];
+    let expert = buffers.args[scalar::ROWS] + CUBE_POS_Z * buffers.args[scalar::STRIDE];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE));
     let mut depth = 0u32;
     while depth < config.k {
@@ -153,7 +151,7 @@ fn tile(
         sync_cube();
         depth += DEPTH;
     }
-    let out = buffers.args[comptime!(config.arg + scalar::OUT)];
+    let out = buffers.args[scalar::OUT];
     #[unroll]
     for i in 0..comptime!(SIDE * SIDE) {
         let m = own_row(comptime!(i / SIDE));
@@ -175,7 +173,7 @@ fn load_inputs(
     depth: u32,
     #[comptime] config: ExpertsConfig,
 ) {
-    let x = buffers.args[comptime!(config.arg + scalar::X)];
+    let x = buffers.args[scalar::X];
     for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
         let element = UNIT_POS + i * UNITS;
         let q = element % comptime!(DEPTH / QUAD);

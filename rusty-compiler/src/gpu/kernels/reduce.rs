@@ -27,11 +27,12 @@ pub fn plane_total(value: f32, #[comptime] plane: u32) -> f32 {
     let cuda = is_cuda();
     together();
     if comptime!(cuda) {
-        // CUDA has no instruction for sums of floats, and the loop that CubeCL writes stays one.
+        // CUDA has no instruction for sums of floats, and the loop that CubeCL writes stays one. In the order of `plane_totals`, so
+        // that a sum does not depend on how many there are.
         let mut total = value;
         #[unroll]
         for level in 0..comptime!(plane.ilog2()) {
-            total += plane_shuffle_xor(total, comptime!(1u32 << level));
+            total += plane_shuffle_xor(total, comptime!(plane >> (level + 1)));
         }
         total
     } else {
