@@ -85,8 +85,9 @@ pub struct Target {
     /// Whether what a group has written to buffers before a barrier is seen by groups that learn of it through an atomic after
     /// theirs. CUDA's fences do it, and coherent buffers under Vulkan and DX12; WebGPU promises nothing of the kind.
     pub orders_groups: bool,
-    /// Whether groups start in the order of their numbers, the first dimension counting fastest, so that a group may wait for those
-    /// before it. CUDA's devices do it, though its guide promises as little as others'.
+    /// Whether groups are known to start in the order of their numbers, the first dimension counting fastest, so that it pays for a
+    /// group to wait for those before it. CUDA's devices do it, though its guide promises as little as others': results do not
+    /// depend on it.
     pub starts_in_order: bool,
     /// Half-precision arithmetic.
     pub f16: bool,

@@ -7,12 +7,18 @@ use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
 
-/// Loads the model, attaches the adapters, and runs the test inference where asked.
-pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)> {
+/// Loads the model, attaches the adapters, and runs the test inference where asked. `experts`: adapters come later.
+pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engine, AdapterSet)> {
     gpu::use_package(&options.gpu)?;
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;
     let tuning = progress::Tuning::default();
+    let default = EngineOptions::default();
+    // Kernels for adapters are as many as those without: on a GPU to compile them would take time for nothing.
+    let adapter_slots = match options.adapters.is_empty() && !experts {
+        true => 0,
+        false => default.adapter_slots,
+    };
     let engine = Engine::load_observed(
         &*file,
         &EngineOptions {
@@ -23,8 +29,9 @@ pub fn load(model: Option<&str>, options: &Load) -> Result<(Engine, AdapterSet)>
             autotune: !options.gpu.no_autotune,
             kv: options.kv.into(),
             context: options.ctx,
+            adapter_slots,
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),
-            ..EngineOptions::default()
+            ..default
         },
         &|done, total| tuning.show(done, total),
     )?;

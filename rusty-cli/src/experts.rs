@@ -25,7 +25,7 @@ pub fn load(
 ) -> Result<(Engine, Session, Answering)> {
     // Before the model: a wrong manifest should not cost the time of loading one.
     let library = experts.experts.as_deref().map(open).transpose()?;
-    let (engine, adapters) = engine::load(model, options)?;
+    let (engine, adapters) = engine::load(model, options, library.is_some())?;
     let mut session = engine.session();
     session.set_adapter(adapters)?;
     let attach = |library: Library| {

@@ -14,7 +14,7 @@ pub fn run(options: &Logits) -> Result<()> {
         options.out.display()
     );
     output_file::check(&options.out)?;
-    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load)?;
+    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load, false)?;
     let logits = engine.logits(&options.tokens, adapters)?;
     let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
     let shape = vec![options.tokens.len(), engine.vocab() as usize];

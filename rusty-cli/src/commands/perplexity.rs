@@ -18,7 +18,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
         quantize: options.load.quantize.filter(|_| !compares(options)),
         ..options.load.clone()
     };
-    let (reference, adapters) = engine::load(Some(&options.model), &load)?;
+    let (reference, adapters) = engine::load(Some(&options.model), &load, false)?;
     let tokens = reference.session().prompt_tokens(&Prompt::Text(text))?;
     let most = options.chunks.unwrap_or(usize::MAX);
     let bar = progress::bar("chunks", false);
@@ -108,6 +108,6 @@ fn other(options: &Perplexity, load: &Load) -> Result<Option<(Engine, Load)>> {
         ..load.clone()
     };
     let model = options.kl_divergence.as_deref().unwrap_or(&options.model);
-    let (engine, _) = engine::load(Some(model), &load)?;
+    let (engine, _) = engine::load(Some(model), &load, false)?;
     Ok(Some((engine, load)))
 }

@@ -44,7 +44,7 @@ pub fn gemv(
 }
 
 /// [`gemv()`] with adapters whose [first factor](shrink_row()) its first cubes make, while the others multiply weights: those wait
-/// before their tails. `counters` are zero before a launch and after it, `COUNTER_STRIDE` words for each number of the cubes' first
+/// before their tails, but not for ever. `counters` are zero before a launch and after it, `COUNTER_STRIDE` words for each number of the cubes' first
 /// dimension.
 #[cube(launch_unchecked)]
 pub fn gemv_shrinking(
@@ -60,35 +60,39 @@ pub fn gemv_shrinking(
     // No tail stores keys or values.
     let buffers = bound(weights, arena, vectors, step, step, pool, args);
     let cubes = comptime!(config.shrink_cubes());
+    let memory = CubeMemory::new(comptime!(config.clone()));
     let own = lane_tile();
+    // Shares that this cube makes: one of the first its own, another none, or all that it waited for in vain. Others leave the same
+    // there then.
+    let mut share = own;
+    let mut end = own + 1;
+    if own >= cubes {
+        let settings = comptime!(config.clone());
+        half(&buffers, &memory, own - cubes, settings, Half::Products);
+        share = await_all(counters, cubes, own - cubes) / cubes * cubes;
+        end = cubes.runtime();
+    }
+    while share < end {
+        shrink_share(&buffers, share, comptime!(config.clone()));
+        share += 1;
+    }
     if own < cubes {
-        let (part, share) = (own / SHRINK_CUBES, own % SHRINK_CUBES);
-        let (part, m) = (part / config.cube_rows, part % config.cube_rows);
-        let row = CUBE_POS_X * config.cube_rows + m;
-        if let Some(shrink) = comptime!(config.shrink()) {
-            shrink_row(&buffers, row, part, share, shrink);
-        }
         announce(counters);
-        leave(counters);
     } else {
-        let tile = own - cubes;
-        let memory = CubeMemory::new(comptime!(config.clone()));
-        half(
-            &buffers,
-            &memory,
-            tile,
-            comptime!(config.clone()),
-            Half::Products,
-        );
-        await_all(counters, cubes);
-        half(
-            &buffers,
-            &memory,
-            tile,
-            comptime!(config.clone()),
-            Half::Tails,
-        );
-        leave(counters);
+        sync_storage();
+        half(&buffers, &memory, own - cubes, config, Half::Tails);
+    }
+    leave(counters);
+}
+
+/// A part of the first factor for the cube's rows: of a row, a part and some ranks.
+#[cube]
+fn shrink_share(buffers: &Buffers<'_>, number: u32, #[comptime] config: ContractConfig) {
+    let (part, share) = (number / SHRINK_CUBES, number % SHRINK_CUBES);
+    let (part, m) = (part / config.cube_rows, part % config.cube_rows);
+    let row = CUBE_POS_X * config.cube_rows + m;
+    if let Some(shrink) = comptime!(config.shrink()) {
+        shrink_row(buffers, row, part, share, shrink);
     }
 }
 

@@ -1,16 +1,16 @@
-//! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking()) wait for the first of their launch, which start before them.
+//! How cubes of [the matrix-vector kernel](super::gemv::gemv_shrinking()) wait for the first of their launch, which start before them
+//! where devices do what they are known to do. A cube that waits in vain makes what it waits for itself.
 //!
 //! Counters of each number of cubes' first dimension, which have the same rows, say how many of the first are done, and how many of all
 //! need them no more.
 
-use super::env::{is_cuda, is_wgsl};
+use super::env::{is_cuda, is_wgsl, put};
 use cubecl::prelude::*;
 
-/// Looks after which a cube goes on without, a tenth of a second at least, so that a device that starts cubes in another order does
-/// not hang. Its results are wrong then; the self-test finds that only where a launch has more cubes than run at once.
-const LOOKS: u32 = 1 << 19;
+/// Looks after which a cube goes on without, some hundred microseconds: much longer than the first are at it.
+const LOOKS: u32 = 1 << 10;
 /// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
-/// invocation after 65,535 turns together.
+/// invocation after 65,535 turns together. Every second cube looks but once, so that either way is tested.
 const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
 
 /// Words from the counters of one such number to the next's, and from its first to its second: lines of their own.
@@ -27,12 +27,18 @@ pub fn announce(counters: &[Atomic<u32>]) {
     }
 }
 
-/// Waits until `count` cubes of the same rows have left what they make.
+/// Waits until `count` cubes of the same rows have left what they make, and returns how many have: the same in all units, which must
+/// call it together. `tile` is the cube's number among those that wait.
 #[cube]
-pub fn await_all(counters: &[Atomic<u32>], count: u32) {
+pub fn await_all(counters: &[Atomic<u32>], count: u32, tile: u32) -> u32 {
     let wgsl = is_wgsl();
     let (most, at_once) = comptime!(if wgsl { WGSL_LOOKS } else { (LOOKS, 1) });
+    let seen = Shared::<[u32]>::new_slice(1usize);
     if UNIT_POS == 0 {
+        let mut most = most.runtime();
+        if comptime!(wgsl) {
+            most = select(tile % 2 == 0, most, 1u32);
+        }
         let mut looks = 0u32;
         let mut arrived = 0u32;
         while looks < most && arrived < count {
@@ -43,9 +49,11 @@ pub fn await_all(counters: &[Atomic<u32>], count: u32) {
             pause();
             looks += 1;
         }
+        put(&seen, 0u32, arrived);
     }
     // All units see what was told of.
     sync_storage();
+    seen[0]
 }
 
 /// Lets others have the memory that the counters are in.
