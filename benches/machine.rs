@@ -1,6 +1,7 @@
 //! What a record says of where and when it was made.
 
 use std::process::Command;
+use std::sync::LazyLock;
 
 /// The processor by its own account.
 pub fn cpu() -> String {
@@ -16,9 +17,12 @@ pub fn now() -> String {
     said(Command::new("date").args(["-u", "+%F %H:%M UTC"]))
 }
 
-/// The commit that is checked out, and whether files differ from it.
-pub fn commit() -> String {
-    said(Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]))
+/// The commit that is checked out, and whether files differed from it when this was first asked: records do once they are written.
+pub fn commit() -> &'static str {
+    static COMMIT: LazyLock<String> = LazyLock::new(|| {
+        said(Command::new("git").args(["describe", "--always", "--dirty", "--exclude=*"]))
+    });
+    &COMMIT
 }
 
 /// What a command prints.
