@@ -4,7 +4,7 @@
 //! user space applications"). Asking once is for all threads.
 
 /// Whether products of bytes in tiles can be used; asks the system on first use.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 pub(crate) fn granted() -> bool {
     use std::arch::x86_64::__cpuid_count;
     use std::sync::OnceLock;
@@ -40,7 +40,7 @@ pub(crate) fn granted() -> bool {
 }
 
 /// Other systems do not have them.
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[cfg(not(target_os = "linux"))]
 pub(crate) fn granted() -> bool {
     false
 }

@@ -4,6 +4,7 @@
 //! [`Device`] is the thing itself. A GPU is a [`GpuDevice`]: memory booked by owner, pipelines made of
 //! [`KernelText`], and [`Recording`]s of [`Launch`]es that are enqueued as one unit.
 
+#[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod buffer;
 pub mod cache;

@@ -7,6 +7,7 @@ mod gguf_package;
 mod gpu_pack;
 mod layers;
 mod licences;
+mod neon;
 mod nvrtc;
 mod pip;
 mod sass;
@@ -26,6 +27,7 @@ const USAGE: &str = "usage: cargo xtask TASK
   clippy     lint, warnings are errors
   doc        build the documentation, warnings are errors
   unit       run all tests
+  neon       run the CPU's tests for 64-bit Arm in an emulator, where one can be installed
 
   gpu-pack   build and pack target/gpu-check.tar.xz, which checks the GPUs of another machine
 
@@ -41,6 +43,7 @@ const STEPS: &[Task] = &[
     ("clippy", clippy),
     ("doc", doc),
     ("unit", unit),
+    ("neon", neon::test),
 ];
 
 fn main() -> Result<()> {

@@ -77,7 +77,7 @@ fn loader_of_linker() -> Option<PathBuf> {
 }
 
 /// Runs apt-get, through sudo where the user is not root.
-fn apt(arguments: &[&str]) -> Result<()> {
+pub fn apt(arguments: &[&str]) -> Result<()> {
     let id = Command::new("id").arg("-u").output()?;
     let root = String::from_utf8_lossy(&id.stdout).trim() == "0";
     let mut command = if root {

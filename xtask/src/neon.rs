@@ -1,0 +1,66 @@
+//! NEON where this machine has none: the CPU's kernels built for 64-bit Arm and run by QEMU's emulator of programs.
+
+use crate::{cargo, run, vulkan};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::process::Command;
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64";
+/// Where Debian's cross compiler has the libraries of the other machine.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+
+/// Tests by the start of their names: kernels against plain code, and models against the oracle and others' numbers. What they would
+/// run on a GPU runs on the emulated CPU once more.
+const TESTS: [&str; 6] = [
+    "cpu::",
+    "goldens::",
+    "caches::",
+    "batching::",
+    "shortened::",
+    "experts::experts_do_not",
+];
+
+/// Builds the compiler's tests for Arm and runs those of CPUs, where an emulator can be had; says so where not.
+pub fn test() -> Result<()> {
+    if cfg!(target_arch = "aarch64") {
+        println!("   this machine's own tests are of NEON");
+        return Ok(());
+    }
+    if let Err(error) = ensure_tools() {
+        println!("   no emulator of Arm, so NEON is not checked ({error:#})");
+        return Ok(());
+    }
+    let runner = format!("{EMULATOR} -L {LIBRARIES}");
+    let mut arguments = vec!["test", "--target", TARGET, "--package", "rusty-compiler"];
+    arguments.extend(["--quiet", "--no-fail-fast", "--"]);
+    arguments.extend(TESTS);
+    cargo(
+        &arguments,
+        &[
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner),
+            ("CC_aarch64_unknown_linux_gnu", LINKER),
+            ("RUSTY_TEST_GPU", "cpu"),
+            ("INSTA_UPDATE", "no"),
+        ],
+    )
+}
+
+fn ensure_tools() -> Result<()> {
+    run(Command::new("rustup").args(["target", "add", TARGET])).context("rustup adds no target")?;
+    let missing = |program: &str| !Path::new("/usr/bin").join(program).exists();
+    if missing(EMULATOR) || missing(LINKER) {
+        vulkan::apt(&["update"])?;
+        vulkan::apt(&[
+            "install",
+            "--yes",
+            "--no-install-recommends",
+            "qemu-user",
+            "gcc-aarch64-linux-gnu",
+            "libc6-dev-arm64-cross",
+        ])?;
+    }
+    Ok(())
+}
