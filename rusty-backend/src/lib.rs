@@ -17,6 +17,7 @@ pub mod gpu;
 pub mod launch;
 pub mod memory;
 pub mod package;
+mod serving;
 pub mod target;
 mod targets;
 pub mod tensor;

@@ -1,13 +1,14 @@
 //! Packages of kernels: folders with texts and machine code that were made before, perhaps on another machine. What is there is
-//! neither made nor compiled again.
+//! neither made nor compiled again. Texts depend on the facts that kernels were planned for, so a device that serves a package's target
+//! has its kernels planned for that ([`facts`]).
 
 use crate::cuda::nvrtc;
-use crate::{Error, KernelText, Result};
+use crate::{Error, KernelText, Result, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard};
 
 /// The file of a package that lists what it holds.
 pub const MANIFEST: &str = "manifest.json";
@@ -15,12 +16,12 @@ pub const MANIFEST: &str = "manifest.json";
 /// What a package holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the program that wrote it.
+    /// Build of the program that wrote it: another one may plan other kernels, and make other texts.
     pub rusty: String,
     /// Architecture of the model.
     pub arch: String,
-    /// Target that it was made for.
-    pub target: String,
+    /// Facts that its kernels were planned for.
+    pub target: Target,
     /// Its kernels.
     pub kernels: Vec<Packed>,
 }
@@ -71,7 +72,29 @@ fn plain(name: &str) -> Option<&str> {
 /// A package in use.
 struct Package {
     folder: PathBuf,
+    build: String,
+    target: Target,
     by_key: HashMap<String, Packed>,
+    /// Whether it was said that it is of no use.
+    said: Once,
+}
+
+impl Package {
+    /// Whether plans of a build for its target find their kernels in it and run on a device; else why not, and what to do.
+    fn serves(&self, device: &Target, build: &str) -> Result<(), String> {
+        if self.build != build {
+            return Err(format!(
+                "another build of Rusty wrote it ({}, this is {build}): write it anew",
+                self.build
+            ));
+        }
+        device.serves(&self.target).map_err(|lack| {
+            let (device, target) = (&device.name, &self.target.name);
+            format!(
+                "{device} lacks {lack}, which kernels for {target} may need: write one for a target that has what {device} has"
+            )
+        })
+    }
 }
 
 static PACKAGES: RwLock<Vec<Package>> = RwLock::new(Vec::new());
@@ -80,10 +103,10 @@ fn packages() -> RwLockReadGuard<'static, Vec<Package>> {
     PACKAGES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on kernels are looked for in this folder first.
+/// From now on kernels are looked for in this folder first. One that is in use already stays as it was read.
 ///
 /// # Errors
-/// [`Error::Package`] where it is none.
+/// [`Error::Package`] where it is none, or one whose target's facts are not told, as those of earlier versions.
 pub fn use_package(folder: &Path) -> Result<()> {
     let refuse = |reason: String| Error::Package {
         folder: folder.display().to_string(),
@@ -91,15 +114,39 @@ pub fn use_package(folder: &Path) -> Result<()> {
     };
     let manifest = fs::read(folder.join(MANIFEST));
     let manifest = manifest.map_err(|e| refuse(format!("{MANIFEST}: {e}")))?;
-    let manifest: Manifest =
-        serde_json::from_slice(&manifest).map_err(|e| refuse(format!("{MANIFEST}: {e}")))?;
+    let manifest: Manifest = serde_json::from_slice(&manifest)
+        .map_err(|e| refuse(format!("{MANIFEST}: {e}; was it another version's?")))?;
     let by_key = manifest.kernels.into_iter();
     let mut packages = PACKAGES.write().unwrap_or_else(PoisonError::into_inner);
-    packages.push(Package {
-        folder: folder.into(),
-        by_key: by_key.map(|k| (k.kernel.key.clone(), k)).collect(),
-    });
+    if packages.iter().all(|p| p.folder != folder) {
+        packages.push(Package {
+            folder: folder.into(),
+            build: manifest.rusty,
+            target: manifest.target,
+            by_key: by_key.map(|k| (k.kernel.key.clone(), k)).collect(),
+            said: Once::new(),
+        });
+    }
     Ok(())
+}
+
+/// What a build is to plan kernels for on a device, so that they are found in a package: the device
+/// [as](Target::planned_as) the target of the first that it [serves](Target::serves). None where it serves none; why is said once.
+pub fn facts(device: &Target, build: &str) -> Option<Target> {
+    packages()
+        .iter()
+        .find_map(|package| match package.serves(device, build) {
+            Ok(()) => Some(device.planned_as(&package.target)),
+            Err(reason) => {
+                let folder = package.folder.display();
+                package.said.call_once(|| {
+                    tracing::warn!(
+                        "{folder}: kernels are compiled here, not taken from this package: {reason}"
+                    );
+                });
+                None
+            }
+        })
 }
 
 /// The text of this [key](KernelText::key), where a package has it.
@@ -142,6 +189,49 @@ mod tests {
         }
     }
 
+    fn write(folder: &Path, build: &str, target: &str, kernels: Vec<Packed>) {
+        let manifest = Manifest {
+            rusty: build.into(),
+            arch: "test".into(),
+            target: named(target),
+            kernels,
+        };
+        let manifest = serde_json::to_vec(&manifest).expect("JSON");
+        fs::write(folder.join(MANIFEST), manifest).expect("written");
+    }
+
+    fn named(target: &str) -> Target {
+        Target::named(target).expect(target)
+    }
+
+    /// Builds of their own keep what other tests use apart.
+    #[test]
+    fn devices_plan_for_packages_that_they_serve() {
+        let folder = std::env::temp_dir().join(format!("rusty-facts-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        write(&folder, "facts", "vulkan", vec![]);
+        use_package(&folder).expect("a package");
+        let here = named("llvmpipe");
+        let planned = here.planned_as(&named("vulkan"));
+        assert_eq!(facts(&here, "facts"), Some(planned));
+        // Another language, another build.
+        assert_eq!(facts(&named("h200"), "facts"), None);
+        assert_eq!(facts(&here, "another"), None);
+        // A second reading changes nothing.
+        write(&folder, "another", "vulkan", vec![]);
+        use_package(&folder).expect("a package");
+        assert_eq!(facts(&here, "another"), None);
+        // Earlier versions told the target's name alone.
+        let old = r#"{"rusty": "0", "arch": "test", "target": "vulkan", "kernels": []}"#;
+        fs::write(folder.join(MANIFEST), old).expect("written");
+        let refused = use_package(&folder).expect_err("no facts").to_string();
+        assert!(
+            refused.contains("another version") && refused.contains("rusty compile"),
+            "{refused}"
+        );
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
     #[test]
     fn texts_are_found_by_key_as_they_were_written() {
         let folder = std::env::temp_dir().join(format!("rusty-package-{}", std::process::id()));
@@ -163,14 +253,7 @@ mod tests {
             };
             Packed::new(text, file, None)
         });
-        let manifest = Manifest {
-            rusty: "0".into(),
-            arch: "test".into(),
-            target: "test".into(),
-            kernels: packed.collect(),
-        };
-        let manifest = serde_json::to_vec(&manifest).expect("JSON");
-        fs::write(folder.join(MANIFEST), manifest).expect("written");
+        write(&folder, "0", "vulkan", packed.collect());
         use_package(&folder).expect("a package");
         assert_eq!(text("whole").as_ref(), Some(&made[0]));
         for key in ["changed", "outside", "absent"] {

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Bytes of a binding that kernels address at most: places in it are words of 32 bits.
+pub const ADDRESSABLE: u64 = 1 << 31;
+
 /// Who runs the kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Family {
     /// Native kernels on the host's cores.
     Cpu,
@@ -14,7 +17,7 @@ pub enum Family {
 }
 
 /// The system API below wgpu.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WgpuApi {
     /// Vulkan.
     Vulkan,
@@ -25,7 +28,7 @@ pub enum WgpuApi {
 }
 
 /// Instruction set of CPU kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Isa {
     /// Portable code.
     Scalar,
@@ -61,7 +64,7 @@ pub enum Language {
 }
 
 /// Facts of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Short name: `cpu-avx512`, `llvmpipe`, `h200`.
     pub name: String,

@@ -123,9 +123,12 @@ fn vulkan() -> Target {
     }
 }
 
-/// What Apple's own GPUs have under Metal.
+/// What Apple's own GPUs have under Metal, of whose planes wgpu tells no size.
 fn metal() -> Target {
     Target {
+        plane_size: 4,
+        plane_size_max: 64,
+        plane_ops: false,
         orders_groups: false,
         packed_dot: false,
         unified_memory: true,
@@ -169,9 +172,12 @@ fn rdna3() -> Target {
     }
 }
 
-/// An Apple M2 under Metal through wgpu.
+/// An Apple M2 under Metal as it is, with planes of a size that wgpu does not tell: for plans, not for packages.
 fn m2() -> Target {
     Target {
+        plane_size: 32,
+        plane_size_max: 32,
+        plane_ops: true,
         matrix_tiles: vec![(8, 8, 8)],
         read_bandwidth: 100 * GB,
         name: "m2".into(),

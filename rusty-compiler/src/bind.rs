@@ -5,8 +5,8 @@ use crate::gpu::GpuExecutable;
 use crate::gpu::tuner::{self, Effort};
 use crate::passes::select;
 use crate::self_test::is_refusal;
-use crate::{BindOptions, Executable, Plan, Result};
-use rusty_backend::Device;
+use crate::{BUILD, BindOptions, Executable, Plan, Result};
+use rusty_backend::{Device, package};
 use rusty_loader::ModelFile;
 
 /// Brings a plan's weights to `device` and reserves its KV pages, adapter slots and activations.
@@ -28,7 +28,8 @@ pub fn bind(
 }
 
 /// As [`bind`]; where the device is a GPU on which this model's shapes have not run, choices among kernels are measured
-/// first ([`tuner`]). `progress` is told how many measurements are done, and how many there are.
+/// first ([`tuner`]). `progress` is told how many measurements are done, and how many there are. Nothing is measured, nor taken of what
+/// was, where kernels come from a [package](rusty_backend::package): it holds those that are guessed, and others would be compiled here.
 ///
 /// # Errors
 /// As [`bind`].
@@ -42,6 +43,9 @@ pub fn bind_tuned(
     let Device::Gpu(gpu) = device else {
         return bind(plan, file, device, options);
     };
+    if package::facts(gpu.target(), BUILD).is_some() {
+        return bind(plan, file, device, options);
+    }
     let effort = Effort::default();
     let guessed = plan.clone();
     if let Some(tuning) = tuner::kept(&plan, &effort) {

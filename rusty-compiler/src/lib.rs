@@ -30,7 +30,7 @@ pub use bind::{bind, bind_tuned};
 pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
 pub use explain::{Explain, Prediction, explain};
-pub use package::kernel_texts;
+pub use package::{BUILD, kernel_texts};
 pub use passes::{compile, compile_observed};
 pub use plan::Plan;
 pub use self_test::trusted;

@@ -9,8 +9,9 @@
 
 pub(crate) mod small_model;
 
-use crate::{Error, KvFormat, Result, device_cache};
-use rusty_backend::{Device, Target, cache};
+use crate::{BUILD, Error, KvFormat, Result, device_cache};
+use rusty_backend::cuda::nvrtc;
+use rusty_backend::{Device, Target, cache, package};
 use rusty_graph::{Graph, WeightDecl};
 use small_model::SmallModel;
 pub(crate) use small_model::distance;
@@ -55,28 +56,28 @@ pub(crate) fn allowed(kv: KvFormat) -> f64 {
     }
 }
 
-/// The facts of a device, without those whose kernels go wrong there in a format of the graph's weights, or, where it is to be
-/// `adapted`, with adapters. A CPU is trusted.
+/// The facts of a device, or those that it is to be [planned for](package::facts) so that kernels are found in a package, without those
+/// whose kernels go wrong there in a format of the graph's weights, or, where it is to be `adapted`, with adapters. A CPU is trusted.
 ///
 /// # Errors
 /// [`Error::Target`] where a device is wrong whatever is left out; [`Error::Device`] where it fails.
 pub fn trusted(device: &Device, graph: &Graph, kv: KvFormat, adapted: bool) -> Result<Target> {
-    let facts = device.target();
-    let mut target = facts.clone();
+    let own = device.target();
     // What cannot be bound is refused by name later.
-    if facts.is_cpu() || kv.refusal(&graph.kv).is_some() {
-        return Ok(target);
+    if own.is_cpu() || kv.refusal(&graph.kv).is_some() {
+        return Ok(own.clone());
     }
+    let mut target = package::facts(own, BUILD).unwrap_or_else(|| own.clone());
     let shape = small_model::shape(graph);
     let mut least = 0;
     for format in formats(&graph.weights) {
-        least = least.max(reduction(device, shape, format, kv, adapted)?);
+        least = least.max(reduction(device, &target, shape, format, kv, adapted)?);
     }
     let (without, reduce) = REDUCTIONS[least];
     if least > 0 {
         tracing::warn!(
             "{}: its self-test goes wrong with them, so it does without {without}",
-            facts.name
+            own.name
         );
     }
     reduce(&mut target);
@@ -89,16 +90,18 @@ pub(crate) fn formats(weights: &[WeightDecl]) -> BTreeSet<&'static str> {
     matrices.map(|w| w.format.name()).collect()
 }
 
-/// The first reduction with which a format is right.
+/// The first reduction of `facts` with which a format is right.
 fn reduction(
     device: &Device,
+    facts: &Target,
     shape: &str,
     format: &str,
     kv: KvFormat,
     adapted: bool,
 ) -> Result<usize> {
     let adapters = if adapted { "-adapters" } else { "" };
-    let what = format!("{shape}-{format}-{}{adapters}", kv.name());
+    let planned = other_facts(facts, device.target());
+    let what = format!("{shape}-{format}-{}{adapters}{planned}", kv.name());
     let name = device_cache::name("self-test", device.target(), &what);
     let kept = name.as_deref().and_then(cache::load);
     if let Some(&[kept]) = kept.as_deref()
@@ -111,13 +114,27 @@ fn reduction(
         return Ok(0);
     };
     let passes = model.passes()?;
-    let right = first_right(device.target(), format, allowed(kv), |target| {
+    let right = first_right(facts, format, allowed(kv), |target| {
         model.apart(&passes, target, device, kv)
     })?;
     if let Some(name) = name {
         cache::store(&name, &[right as u8]);
     }
     Ok(right)
+}
+
+/// What tells results apart that are of other facts than the device's `own`; nothing where they are those.
+fn other_facts(facts: &Target, own: &Target) -> String {
+    if facts == own {
+        return String::new();
+    }
+    // How much memory may be used changes no kernel.
+    let facts = Target {
+        memory_bytes: 0,
+        ..facts.clone()
+    };
+    let digest = nvrtc::digest(&format!("{facts:?}"));
+    format!("-{}", &digest[..16])
 }
 
 /// The first reduction of `facts` under which results are not too far `apart`, or kernels are taken at all.
@@ -176,6 +193,24 @@ mod tests {
             entry: "gemm".into(),
             log: "no such instruction".into(),
         }))
+    }
+
+    /// Kernels of a package's facts are others than a device's own: what is found of the ones says nothing of the others.
+    #[test]
+    fn results_are_of_the_facts_that_were_planned_for() {
+        let named = |name| Target::named(name).expect("target");
+        let own = named("llvmpipe");
+        assert_eq!(other_facts(&own, &own), "");
+        let [a, b] = ["vulkan", "webgpu"].map(|n| own.planned_as(&named(n)));
+        assert_ne!(other_facts(&a, &own), other_facts(&b, &own));
+        assert!(other_facts(&a, &own).starts_with('-'));
+        // Limits of memory are not among them.
+        let limited = |t: &Target| Target {
+            memory_bytes: 1,
+            ..t.clone()
+        };
+        let of_limited = other_facts(&limited(&a), &limited(&own));
+        assert_eq!(of_limited, other_facts(&a, &own));
     }
 
     /// What goes wrong or is not taken is left out, and no more than that.

@@ -62,7 +62,7 @@ impl Bound {
     }
 }
 
-/// The plan of a graph for a device, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without those that
+/// The plan of a graph for a device, or for the target of a package that the device serves, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without those that
 /// round inputs where a GPU is to multiply in `single_precision`. `adapted`: adapters are to run with it.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub fn plan(
 }
 
 /// Binds a plan to weights and a device. Given `measuring`, choices among kernels that are not known yet are measured
-/// first; it is told how many of how many measurements are made.
+/// first, unless they come from a package; it is told how many of how many measurements are made.
 ///
 /// # Errors
 /// Names the weight or kernel that is wrong, or what the device lacks.

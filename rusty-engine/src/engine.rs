@@ -29,7 +29,8 @@ pub struct EngineOptions {
     /// sixteen where the GPU has packed products, more rows round inputs and weights to bf16 and queries to what keys are stored in
     /// where it has matrix units. With, products are slower, and rows hardly depend on how many there are.
     pub single_precision: bool,
-    /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once.
+    /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once. Not where
+    /// kernels come from a [package](rusty_backend::package), which has no others.
     pub autotune: bool,
     /// Storage of keys and values.
     pub kv: KvFormat,

@@ -1,7 +1,7 @@
 //! Machine code of CUDA texts is kept between processes, and taken from packages.
 
 use rusty_backend::cuda::nvrtc;
-use rusty_backend::package;
+use rusty_backend::{Target, package};
 use std::time::SystemTime;
 
 /// What a package holds is taken as it is, with no compiler at hand.
@@ -12,7 +12,13 @@ fn packages_come_first() {
     let text = "extern \"C\" __global__ void packaged() {}";
     let name = nvrtc::packaged_name(&nvrtc::digest(text), 90);
     std::fs::write(folder.join(name), b"code").expect("written");
-    let manifest = r#"{"rusty": "0", "arch": "test", "target": "test", "kernels": []}"#;
+    let manifest = package::Manifest {
+        rusty: "0".into(),
+        arch: "test".into(),
+        target: Target::named("cuda:sm_90").expect("a target"),
+        kernels: vec![],
+    };
+    let manifest = serde_json::to_vec(&manifest).expect("JSON");
     std::fs::write(folder.join(package::MANIFEST), manifest).expect("written");
     package::use_package(&folder).expect("a package");
     assert_eq!(

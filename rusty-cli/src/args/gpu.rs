@@ -11,7 +11,8 @@ pub struct Gpu {
     /// slower [default: all that is free].
     #[arg(long, value_name = "BYTES")]
     pub gpu_memory: Option<ByteSize>,
-    /// Folder that `rusty compile` wrote: what is machine code there is not compiled here.
+    /// Folder that `rusty compile` wrote, for a target all of whose facts the GPU has: kernels are planned for that and taken from there,
+    /// and no choices among them are measured.
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
     /// Multiply in single precision where a GPU would round inputs to bytes (few rows) or to bf16 (more).

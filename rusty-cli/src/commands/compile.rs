@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::package::{MANIFEST, Manifest, Packed};
 use rusty_backend::{KernelText, Language};
-use rusty_compiler::{BindOptions, kernel_texts};
+use rusty_compiler::{BUILD, BindOptions, kernel_texts};
 use serde_json::Value;
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -36,9 +36,9 @@ pub fn run(options: &Compile) -> Result<()> {
     }
     bar.finish_and_clear();
     let manifest = Manifest {
-        rusty: env!("CARGO_PKG_VERSION").into(),
+        rusty: BUILD.into(),
         arch: graph.arch,
-        target: target.name,
+        target: target.clone(),
         kernels,
     };
     let manifest = serde_json::to_string_pretty(&manifest)?;

@@ -7,7 +7,7 @@ const QUESTION: &str = "Find users older than 30";
 const PROSE: &str = "You could look through the users and keep those older than 30.";
 const SQL: &str = "SELECT * FROM users WHERE age > 30;";
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     let values = bytes.as_chunks::<4>().0;
     values.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }

@@ -1,7 +1,9 @@
 //! Packages of kernels, made with no device at hand.
 
-use crate::command::{command, failure, json, said, stdout};
-use serde_json::Value;
+use crate::answers::floats;
+use crate::command::{command, failure, golden, json, said, stdout};
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -72,15 +74,26 @@ fn packages_hold_every_kernel() {
     }
 }
 
-/// Of a package's kernels no text is made, nor kept, where it is used.
+/// Whether packages' kernels can run here.
+fn has_llvmpipe() -> bool {
+    let has = stdout(&["devices"]).contains("llvmpipe");
+    if !has {
+        println!("packages are loaded on llvmpipe here, which this machine does not have");
+    }
+    has
+}
+
+/// Texts that were made with a cache of its own.
+fn texts(cache: &Path) -> usize {
+    fs::read_dir(cache.join("texts")).map_or(0, Iterator::count)
+}
+
+/// Of a package's kernels no text is made, nor kept, where it is used: not the device's own, nor one for what GPUs of its API have.
 #[test]
 fn packages_are_loaded() {
-    if !stdout(&["devices"]).contains("llvmpipe") {
-        println!("packages are made for llvmpipe here, which this machine does not have");
+    if !has_llvmpipe() {
         return;
     }
-    let (package, _) = compiled("llvmpipe", "package-llvmpipe");
-    let cache = folder("package-cache");
     let bench = [
         "bench",
         "--random",
@@ -91,14 +104,87 @@ fn packages_are_loaded() {
         "vulkan",
     ];
     let sizes = ["-p", "8", "-n", "2", "-r", "1"];
+    let cache = folder("package-cache");
     let texts_after = |kernels: &[&str]| {
         let arguments = [&bench[..], &sizes[..], kernels].concat();
-        said(command(&arguments).env("RUSTY_CACHE", &cache));
-        fs::read_dir(cache.join("texts")).map_or(0, Iterator::count)
+        let (_, warnings) = said(command(&arguments).env("RUSTY_CACHE", &cache));
+        assert!(!warnings.contains("package"), "{warnings}");
+        texts(&cache)
     };
-    let package = package.to_str().expect("UTF-8");
-    assert_eq!(texts_after(&["--kernels", package]), 0);
+    for target in ["llvmpipe", "vulkan"] {
+        let (package, _) = compiled(target, &format!("package-on-{target}"));
+        let package = package.to_str().expect("UTF-8");
+        assert_eq!(texts_after(&["--kernels", package]), 0, "{target}");
+    }
     assert!(texts_after(&[]) > 10);
+}
+
+/// Logits of a model on the Vulkan device, and warnings.
+fn logits(model: &str, cache: &Path, kernels: &[&str]) -> (Vec<f32>, String) {
+    let folder = tempfile::tempdir().expect("folder");
+    let out = folder.path().join("logits.safetensors");
+    let path = out.to_str().expect("UTF-8");
+    let tokens = "5,9,40,3,77,21,8,60,12,33";
+    let words = ["logits", model, "--tokens", tokens, "--out", path];
+    // Where keys are not rounded, neither are differences.
+    let options = ["--device", "vulkan", "--kv", "f32"];
+    let arguments = [&words[..], &options[..], kernels].concat();
+    let (_, warnings) = said(command(&arguments).env("RUSTY_CACHE", cache));
+    let written = fs::read(&out).expect("written");
+    let written = SafeTensors::deserialize(&written).expect("safetensors");
+    let logits = floats(written.tensor("logits").expect("logits").data());
+    (logits, warnings)
+}
+
+/// Kernels planned for what GPUs of an API have (no planes here) give what those give that are planned for the device at hand, and none
+/// is made. Where the device lacks something that they may need, or another build made them, that is said, and kernels are made.
+#[test]
+fn packages_for_other_facts_serve_or_are_said_not_to() {
+    if !has_llvmpipe() {
+        return;
+    }
+    let model = golden("models/qwen3-tied");
+    let package = folder("package-for-others");
+    let path = package.to_str().expect("UTF-8");
+    let made = ["--target", "vulkan", "--kv", "f32", "--out", path];
+    stdout(&[&["compile", &model], &made[..]].concat());
+    let (own_cache, cache) = (folder("cache-of-its-own"), folder("cache-of-others"));
+    let (want, _) = logits(&model, &own_cache, &[]);
+    let close = |have: &[f32]| {
+        assert_eq!(have.len(), want.len());
+        let apart = have.iter().zip(&want).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart < 1e-3, "{apart}");
+    };
+    let (have, warnings) = logits(&model, &cache, &["--kernels", path]);
+    close(&have);
+    assert!(!warnings.contains("package"), "{warnings}");
+    assert_eq!(texts(&cache), 0);
+    let manifest = fs::read(package.join("manifest.json")).expect("a manifest");
+    let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut manifest = manifest.clone();
+        manifest["kernels"] = json!([]);
+        change(&mut manifest);
+        let folder = folder("package-changed");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("manifest.json"), manifest.to_string()).expect("written");
+        folder.to_str().expect("UTF-8").to_string()
+    };
+    let planes = changed(&|m| m["target"]["plane_ops"] = true.into());
+    let (have, warnings) = logits(&model, &cache, &["--kernels", &planes]);
+    close(&have);
+    assert!(warnings.contains("lacks planes of 32 units"), "{warnings}");
+    assert_eq!(texts(&cache), texts(&own_cache));
+    let build = changed(&|m| m["rusty"] = "0".into());
+    let (have, warnings) = logits(&model, &cache, &["--kernels", &build]);
+    close(&have);
+    assert!(warnings.contains("another build"), "{warnings}");
+    assert_eq!(texts(&cache), texts(&own_cache));
+    // Earlier versions told the target's name alone.
+    let old = changed(&|m| m["target"] = "vulkan".into());
+    let (_, error) = failure(&["run", "Hi", "--kernels", &old]);
+    assert!(error.contains("another version"), "{error}");
 }
 
 #[test]

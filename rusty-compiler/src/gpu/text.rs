@@ -19,6 +19,7 @@ use super::kernels::rows::{self, RowsConfig};
 use super::kernels::shrink::{self, ShrinkConfig};
 use super::kernels::{gemm, gemv, tile};
 use super::wgsl_text;
+use crate::package::BUILD;
 use crate::{Error, Result};
 use cubecl::ir::features::{Plane, TypeUsage};
 use cubecl::ir::{
@@ -142,13 +143,7 @@ impl KernelSpec {
                 target.shared_bytes,
                 target.orders_groups,
             );
-            (
-                env!("CARGO_PKG_VERSION"),
-                env!("RUSTY_KERNELS"),
-                self,
-                facts,
-            )
-                .hash(hasher);
+            (BUILD, self, facts).hash(hasher);
         }
         format!("{}-{:016x}{:016x}", self.name(), high.0, low.0)
     }

@@ -11,6 +11,7 @@ use super::residence::{ChunkId, Contents};
 use crate::declared::declared;
 use crate::plan::Plan;
 use crate::{Error, Result};
+use rusty_backend::target::ADDRESSABLE;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::{WeightDecl, WeightId};
 use rusty_loader::{Format, ModelFile, WeightView};
@@ -32,8 +33,6 @@ pub(super) struct Chunk {
     pub offsets: Vec<Vec<u32>>,
 }
 
-/// Kernels address bytes in 32 bits.
-const ADDRESSABLE: u64 = 1 << 31;
 /// Chunks end at multiples of this, or of a part of it where so many rows do not fit: whole tiles of most contraction kernels.
 const CHUNK_ROWS: u64 = 64;
 /// Alignment of a weight in its buffer.
