@@ -3,7 +3,7 @@
 //!
 //! How they are compared says `fusion/mod.rs`. Burn is a program of its own (`benches/burn`), which is compiled when this
 //! first runs and takes some minutes: its Flex back end on the CPU, its wgpu back end beside any GPU. PyTorch is the one
-//! that `peers` installs: on CUDA where Rusty runs there, else on the CPU.
+//! that `peers` installs: on CUDA beside any GPU where it has one, else on the CPU; the table says which.
 //!
 //! * `RUSTY_FUSION_DEVICE=DEVICE`: `cpu`, which is recorded in `benches/record/fusion.md`, or a GPU.
 //! * `RUSTY_FUSION_ONLY=TEXT`: chains whose name holds the text; nothing is recorded.
@@ -49,15 +49,18 @@ fn main() {
     );
     let chains = only.as_deref().unwrap_or_default();
     let effort = Effort::default();
+    let mut pytorch_device: Option<String> = None;
     compare(&choice, &device, chains, effort, &mut peers, &mut |row| {
         let (chain, trouble) = (&row.chain, &row.trouble);
+        pytorch_device.clone_from(&row.pytorch_device);
         assert!(trouble.is_none(), "PyTorch has no {chain}: {trouble:?}");
         let _ = writeln!(table, "{}", line(&row));
     });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let Effort { rounds, timed, .. } = effort;
+    let pytorch_device = pytorch_device.as_deref().unwrap_or("nothing");
     let report = format!(
-        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
+        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}, PyTorch on {pytorch_device}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
          {rounds} rounds in turn of {timed} s, the middle of each and of all; answers agreed. Kernels: those that the chain and its gathers become, of as many operations. \
          Rusty gathers inputs from tables, which takes a kernel that the others do not have.\n\n{table}\n{}",
         machine::now(),

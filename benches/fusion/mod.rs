@@ -67,6 +67,8 @@ pub struct Row {
 struct Job {
     chain: &'static str,
     device: String,
+    /// Whether that is a GPU, whatever its API: PyTorch takes one then, too.
+    gpu: bool,
     threads: usize,
     warm_up: f64,
     timed: f64,
@@ -102,6 +104,7 @@ pub fn compare(
         let job = Job {
             chain: chain.name,
             device: choice.into(),
+            gpu: device.gpu().is_some(),
             threads,
             warm_up: effort.warm_up,
             timed: effort.timed,

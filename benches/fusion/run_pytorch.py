@@ -1,5 +1,6 @@
-"""PyTorch's side of the comparison of chains: eager, on the CPU or on CUDA; each line that it reads is a job, as JSON, and is
-answered by a line with a JSON object: times, the answer and the device, or an error."""
+"""PyTorch's side of the comparison of chains: eager, on CUDA where the other side runs on a GPU, whatever its API, and PyTorch
+has one, else on the CPU; each line that it reads is a job, as JSON, and is answered by a line with a JSON object: times, the
+answer and the device, or an error."""
 
 import json
 import sys
@@ -104,7 +105,7 @@ CHAINS = {
 
 def answer(job):
     globals().update({size: job[size] for size in SIZES})
-    globals()["device"] = "cuda" if job["device"].startswith("cuda") else "cpu"
+    globals()["device"] = "cuda" if job["gpu"] and torch.cuda.is_available() else "cpu"
     torch.set_num_threads(job["threads"])
     torch.backends.cuda.matmul.allow_tf32 = False
     chain = CHAINS[job["chain"]]()

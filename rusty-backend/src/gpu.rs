@@ -34,8 +34,8 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
     /// graph under CUDA. Launches see the writes of those before them.
     ///
     /// # Errors
-    /// As [`Launch::check`]; [`Error::Foreign`](crate::Error::Foreign), [`Error::Driver`](crate::Error::Driver),
-    /// [`Error::Lost`](crate::Error::Lost).
+    /// As [`Launch::check`]; [`Error::Foreign`](crate::Error::Foreign), [`Error::OutOfMemory`](crate::Error::OutOfMemory),
+    /// [`Error::Driver`](crate::Error::Driver), [`Error::Lost`](crate::Error::Lost).
     fn record(&self, launches: &[Launch]) -> Result<Recording>;
 
     /// Enqueues a recording; returns before it has run.

@@ -128,7 +128,7 @@ impl GpuDevice for WgpuDevice {
 
     fn record(&self, launches: &[Launch]) -> Result<Recording> {
         self.check()?;
-        let recording = WgpuRecording::new(&self.device, &self.target, launches)?;
+        let recording = WgpuRecording::new(&self.device, &self.target, &self.accounts, launches)?;
         Ok(Recording::new(Box::new(recording), launches))
     }
 

@@ -2,6 +2,7 @@
 
 use super::faults::guarded;
 use super::pipelines::WgpuPipeline;
+use crate::memory::{Accounts, Owner};
 use crate::{BufferSlice, Error, Launch, Result, Target};
 use std::num::NonZeroU64;
 
@@ -20,13 +21,21 @@ struct Step {
 
 impl WgpuRecording {
     /// Checks `launches` and builds their bind groups over their buffers and one buffer of info blocks.
-    pub(super) fn new(device: &wgpu::Device, target: &Target, launches: &[Launch]) -> Result<Self> {
+    pub(super) fn new(
+        device: &wgpu::Device,
+        target: &Target,
+        accounts: &Accounts,
+        launches: &[Launch],
+    ) -> Result<Self> {
         for launch in launches {
             check(target, launch)?;
         }
         let align = target.binding_align.max(8);
         let (blocks, offsets) = pack_info(launches, align);
-        let info = (!blocks.is_empty()).then(|| info_buffer(device, &blocks));
+        let info = match blocks.is_empty() {
+            true => None,
+            false => Some(info_buffer(device, target, accounts, &blocks)?),
+        };
         let mut steps = Vec::with_capacity(launches.len());
         for (launch, offset) in launches.iter().zip(offsets) {
             let block = info.as_ref().map(|buffer| (buffer, offset));
@@ -161,11 +170,35 @@ fn pack_info(launches: &[Launch], align: u64) -> (Vec<u64>, Vec<u64>) {
     (blocks, offsets)
 }
 
-fn info_buffer(device: &wgpu::Device, blocks: &[u64]) -> wgpu::Buffer {
-    use wgpu::util::DeviceExt;
-    device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
-        label: Some("info blocks"),
-        contents: bytemuck::cast_slice(blocks),
-        usage: wgpu::BufferUsages::STORAGE,
-    })
+/// A buffer of info blocks; wgpu's own way to a buffer with contents panics where there is no memory.
+fn info_buffer(
+    device: &wgpu::Device,
+    target: &Target,
+    accounts: &Accounts,
+    blocks: &[u64],
+) -> Result<wgpu::Buffer> {
+    let bytes: &[u8] = bytemuck::cast_slice(blocks);
+    let failed = |reason: String| Error::Driver {
+        device: target.name.clone(),
+        call: "alloc info blocks".into(),
+        reason,
+    };
+    let made = guarded(device, || {
+        device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("info blocks"),
+            size: bytes.len() as u64,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: true,
+        })
+    });
+    let buffer = made.map_err(|error| match error {
+        wgpu::Error::OutOfMemory { .. } => accounts.refuse(Owner::Other, bytes.len() as u64),
+        error => failed(error.to_string()),
+    })?;
+    buffer
+        .get_mapped_range_mut(..)
+        .map_err(|error| failed(error.to_string()))?
+        .copy_from_slice(bytes);
+    buffer.unmap();
+    Ok(buffer)
 }

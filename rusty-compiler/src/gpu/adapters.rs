@@ -6,7 +6,8 @@
 //! left free. So the host need not hold tables that are here.
 //!
 //! Detaching gives nothing back, so that swapping adapters allocates nothing: beside its table a pool is never larger
-//! than five quarters of the most that was attached at once, and what of it is free is told.
+//! than five quarters of the most that was attached at once, and what of it is free is told. Only an adapter that cannot be
+//! attached, as another pool or the arena finds no memory for it, leaves pools as large as they were.
 
 use super::kernels::delta::{ENTRY, FORMAT_BITS, entry, format_code};
 use crate::delta_table::DeltaTable;
@@ -70,7 +71,8 @@ impl Pool {
         (self.slots + 1) * self.parts.len() as u32 * ENTRY
     }
 
-    fn taken_words(&self) -> u64 {
+    /// Words of all tables that are attached.
+    pub fn taken_words(&self) -> u64 {
         self.taken.iter().map(|t| u64::from(t.words)).sum()
     }
 
@@ -95,7 +97,7 @@ impl Pool {
         let room = self.room(words);
         let at = match room {
             Some(at) => at,
-            None => self.grow(words, device)?,
+            None => self.resize(words, device)?,
         };
         device.write(&self.buffer, byte(at), bytemuck::cast_slice(&tables))?;
         let taken = Taken {
@@ -125,8 +127,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves all that is attached to a larger buffer, one behind the other; `words` more fit from the word that it gives.
-    fn grow(&mut self, words: u32, device: &dyn GpuDevice) -> Result<u32> {
+    /// Moves all that is attached to another buffer, one behind the other; `words` more fit from the word that it gives. With
+    /// an error it is as it was.
+    pub fn resize(&mut self, words: u32, device: &dyn GpuDevice) -> Result<u32> {
         let wanted = self.taken_words() + u64::from(words);
         let bytes = (byte(self.table_words()) + wanted * 5).next_multiple_of(256);
         let limit = device.target().max_binding_bytes.min(u64::from(u32::MAX));
@@ -140,20 +143,20 @@ impl Pool {
             }
             .into());
         }
-        let mut grown = Self {
+        let mut other = Self {
             parts: self.parts.clone(),
             slots: self.slots,
             buffer: device.alloc(bytes, Owner::Adapters, label)?,
             taken: Vec::with_capacity(self.taken.len() + 1),
         };
-        let mut at = grown.table_words();
+        let mut at = other.table_words();
         for run in self.taken.chunk_by(|a, b| a.at + a.words == b.at) {
             let first = run[0].at;
             let words: u32 = run.iter().map(|t| t.words).sum();
             device.copy(
                 &self.buffer,
                 byte(first),
-                &grown.buffer,
+                &other.buffer,
                 byte(at),
                 byte(words),
             )?;
@@ -164,12 +167,12 @@ impl Pool {
                     words: taken.words,
                     entries: taken.entries.clone(),
                 };
-                grown.write_entries(&moved, device)?;
-                grown.taken.push(moved);
+                other.write_entries(&moved, device)?;
+                other.taken.push(moved);
             }
             at += words;
         }
-        *self = grown;
+        *self = other;
         Ok(at)
     }
 

@@ -7,7 +7,7 @@ use super::adapters::Pool;
 use super::arena::arena_bytes;
 use super::kernels::page_words::PageWords;
 use super::lower::stages;
-use super::operands::{Shape, encode};
+use super::operands::encode;
 use super::pages::{caches, page_bytes, page_format, page_words};
 use super::prepare::{
     Pipelines, compile, counters, of_this_language, split_room, tile_rows, vector_weights,
@@ -22,7 +22,8 @@ use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
     StepOutput, Want,
 };
-use rusty_backend::{DeviceBuffer, GpuDevice, Owner, Recording};
+use recording::Recordings;
+use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
 use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
 use std::collections::HashMap;
@@ -56,7 +57,7 @@ pub struct GpuExecutable {
     embeddings: HashMap<SlotId, Arc<EmbeddingDelta>>,
     /// Ranks for which the arena has room.
     ranks: u32,
-    recordings: HashMap<Shape, Recording>,
+    recordings: Recordings,
     weights: Residence,
     /// Query rows of an attention tile.
     tile_rows: u32,
@@ -119,7 +120,7 @@ impl GpuExecutable {
             pools,
             embeddings: HashMap::new(),
             ranks,
-            recordings: HashMap::new(),
+            recordings: Recordings::default(),
             weights: Residence::default(),
             plan,
             options,
@@ -199,16 +200,28 @@ impl GpuExecutable {
         Ok((data, width))
     }
 
-    /// Makes room for adapters of `rank`.
+    /// Makes room for the intermediate of an adapter's ranks.
     fn reserve_ranks(&mut self, data: &SlotData) -> Result<()> {
         let rank = data.largest_rank();
-        if rank > self.ranks {
-            self.recordings.clear();
-            let ranks = rank.next_power_of_two();
-            let bytes = arena_bytes(&self.plan, self.split_words, ranks);
-            self.arena = self.device.alloc(bytes, Owner::Arena, "arena")?;
-            self.ranks = ranks;
+        if rank <= self.ranks {
+            return Ok(());
         }
+        let ranks = rank.next_power_of_two();
+        let bytes = arena_bytes(&self.plan, self.split_words, ranks);
+        let target = self.device.target();
+        // Every kernel binds all of it: one that is too large would end every step, those without adapters too.
+        if bytes > target.max_binding_bytes {
+            return Err(DeviceError::TooLarge {
+                device: target.name.clone(),
+                what: format!("the arena for adapters of rank {rank}"),
+                asked: bytes,
+                limit: target.max_binding_bytes,
+            }
+            .into());
+        }
+        self.recordings.clear();
+        self.arena = self.device.alloc(bytes, Owner::Arena, "arena")?;
+        self.ranks = ranks;
         Ok(())
     }
 
@@ -224,6 +237,21 @@ impl GpuExecutable {
             self.embeddings.insert(slot, embedding.clone());
         }
         Ok(())
+    }
+
+    /// Makes pools smaller that are larger than they were `before`, as far as there is room to copy what stays in them: an
+    /// adapter that did not fit must not keep others out.
+    fn give_back(&mut self, before: &[u64]) {
+        let pools = self.pools.iter_mut().flatten().zip(before);
+        let grown = pools.filter(|(pool, before)| pool.buffer().bytes() > **before);
+        let mut grown: Vec<&mut Pool> = grown.map(|(pool, _)| pool).collect();
+        // What those of few tables leave is room for the others' copies.
+        grown.sort_by_key(|pool| pool.taken_words());
+        for pool in grown {
+            if let Err(error) = pool.resize(0, &*self.device) {
+                tracing::debug!("{error}; its pool stays as large as it is");
+            }
+        }
     }
 }
 
@@ -257,15 +285,18 @@ impl Executable for GpuExecutable {
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
         slot.check(self.options.slots, &data.name)?;
         data.fit(self.plan.slot_shape())?;
-        self.reserve_ranks(&data)?;
-        match self.place(slot, &data) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // Half an adapter is none, and recordings may bind a pool that is no more.
-                self.recordings.clear();
-                self.detach(slot).and(Err(error))
-            }
+        let pools = self.pools.iter().flatten();
+        let before: Vec<u64> = pools.map(|pool| pool.buffer().bytes()).collect();
+        // The arena last: it would stay large for an adapter whose tables do not fit.
+        let placed = self.place(slot, &data);
+        let attached = placed.and_then(|()| self.reserve_ranks(&data));
+        if attached.is_err() {
+            // Half an adapter is none, and recordings may bind a pool that is no more.
+            self.recordings.clear();
+            self.detach(slot)?;
+            self.give_back(&before);
         }
+        attached
     }
 
     fn detach(&mut self, slot: SlotId) -> Result<()> {

@@ -22,6 +22,7 @@ mod gpu_specs;
 mod gpu_text;
 mod long_context;
 mod matrix_units;
+mod out_of_memory;
 mod own_shrinks;
 mod plans;
 mod reference;

@@ -1,21 +1,30 @@
-//! A GPU that tells what it was asked for, and may say that it can do less.
+//! A GPU that tells what it was asked for, and may say that it can do less, or that it has no memory left.
 
 use crate::reference::gpu_device;
 use rusty_backend::memory::Usage;
 use rusty_backend::{
-    DeviceBuffer, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result, Target,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// A buffer that was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    pub(crate) owner: Owner,
+    pub(crate) label: String,
+    pub(crate) bytes: u64,
+}
 
 /// The tests' GPU behind what watches it.
 #[derive(Debug)]
 pub(crate) struct WatchedGpu {
     gpu: Arc<dyn GpuDevice>,
     target: Target,
-    /// Labels and bytes of its buffers of weights.
-    weights: Mutex<Vec<(String, u64)>>,
+    made: Mutex<Vec<Made>>,
     compiled: AtomicUsize,
+    /// Bytes of the largest buffer that it still has room for.
+    room: AtomicU64,
 }
 
 impl WatchedGpu {
@@ -27,15 +36,28 @@ impl WatchedGpu {
         Arc::new(Self {
             gpu,
             target,
-            weights: Mutex::default(),
+            made: Mutex::default(),
             compiled: AtomicUsize::new(0),
+            room: AtomicU64::new(u64::MAX),
         })
+    }
+
+    /// Has no memory for buffers of more bytes from here on.
+    pub(crate) fn leave_room(&self, bytes: u64) {
+        self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// All buffers that were made, in order.
+    pub(crate) fn made(&self) -> Vec<Made> {
+        let made = self.made.lock();
+        made.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Labels and bytes of the buffers of weights that were made.
     pub(crate) fn weights(&self) -> Vec<(String, u64)> {
-        let weights = self.weights.lock();
-        weights.unwrap_or_else(PoisonError::into_inner).clone()
+        let made = self.made().into_iter();
+        let weights = made.filter(|made| made.owner == Owner::Weights);
+        weights.map(|made| (made.label, made.bytes)).collect()
     }
 
     /// Kernels that were compiled.
@@ -58,10 +80,22 @@ impl GpuDevice for WatchedGpu {
     }
 
     fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer> {
-        if owner == Owner::Weights {
-            let mut weights = self.weights.lock().expect("no other user");
-            weights.push((label.into(), bytes));
+        let room = self.room.load(Ordering::Relaxed);
+        if bytes > room {
+            let used = self.usage().total;
+            return Err(Error::OutOfMemory {
+                device: self.target.name.clone(),
+                owner: owner.word().into(),
+                asked: bytes,
+                used,
+                limit: used + room,
+            });
         }
+        self.made.lock().expect("no other user").push(Made {
+            owner,
+            label: label.into(),
+            bytes,
+        });
         self.gpu.alloc(bytes, owner, label)
     }
 

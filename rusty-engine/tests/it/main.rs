@@ -14,6 +14,7 @@ mod gguf_twin;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod manifests;
+mod out_of_memory;
 mod residency;
 mod samplers;
 mod sessions;

@@ -8,10 +8,45 @@ use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::Launch;
+use rusty_backend::{Launch, Recording};
+use std::collections::HashMap;
 
-/// Recordings kept; beyond, all are made anew as they are needed.
+/// Recordings kept; beyond, the one that was used longest ago makes room.
 const RECORDINGS: usize = 64;
+
+/// Recordings by the shape of their steps, each with the turn in which it was used last.
+#[derive(Default)]
+pub(super) struct Recordings {
+    by_shape: HashMap<Shape, (u64, Recording)>,
+    turn: u64,
+}
+
+impl Recordings {
+    /// Forgets all of them: what they bind is no more, or kernels are others.
+    pub fn clear(&mut self) {
+        self.by_shape.clear();
+    }
+
+    /// The recording of a shape, which is used now.
+    fn of(&mut self, shape: Shape) -> Option<&Recording> {
+        self.turn += 1;
+        let (used, recording) = self.by_shape.get_mut(&shape)?;
+        *used = self.turn;
+        Some(recording)
+    }
+
+    /// Keeps a recording that is used now.
+    fn keep(&mut self, shape: Shape, recording: Recording) {
+        if self.by_shape.len() >= RECORDINGS {
+            let by_turn = self.by_shape.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(oldest) = by_turn.map(|(shape, _)| *shape) {
+                self.by_shape.remove(&oldest);
+            }
+        }
+        self.turn += 1;
+        self.by_shape.insert(shape, (self.turn, recording));
+    }
+}
 
 /// Launches of which the first may have to wait for its weights.
 struct Segment {
@@ -26,7 +61,7 @@ struct Segment {
 impl GpuExecutable {
     /// Runs a step of this shape. It is recorded once, unless it has to wait for weights.
     pub(super) fn run_shape(&mut self, shape: Shape) -> Result<()> {
-        if let Some(recording) = self.recordings.get(&shape) {
+        if let Some(recording) = self.recordings.of(shape) {
             return Ok(self.device.submit(recording)?);
         }
         let mut segments = self.segments(shape)?;
@@ -36,10 +71,7 @@ impl GpuExecutable {
         let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
         let recording = self.device.record(&launches)?;
         self.device.submit(&recording)?;
-        if self.recordings.len() >= RECORDINGS {
-            self.recordings.clear();
-        }
-        self.recordings.insert(shape, recording);
+        self.recordings.keep(shape, recording);
         Ok(())
     }
 
@@ -193,6 +225,36 @@ mod tests {
     use rusty_backend::{DescribedDevice, Target};
     use std::sync::Arc;
 
+    /// Steps of so many rows that all want an output.
+    fn shape(rows: u32, adapted: bool) -> Shape {
+        Shape {
+            rows,
+            selected: rows,
+            tiles: rows,
+            decode: true,
+            splits: 1,
+            adapted,
+            argmax: true,
+            hidden: false,
+        }
+    }
+
+    #[test]
+    fn the_recording_that_was_used_longest_ago_makes_room() {
+        let most = RECORDINGS as u32;
+        let empty = || Recording::new(Box::new(()), &[]);
+        let mut recordings = Recordings::default();
+        for rows in 0..most {
+            recordings.keep(shape(rows, false), empty());
+        }
+        assert!(recordings.of(shape(0, false)).is_some());
+        for rows in [most, most + 1] {
+            recordings.keep(shape(rows, false), empty());
+        }
+        let gone = (0..most + 2).filter(|rows| recordings.of(shape(*rows, false)).is_none());
+        assert_eq!(gone.collect::<Vec<_>>(), [1, 2]);
+    }
+
     /// What EXPLAIN counts is what is launched, with adapters and without.
     #[test]
     fn steps_launch_what_the_plan_counts() {
@@ -210,17 +272,7 @@ mod tests {
             let exe = GpuExecutable::bind(plan, &*file, device, options).expect("bound");
             for rows in [1, 40] {
                 let launches = |adapted| {
-                    let shape = Shape {
-                        rows,
-                        selected: rows,
-                        tiles: rows,
-                        decode: true,
-                        splits: 1,
-                        adapted,
-                        argmax: true,
-                        hidden: false,
-                    };
-                    let segments = exe.segments(shape).expect("launches");
+                    let segments = exe.segments(shape(rows, adapted)).expect("launches");
                     segments.iter().map(|s| s.launches.len()).sum::<usize>()
                 };
                 let counted = exe.plan.dispatches(rows) as usize;
