@@ -12,7 +12,7 @@ use std::collections::HashMap;
 /// Rows of tables: row `i` of a step has row `i % VOCAB`. Few, because behind a chain comes a product with as many outputs.
 pub const VOCAB: usize = 64;
 
-/// Sizes: those of Qwen3-0.6B.
+/// Sizes: those of Qwen3-0.6B, and of a row of scores.
 #[derive(Clone, Copy, Serialize)]
 pub struct Dims {
     pub rows: usize,
@@ -21,6 +21,8 @@ pub struct Dims {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// Lanes of a row whose softmax is taken.
+    pub scores: usize,
 }
 
 impl Dims {
@@ -32,6 +34,7 @@ impl Dims {
             heads: 16,
             kv_heads: 8,
             head_dim: 128,
+            scores: 4096,
         }
     }
 }
@@ -52,6 +55,13 @@ pub const CHAINS: &[Chain] = &[
     chain("norm", |m| {
         let x = m.rows(1, m.dims.width);
         m.norm(x, 2)
+    }),
+    chain("softmax", |m| {
+        let x = m.rows(1, m.dims.scores);
+        // Wide enough that shares differ.
+        let scaled = m.builder.scale("scaled", x, 4.0).expect("scaled");
+        let shares = m.builder.softmax("shares", scaled, m.dims.scores as u32);
+        shares.expect("softmax")
     }),
     chain("rotary", |m| {
         let x = m.rows(1, m.dims.heads * m.dims.head_dim);

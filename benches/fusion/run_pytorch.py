@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-SIZES = "rows", "width", "inner", "heads", "kv_heads", "head_dim"
-rows = width = inner = heads = kv_heads = head_dim = 0
+SIZES = "rows", "width", "inner", "heads", "kv_heads", "head_dim", "scores"
+rows = width = inner = heads = kv_heads = head_dim = scores = 0
 device = "cpu"
 
 
@@ -44,6 +44,11 @@ def add_multiply():
 def normed():
     x, gain = activations(1, width), tensor(2, 1, width, 1.0)
     return lambda: norm(x, gain)
+
+
+def softmax():
+    x = activations(1, scores)
+    return lambda: torch.softmax(x * 4.0, -1)
 
 
 def rotary():
@@ -95,6 +100,7 @@ def attention():
 CHAINS = {
     "add-multiply": add_multiply,
     "norm": normed,
+    "softmax": softmax,
     "rotary": rotary,
     "matmul": matmul,
     "matmul-add-gelu": matmul_add_gelu,

@@ -186,6 +186,14 @@ impl GraphBuilder {
         self.node(name, Op::RmsNorm { eps, group }, &[x, weight])
     }
 
+    /// Softmax over each group of `group` lanes, `x [T, G group]`: over the whole row where `group` is its width.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::node`].
+    pub fn softmax(&mut self, name: &str, x: ValueId, group: u32) -> Result<ValueId> {
+        self.node(name, Op::Softmax { group }, &[x])
+    }
+
     /// Rotates each head of `head_dim` lanes by its row's position.
     ///
     /// # Errors

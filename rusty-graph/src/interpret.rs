@@ -11,7 +11,7 @@ mod ops;
 use crate::{Error, Graph, Input, Node, Op, Result, SiteId, ValueId};
 use ops::{
     add_delta, attention, binary, experts, head_products, join, lanes, product, rms_norm, rotate,
-    routes, unary,
+    routes, softmax, unary,
 };
 
 /// A matrix of f32, row by row. Weight vectors are one row; token ids are kept as numbers of width 1.
@@ -230,6 +230,7 @@ impl<'g> Interpreter<'g> {
             Op::RmsNorm { eps, group } => {
                 rms_norm(operand(0), operand(1).row(0), *eps, *group as usize)
             }
+            Op::Softmax { group } => softmax(operand(0), *group as usize),
             Op::Rope { rope, head_dim } => {
                 rotate(operand(0), self.graph.rope(*rope), *head_dim as usize)
             }

@@ -187,6 +187,13 @@ pub enum Op {
         /// Lanes per group.
         group: u32,
     },
+    /// `(x [T, G g]) -> exp(x - m) / sum(exp(x - m))`, `m` the maximum, maximum and sum over each group of `g` lanes (`group` =
+    /// `g`; the whole row where `g` is the width). Taking the maximum off changes nothing but that no exponential overflows.
+    /// arXiv 1805.02867.
+    Softmax {
+        /// Lanes per group.
+        group: u32,
+    },
     /// `(x [T, H head_dim]) -> x` with each head's pairs rotated by the row's position.
     Rope {
         /// Frequencies.
@@ -227,7 +234,7 @@ impl Op {
             Op::Input(_) | Op::Weight(_) => OpClass::Source,
             Op::Unary(_) | Op::Binary(_) | Op::Scale(_) => OpClass::Elementwise,
             Op::Rope { .. } => OpClass::LanePair,
-            Op::RmsNorm { .. } => OpClass::RowReduce,
+            Op::RmsNorm { .. } | Op::Softmax { .. } => OpClass::RowReduce,
             Op::MatMul { .. } => OpClass::Contract,
             Op::Route(_) | Op::Experts { .. } | Op::HeadMatMul => OpClass::Opaque,
             Op::Lanes { .. } | Op::Join { .. } => OpClass::LaneMove,

@@ -267,6 +267,9 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
             eps: words.value("eps")?,
             group: words.value("group")?,
         },
+        "softmax" => Op::Softmax {
+            group: words.value("group")?,
+        },
         "route" => Op::Route(RouteSpec {
             experts: words.value("experts")?,
             used: words.value("used")?,

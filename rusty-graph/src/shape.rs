@@ -66,6 +66,7 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
         Op::Scale(c) => Err(format!("scales by {c}")),
         Op::Binary(_) => operands.binary(),
         Op::RmsNorm { eps, group } => operands.rms_norm(*eps, *group),
+        Op::Softmax { group } => operands.groups(*group),
         Op::Rope { rope, head_dim } => operands.rope(rope.index(), *head_dim),
         Op::Attention(spec) => operands.attention(spec),
     }
@@ -81,7 +82,8 @@ fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
         Op::HeadMatMul => inputs.len().max(2),
         Op::Route(_) => inputs.len().clamp(1, 2),
         Op::Input(_) | Op::Weight(_) => 0,
-        Op::SelectRows | Op::Unary(_) | Op::Scale(_) | Op::Rope { .. } | Op::Lanes { .. } => 1,
+        Op::SelectRows | Op::Unary(_) | Op::Scale(_) => 1,
+        Op::Softmax { .. } | Op::Rope { .. } | Op::Lanes { .. } => 1,
         Op::Gather | Op::MatMul { .. } | Op::Binary(_) | Op::RmsNorm { .. } | Op::Join { .. } => 2,
         Op::Attention(spec) => match spec.values {
             AttentionValues::Own => 3,
@@ -282,21 +284,27 @@ impl Operands<'_> {
         }
     }
 
-    fn rms_norm(&self, eps: f32, group: u32) -> Result<Vec<Dim>, String> {
+    /// The shape of operand 0, whose rows are whole groups of lanes.
+    fn groups(&self, group: u32) -> Result<Vec<Dim>, String> {
         let (rows, width) = self.activation(0)?;
-        let weight = self.vector(1)?;
         if group == 0 || width % group != 0 {
             return Err(format!(
                 "groups of {group} lanes do not divide the width {width}"
             ));
         }
+        Ok(vec![rows, Dim::Const(width)])
+    }
+
+    fn rms_norm(&self, eps: f32, group: u32) -> Result<Vec<Dim>, String> {
+        let weight = self.vector(1)?;
+        let shape = self.groups(group)?;
         if weight != group {
             return Err(format!("the weight has {weight} lanes, a group {group}"));
         }
         if !(eps.is_finite() && eps >= 0.0) {
             return Err(format!("epsilon is {eps}"));
         }
-        Ok(vec![rows, Dim::Const(width)])
+        Ok(shape)
     }
 
     fn rope(&self, rope: usize, head_dim: u32) -> Result<Vec<Dim>, String> {

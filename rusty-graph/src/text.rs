@@ -129,6 +129,7 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::Binary(op) => write!(f, " {}", word(&BINARY, op)),
         Op::Scale(_) => f.write_str(" scale"),
         Op::RmsNorm { .. } => f.write_str(" rms_norm"),
+        Op::Softmax { .. } => f.write_str(" softmax"),
         Op::Rope { .. } => f.write_str(" rope"),
         Op::Attention(_) => f.write_str(" attention"),
     }
@@ -163,6 +164,7 @@ fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::Join { left, right } => write!(f, " left={left} right={right}"),
         Op::Scale(c) => write!(f, " by={c:?}"),
         Op::RmsNorm { eps, group } => write!(f, " eps={eps:?} group={group}"),
+        Op::Softmax { group } => write!(f, " group={group}"),
         Op::Rope { rope, head_dim } => write!(f, " spec={rope} head_dim={head_dim}"),
         Op::Attention(a) => {
             write!(

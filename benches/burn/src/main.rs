@@ -18,6 +18,7 @@ struct Job {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+    scores: usize,
     warm_up: f64,
     timed: f64,
 }
@@ -85,6 +86,7 @@ impl Maker<'_> {
             heads,
             kv_heads,
             head_dim,
+            scores,
             ..
         } = *self.job;
         match self.job.chain.as_str() {
@@ -95,6 +97,10 @@ impl Maker<'_> {
             "norm" => {
                 let (x, gain) = (self.rows(1, width), self.input(2, 1, width, 1.0));
                 Box::new(move || norm(x.clone()) * gain.clone())
+            }
+            "softmax" => {
+                let x = self.rows(1, scores);
+                Box::new(move || activation::softmax(x.clone() * 4.0, 1))
             }
             "rotary" => {
                 let x = self.rows(1, heads * head_dim);

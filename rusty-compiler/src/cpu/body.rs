@@ -3,7 +3,7 @@
 //! At bind time operands become addresses. A register is a pointer: sources point at the arena, the weight
 //! or the tile itself, computed registers at scratch that stays in the first-level cache.
 
-use super::lanes::{binary, map, norm, rotate, take, unary};
+use super::lanes::{binary, map, norm, rotate, softmax, take, unary};
 use super::registers::Registers;
 use super::simd::{Vector, per_isa};
 use super::weights::Weights;
@@ -35,6 +35,10 @@ enum Op {
         x: usize,
         weight: *const f32,
         eps: f32,
+        group: usize,
+    },
+    Softmax {
+        x: usize,
         group: usize,
     },
     Rope {
@@ -142,6 +146,10 @@ impl Program {
                     eps: eps.get(),
                     group: group as usize,
                 },
+                Inst::Softmax { x, group } => Op::Softmax {
+                    x: x as usize,
+                    group: group as usize,
+                },
                 Inst::Rope {
                     x,
                     table,
@@ -171,6 +179,10 @@ impl Program {
             Inst::Result(i) => Some(Op::Result(i as usize)),
             Inst::Unary(op, x) => Some(Op::Unary(op, x as usize)),
             Inst::Binary(op, a, b) => Some(Op::Binary(op, a as usize, b as usize)),
+            Inst::Softmax { x, group } => Some(Op::Softmax {
+                x: x as usize,
+                group: group as usize,
+            }),
             _ => None,
         });
         Some(Self {
@@ -186,7 +198,7 @@ impl Program {
     /// Lanes that must be computed together: 1, or a multiple of all groups and heads.
     pub(super) fn unit(&self) -> usize {
         self.ops.iter().fold(1, |unit, op| match *op {
-            Op::Norm { group, .. } => lcm(unit, group),
+            Op::Norm { group, .. } | Op::Softmax { group, .. } => lcm(unit, group),
             Op::Rope { head_dim, .. } => lcm(unit, head_dim),
             _ => unit,
         })
@@ -254,6 +266,12 @@ unsafe fn run_with<V: Vector>(
                 } => {
                     for g in (0..at.count).step_by(group) {
                         norm::<V>(reg(x).add(g), weight, eps, group, out.add(g));
+                    }
+                    out
+                }
+                Op::Softmax { x, group } => {
+                    for g in (0..at.count).step_by(group) {
+                        softmax::<V>(reg(x).add(g), group, out.add(g));
                     }
                     out
                 }

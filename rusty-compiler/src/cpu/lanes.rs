@@ -120,6 +120,50 @@ pub(super) unsafe fn norm<V: Vector>(
     }
 }
 
+/// The shares of exponentials, in three passes over lanes that stay in the first-level cache: the maximum, what each lane's exponential
+/// is relative to it, and the quotients.
+#[inline(always)]
+pub(super) unsafe fn softmax<V: Vector>(x: *const f32, group: usize, out: *mut f32) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let whole = group / LANES * LANES;
+        let mut highest = V::splat(*x);
+        for i in (0..whole).step_by(LANES) {
+            highest = V::max(highest, V::load(x.add(i)));
+        }
+        let mut most = V::largest(highest);
+        // Lanes behind the end would count as zeros.
+        for i in whole..group {
+            most = most.max(*x.add(i));
+        }
+        let by = exponentials::<V>(x, V::splat(most), group, out);
+        let mut i = 0;
+        while i < group {
+            let n = (group - i).min(LANES);
+            put::<V>(out, i, n, V::mul(take::<V>(out, i, n), by));
+            i += LANES;
+        }
+    }
+}
+
+/// Stores `e^(x - most)` and returns one over their sum, in all lanes.
+#[inline(always)]
+unsafe fn exponentials<V: Vector>(x: *const f32, most: V::F, group: usize, out: *mut f32) -> V::F {
+    let mut i = 0;
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut sums = V::splat(0.0);
+        while i < group {
+            let n = (group - i).min(LANES);
+            put::<V>(out, i, n, math::exp::<V>(V::sub(take::<V>(x, i, n), most)));
+            // Read again: behind the end there are zeros then.
+            sums = V::add(sums, take::<V>(out, i, n));
+            i += LANES;
+        }
+        V::splat(1.0 / V::sum(sums))
+    }
+}
+
 #[inline(always)]
 pub(super) unsafe fn rotate<V: Vector>(
     x: *const f32,

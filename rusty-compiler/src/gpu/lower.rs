@@ -311,11 +311,8 @@ fn team(wanted: u32, plane: u32, target: &Target) -> Team {
     }
 }
 
-/// Lanes of a row that one cube takes: a norm's group, or enough for a cube.
+/// Lanes of a row that one cube takes: a reduction's group, or enough for a cube.
 fn segment(body: &Body, width: u32) -> u32 {
-    let norms = body.insts.iter().filter_map(|i| match i {
-        Inst::RmsNorm { group, .. } => Some(*group),
-        _ => None,
-    });
-    norms.max().unwrap_or(width.min(512))
+    let groups = body.insts.iter().filter_map(Inst::reduced);
+    groups.max().unwrap_or(width.min(512))
 }

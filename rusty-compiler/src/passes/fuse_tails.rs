@@ -4,13 +4,13 @@
 //! A map is absorbed by the kernel that makes a value it reads when nobody else reads that value, the widths
 //! agree, and everything else it reads is ready by then. A map that reads several results of one kernel (gate
 //! and up) is absorbed with all of them. Behind contractions and attention only elementwise programs fit,
-//! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program. On GPUs writes of keys and
-//! values stay maps, which hold whole heads: caches may be blocks of lanes.
+//! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program, but beside a softmax none
+//! over groups of another size. On GPUs writes of keys and values stay maps, which hold whole heads: caches may be blocks of lanes.
 
 use super::rewrite::{
     compact_operands, inline, is_output, last_word, moved, producer, readers, ready_before,
 };
-use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
+use crate::plan::{Anchor, Body, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use rusty_backend::Target;
 
 /// Absorbs maps until none is left that fits.
@@ -61,8 +61,12 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
     // What vanishes is there lane by lane only.
     let in_place = (map.operands.iter().enumerate())
         .all(|(i, o)| !vanishes(o) || !tail.body.moves_lanes_of(i as u16));
+    let makes = |t: &&Tail| values.iter().any(|v| t.sink == Sink::Value(*v));
+    let makers = kernel.tails.iter().filter(makes).map(|t| &t.body);
+    let bodies: Vec<&Body> = makers.chain([&tail.body]).collect();
     body_fits
         && in_place
+        && Body::groups_agree(&bodies)
         && kernel.rows == map.rows
         && values.iter().all(|v| plan.value(*v).width == tail.width)
         && values

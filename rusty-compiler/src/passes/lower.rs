@@ -77,6 +77,7 @@ impl Lowering<'_> {
             | Op::Binary(_)
             | Op::Scale(_)
             | Op::RmsNorm { .. }
+            | Op::Softmax { .. }
             | Op::Rope { .. } => {
                 let (operands, body) = self.map_body(node)?;
                 self.push(node, Anchor::Map, operands).tails[0].body = body;
@@ -213,6 +214,10 @@ impl Lowering<'_> {
                     group: *group,
                 }
             }
+            Op::Softmax { group } => Inst::Softmax {
+                x: 0,
+                group: *group,
+            },
             Op::Rope { rope, head_dim } => {
                 operands.push(Operand::Rope(*rope));
                 let spec = self.graph.rope(*rope);

@@ -64,7 +64,7 @@ pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
     let last = body.insts.len() - 1;
     body.insts.iter().enumerate().all(|(at, inst)| match inst {
         Inst::RmsNorm { group, .. } => *group == k && at == last,
-        Inst::Rope { .. } => false,
+        Inst::Softmax { .. } | Inst::Rope { .. } => false,
         _ => true,
     })
 }
@@ -146,6 +146,7 @@ pub(super) fn rename(
             eps,
             group,
         },
+        Inst::Softmax { x, group } => Inst::Softmax { x: reg(x), group },
         Inst::Rope {
             x,
             table,

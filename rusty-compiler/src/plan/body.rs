@@ -77,6 +77,13 @@ pub enum Inst {
         /// Lanes per group; the row's width for a whole-row norm.
         group: u32,
     },
+    /// `exp(x - m) / sum(exp(x - m))`, `m` the maximum, maximum and sum over each `group` lanes.
+    Softmax {
+        /// What shares are of.
+        x: Reg,
+        /// Lanes per group; the row's width for a softmax of the whole row.
+        group: u32,
+    },
     /// Rotates pairs of lanes of each head; lanes past `dims` pass through.
     Rope {
         /// Rotated value.
@@ -90,6 +97,24 @@ pub enum Inst {
         /// Pairing of lanes.
         layout: RopeLayout,
     },
+}
+
+impl Inst {
+    /// Lanes of the groups over which it reduces; `None`: it does not.
+    pub fn reduced(&self) -> Option<u32> {
+        match self {
+            Inst::RmsNorm { group, .. } | Inst::Softmax { group, .. } => Some(*group),
+            _ => None,
+        }
+    }
+
+    /// Lanes of the groups of which it looks at other lanes than the one that it makes.
+    fn group(&self) -> Option<u32> {
+        match self {
+            Inst::Rope { head_dim, .. } => Some(*head_dim),
+            _ => self.reduced(),
+        }
+    }
 }
 
 /// A program; the last instruction is its result.
@@ -124,13 +149,23 @@ impl Body {
         })
     }
 
+    /// Whether bodies may become one. What a softmax needs to know of a group is made once for all of the group's lanes, so beside one
+    /// nothing looks at groups of other sizes.
+    pub fn groups_agree(bodies: &[&Body]) -> bool {
+        let insts = || bodies.iter().flat_map(|b| &b.insts);
+        let mut groups = insts().filter_map(Inst::group);
+        let first = groups.next();
+        let softmax = insts().any(|i| matches!(i, Inst::Softmax { .. }));
+        !softmax || groups.all(|group| Some(group) == first)
+    }
+
     /// Whether each group of `lanes` lanes is made of the same lanes of what is read: norms are over whole groups, rotations
-    /// inside them.
+    /// inside them. Heads of attention, which this is asked of, have no softmax.
     pub fn stays_in_groups(&self, lanes: u32) -> bool {
         self.insts.iter().all(|i| match i {
             Inst::RmsNorm { group, .. } => *group == lanes,
             Inst::Rope { head_dim, .. } => *head_dim == lanes,
-            Inst::Part { .. } | Inst::Join { .. } => false,
+            Inst::Softmax { .. } | Inst::Part { .. } | Inst::Join { .. } => false,
             _ => true,
         })
     }
@@ -139,6 +174,6 @@ impl Body {
     pub fn is_elementwise(&self) -> bool {
         self.insts
             .iter()
-            .all(|i| !matches!(i, Inst::RmsNorm { .. } | Inst::Rope { .. }))
+            .all(|i| i.reduced().is_none() && !matches!(i, Inst::Rope { .. }))
     }
 }

@@ -195,6 +195,7 @@ fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
                     operand(weight)
                 )
             }
+            Inst::Softmax { x, group } => format!("softmax({}, group {group})", at(x)),
             Inst::Rope {
                 x,
                 table,

@@ -6,7 +6,7 @@
 //! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
 //!    prologue's lanes equal its contraction's `k`.
 //! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
-//!    the whole row, and no rotation.
+//!    the whole row, a norm, and no rotation. A softmax is in tails only, among instructions over groups of its own size.
 //! 5. A layer's keys and values are stored before its attention.
 //! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes, on targets with
 //!    planes.
@@ -84,14 +84,6 @@ impl State<'_> {
         }
         self.anchor(kernel)?;
         if let Anchor::Contract { k, .. } = kernel.anchor {
-            let reductions = kernel
-                .prologue
-                .insts
-                .iter()
-                .filter(|i| matches!(i, Inst::RmsNorm { .. }));
-            if reductions.count() > 1 {
-                return Err("prologue has more than one reduction".into());
-            }
             self.body(kernel, &kernel.prologue, k, Role::Prologue)?;
         } else if !kernel.prologue.insts.is_empty() {
             return Err("only a contraction has a prologue".into());
@@ -257,10 +249,17 @@ impl State<'_> {
                 } => {
                     before(x)?;
                     self.operand(kernel, &Inst::Lane(weight), weight, group)?;
-                    // A prologue's is applied to products.
+                    // A prologue's is applied to products, and so the only one.
                     let ends = !prologue || (group == width && at + 1 == body.insts.len());
                     if group == 0 || !width.is_multiple_of(group) || !ends {
                         return Err(format!("norm over groups of {group} in rows of {width}"));
+                    }
+                }
+                Inst::Softmax { x, group } => {
+                    before(x)?;
+                    let fits = role == Role::Tail && Body::groups_agree(&[body]);
+                    if group == 0 || !width.is_multiple_of(group) || !fits {
+                        return Err(format!("softmax over {group} lanes in rows of {width}"));
                     }
                 }
                 Inst::Rope {

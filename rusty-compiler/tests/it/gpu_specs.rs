@@ -1,6 +1,7 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
 use crate::gpu_contractions::{contractions, in_other_formats, of_expert};
+use crate::softmax::softmax_program;
 use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
@@ -131,6 +132,8 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         }),
         scalars: 3,
     });
+    let of_step = (team, header::ROWS);
+    out.push(rows_of(of_step, Origin::Map, softmax_program(), 2));
     let table = Format::Blocks(&Q4_K);
     out.extend([gathered(team, table, false), gathered(team, table, true)]);
     out.push(selected(team));

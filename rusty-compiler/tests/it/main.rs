@@ -29,6 +29,7 @@ mod reference;
 mod self_tests;
 mod shape_only;
 mod shortened;
+mod softmax;
 mod streaming;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;

@@ -103,6 +103,22 @@ pub(super) fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Ma
     out
 }
 
+pub(super) fn softmax(x: &Matrix, group: usize) -> Matrix {
+    let mut out = x.clone();
+    for lanes in out.data.chunks_mut(group) {
+        let most = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f64> = lanes
+            .iter()
+            .map(|lane| (f64::from(*lane) - f64::from(most)).exp())
+            .collect();
+        let total: f64 = weights.iter().sum();
+        for (lane, weight) in lanes.iter_mut().zip(weights) {
+            *lane = (weight / total) as f32;
+        }
+    }
+    out
+}
+
 pub(super) fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) -> Matrix {
     let mut out = Matrix::zeros(logits.rows, 2 * spec.used as usize);
     for row in 0..logits.rows {
@@ -247,7 +263,28 @@ pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix
 
 #[cfg(test)]
 mod tests {
-    use super::erf;
+    use super::{Matrix, erf, softmax};
+
+    /// Weights of 1, 2 and 5 of 8, and of 1 and 3 of 4, by their logarithms; what all lanes of a group have more changes nothing.
+    #[test]
+    fn softmax_is_the_share_of_exponentials() {
+        let (two, three, five) = (2f32.ln(), 3f32.ln(), 5f32.ln());
+        for (group, data, want) in [
+            (3, vec![0.0, two, five], vec![0.125, 0.25, 0.625]),
+            (2, vec![three, 0.0, 0.0, 0.0], vec![0.75, 0.25, 0.5, 0.5]),
+            (2, vec![1e4, 1e4, -1e4, 1e4], vec![0.5, 0.5, 0.0, 1.0]),
+            (1, vec![-3e38, 7.0], vec![1.0, 1.0]),
+        ] {
+            let x = Matrix {
+                rows: 1,
+                width: data.len(),
+                data,
+            };
+            let have = softmax(&x, group).data;
+            let near = have.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-7);
+            assert!(near, "{x:?} in groups of {group}: {have:?}");
+        }
+    }
 
     /// Values of Abramowitz and Stegun, table 7.1, and the two branches' meeting point.
     #[test]

@@ -12,6 +12,7 @@ mod golden_paths;
 mod invariants;
 mod oracle;
 mod rope_scaling;
+mod softmax;
 mod text;
 
 use golden_models::MODELS;

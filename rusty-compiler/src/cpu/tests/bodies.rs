@@ -1,10 +1,11 @@
 //! Elementwise functions and the registers of bodies.
 
-use super::levels;
+use super::{Noise, levels};
 use crate::cpu::body::{self, Lanes};
 use crate::cpu::registers::Registers;
-use crate::cpu::simd::{LANES, Vector, math, per_isa};
-use rusty_graph::UnaryOp;
+use crate::cpu::simd::{LANES, Level, Vector, math, per_isa};
+use crate::plan::{Body, Inst};
+use rusty_graph::{BinaryOp, UnaryOp};
 
 per_isa! {
     fn apply(op: UnaryOp, x: *const f32, out: *mut f32) = apply_with
@@ -64,8 +65,6 @@ fn elementary_functions_are_close() {
 
 #[test]
 fn registers_hold_odd_widths() {
-    use crate::plan::{Body, Inst};
-    use rusty_graph::BinaryOp;
     let body = Body {
         insts: vec![
             Inst::Result(0),
@@ -94,4 +93,60 @@ fn registers_hold_odd_widths() {
             assert_eq!(out[i], a[i].max(0.0) - b[i], "{level:?} lane {i}");
         }
     }
+}
+
+/// What a body of one result gives of `x`.
+fn result_of(level: Level, insts: Vec<Inst>, x: &[f32]) -> Vec<f32> {
+    let program = body::Program::sources_only(&Body { insts }).expect("no operands");
+    let mut regs = Registers::new(program.len(), x.len());
+    let results = [x.as_ptr()];
+    let lanes = Lanes {
+        row: 0,
+        first: 0,
+        count: x.len(),
+        results: &results,
+        arena: std::ptr::null(),
+        ropes: &[],
+    };
+    // SAFETY: the result holds as many lanes, and so do the registers.
+    unsafe { std::slice::from_raw_parts(body::run(level, &program, lanes, &mut regs), x.len()) }
+        .to_vec()
+}
+
+/// Groups of no whole vector and of many, whatever the numbers' magnitude.
+#[test]
+fn softmax_is_close_and_sums_to_one() {
+    let mut noise = Noise(97);
+    for (lanes, group) in [(1, 1), (5, 5), (37, 37), (96, 3), (96, 48), (4096, 4096)] {
+        for spread in [1.0f32, 20.0, 1e4] {
+            let x: Vec<f32> = noise.floats(lanes).iter().map(|v| v * spread).collect();
+            let insts = vec![
+                Inst::Result(0),
+                Inst::Softmax {
+                    x: 0,
+                    group: group as u32,
+                },
+            ];
+            for level in levels() {
+                let have = result_of(level, insts.clone(), &x);
+                for (x, have) in x.chunks(group).zip(have.chunks(group)) {
+                    let name = format!("{level:?}, {group} of {lanes}, to {spread}");
+                    assert_shares(&name, x, have);
+                }
+            }
+        }
+    }
+}
+
+/// Compares a group with the softmax in double precision.
+fn assert_shares(name: &str, x: &[f32], have: &[f32]) {
+    let most = f64::from(x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let weights = x.iter().map(|x| (f64::from(*x) - most).exp());
+    let total: f64 = weights.clone().sum();
+    for (have, weight) in have.iter().zip(weights) {
+        let apart = (f64::from(*have) - weight / total).abs();
+        assert!(apart < 2e-6, "{name}: {have} for {}", weight / total);
+    }
+    let sum: f64 = have.iter().map(|v| f64::from(*v)).sum();
+    assert!((sum - 1.0).abs() < 1e-5, "{name}: {sum}");
 }

@@ -1,15 +1,16 @@
 //! Bodies become source: each instruction of a [`Body`](crate::plan::Body) is expanded for one lane of one row.
 //!
 //! Evaluation is lazy in lanes: a rotation evaluates its operand again at the partner lane, so no lane waits
-//! for another. Only a norm over a whole segment is a reduction; its factors are made beforehand by the
-//! cube that owns the segment, or, of contractions' inputs, [last](super::norms).
+//! for another. Only norms and softmaxes over a whole segment are reductions; their [factors](super::factors) are made
+//! beforehand by the cube that owns the segment, or, of contractions' inputs, [last](super::norms).
 
 // `erf` is CubeCL's; the standard library's unstable method of that name takes no part.
 #![allow(unstable_name_collisions)]
 
 use super::decode::decode_one;
 use super::env::{Buffers, header};
-use crate::plan::{F32, Inst};
+use super::factors::{norm_factor, softmax_factors};
+use crate::plan::Inst;
 use cubecl::prelude::*;
 use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
 use rusty_loader::Format;
@@ -66,34 +67,13 @@ pub struct Program {
     pub places: Vec<Place>,
     /// What results are.
     pub source: Source,
-    /// Lanes over which norms were reduced beforehand.
+    /// Lanes of the groups whose [factors](super::factors) were made beforehand.
     pub segment: u32,
 }
 
 impl Program {
-    /// Positions of norms that need a reduction over the segment.
-    pub fn reductions(&self) -> Vec<usize> {
-        (0..self.insts.len())
-            .filter(
-                |&i| matches!(self.insts[i], Inst::RmsNorm { group, .. } if group == self.segment),
-            )
-            .collect()
-    }
-
     pub(super) fn operand(&self, number: u16) -> Place {
         self.places[number as usize]
-    }
-
-    /// Operand and epsilon of a norm.
-    pub fn norm(&self, at: usize) -> (usize, f32) {
-        match self.insts[at] {
-            Inst::RmsNorm { x, eps, .. } => (x as usize, eps.get()),
-            _ => (0, 0.0),
-        }
-    }
-
-    fn factor_index(&self, at: usize) -> Option<usize> {
-        self.reductions().iter().position(|&i| i == at)
     }
 }
 
@@ -204,6 +184,7 @@ pub(super) fn instruction(
                 lane,
                 comptime!(program.clone()),
                 at,
+                comptime!(x as usize),
                 eps,
                 group,
             );
@@ -214,6 +195,10 @@ pub(super) fn instruction(
                 comptime!(program.operand(weight)),
             );
             regs[comptime!(x as usize)] * factor * gain
+        }
+        Inst::Softmax { x, .. } => {
+            let (most, by) = softmax_factors(factors, comptime!(program.clone()), at);
+            (regs[comptime!(x as usize)] - most).exp() * by
         }
         Inst::Rope {
             x,
@@ -269,45 +254,6 @@ pub(super) fn load(buffers: &Buffers<'_>, row: u32, lane: u32, #[comptime] place
         }
         Place::Vectors { arg } => buffers.vectors[(buffers.args[arg] + lane) as usize],
         Place::Rope { .. } => 0.0f32.runtime(),
-    }
-}
-
-/// `1 / sqrt(mean(x^2) + eps)` of the lane's group: made beforehand where the group is the segment, else
-/// summed by each lane for itself.
-#[cube]
-fn norm_factor(
-    buffers: &Buffers<'_>,
-    results: &Sequence<f32>,
-    factors: &Sequence<f32>,
-    base: u32,
-    row: u32,
-    lane: u32,
-    #[comptime] program: Program,
-    #[comptime] at: usize,
-    #[comptime] eps: F32,
-    #[comptime] group: u32,
-) -> f32 {
-    let made = comptime!(program.factor_index(at));
-    match made {
-        Some(index) => factors[index],
-        None => {
-            let first = lane - lane % group;
-            let mut sum = 0.0f32;
-            for i in 0..group {
-                let value = evaluate(
-                    buffers,
-                    results,
-                    factors,
-                    base,
-                    row,
-                    first + i,
-                    comptime!(program.clone()),
-                    comptime!(program.norm(at).0),
-                );
-                sum += value * value;
-            }
-            (sum / comptime!(group as f32) + comptime!(eps.get())).inverse_sqrt()
-        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod decode;
 pub mod delta;
 pub mod env;
 pub mod experts;
+pub mod factors;
 pub mod fragments;
 pub mod gather;
 pub mod gemm;

@@ -88,6 +88,63 @@ pub fn shared_total(partial: &Shared<[f32]>, value: f32, #[comptime] size: u32) 
     total
 }
 
+/// Largest value of a plane, the same in every unit. All units must call it together.
+#[cube]
+pub fn plane_largest(value: f32, #[comptime] plane: u32) -> f32 {
+    together();
+    let mut largest = value;
+    #[unroll]
+    for level in 0..comptime!(plane.ilog2()) {
+        let other = plane_shuffle_xor(largest, comptime!(plane >> (level + 1)));
+        largest = max(largest, other);
+    }
+    largest
+}
+
+/// Largest value of the cube, the same in every unit. All units must call it together.
+#[cube]
+pub fn cube_largest(value: f32, #[comptime] team: Team) -> f32 {
+    if comptime!(team.plane > 0) {
+        let planes = comptime!((team.units / team.plane) as usize);
+        let mut partial = Shared::<[f32]>::new_slice(planes);
+        let own = plane_largest(value, comptime!(team.plane));
+        if UNIT_POS.is_multiple_of(team.plane) {
+            partial[(UNIT_POS / team.plane) as usize] = own;
+        }
+        sync_cube();
+        let mut largest = own;
+        #[unroll]
+        for i in 0..planes {
+            largest = max(largest, partial[i]);
+        }
+        sync_cube();
+        largest
+    } else {
+        let partial = Shared::<[f32]>::new_slice(comptime!(team.units as usize));
+        shared_largest(&partial, value, comptime!(team.units))
+    }
+}
+
+/// The same in shared memory, over `units` units, which are all of the cube.
+#[cube]
+fn shared_largest(partial: &Shared<[f32]>, value: f32, #[comptime] units: u32) -> f32 {
+    put(partial, UNIT_POS, value);
+    sync_cube();
+    #[unroll]
+    for step in 0..comptime!(units.ilog2()) {
+        let half = comptime!(units >> (step + 1));
+        if UNIT_POS < half {
+            let own = partial[UNIT_POS as usize];
+            let other = partial[(UNIT_POS + half) as usize];
+            put(partial, UNIT_POS, max(own, other));
+        }
+        sync_cube();
+    }
+    let largest = partial[0];
+    sync_cube();
+    largest
+}
+
 /// Sum over the cube, the same in every unit. All units must call it together.
 #[cube]
 pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {

@@ -13,10 +13,10 @@ use super::attention_shape::{AttentionShape, position_of};
 use super::body::{Program, evaluate};
 use super::contract::UnitConfig;
 use super::env::{Buffers, bound, header, put};
+use super::factors::segment_factors;
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
 use super::reduce::Team;
-use super::rows::norm_factors;
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::{Store, store_segment};
 use super::splits::{finish, leave};
@@ -243,7 +243,7 @@ fn make_keys(buffers: &Buffers<'_>, row: u32, #[comptime] config: RowAttentionCo
     for s in 0..comptime!(config.stores.len()) {
         let size = comptime!(config.stores[s].program.segment);
         let first = CUBE_POS_Y / config.shape.shares * size;
-        let factors = norm_factors(
+        let factors = segment_factors(
             buffers,
             0u32,
             row,
@@ -279,7 +279,7 @@ fn make_queries(
     let last = comptime!(config.query.insts.len() - 1);
     for head in 0..group {
         let first = (CUBE_POS_Y * group + head) * dim;
-        let factors = norm_factors(
+        let factors = segment_factors(
             buffers,
             0u32,
             row,

@@ -1,11 +1,12 @@
 //! Kernels that own whole rows: maps with several tails, gathers, row selection.
 //!
-//! A cube takes one segment of one row of one tail. A norm over the segment is reduced by its cube; all other
-//! instructions are evaluated lane by lane.
+//! A cube takes one segment of one row of one tail. Norms and softmaxes over the segment are [reduced](super::factors) by its
+//! cube; all other instructions are evaluated lane by lane.
 
-use super::body::{Program, Source, evaluate};
+use super::body::Source;
 use super::env::{Buffers, bound, header};
-use super::reduce::{Team, cube_sum};
+use super::factors::segment_factors;
+use super::reduce::Team;
 use super::sink::{Store, store_segment};
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -143,7 +144,7 @@ fn tail_segment(
     let size = comptime!(store.program.segment);
     let first = segment * size;
     let end = min(first + size, comptime!(store.width).runtime());
-    let factors = norm_factors(
+    let factors = segment_factors(
         buffers,
         base,
         row,
@@ -162,42 +163,4 @@ fn tail_segment(
         store,
         comptime!(team.units),
     );
-}
-
-/// `1 / sqrt(mean(x^2) + eps)` of every norm over the segment that starts at lane `first`, in order. All units
-/// of the cube must call it together.
-#[cube]
-pub fn norm_factors(
-    buffers: &Buffers<'_>,
-    base: u32,
-    row: u32,
-    first: u32,
-    #[comptime] program: Program,
-    #[comptime] team: Team,
-) -> Sequence<f32> {
-    let results = Sequence::<f32>::new();
-    let mut factors = Sequence::<f32>::new();
-    #[unroll]
-    for n in 0..comptime!(program.reductions().len()) {
-        let (x, eps) = comptime!(program.norm(program.reductions()[n]));
-        let mut sum = 0.0f32;
-        let mut lane = UNIT_POS;
-        while lane < comptime!(program.segment) {
-            let value = evaluate(
-                buffers,
-                &results,
-                &factors,
-                base,
-                row,
-                first + lane,
-                comptime!(program.clone()),
-                x,
-            );
-            sum += value * value;
-            lane += comptime!(team.units);
-        }
-        let total = cube_sum(sum, team);
-        factors.push((total / comptime!(program.segment as f32) + eps).inverse_sqrt());
-    }
-    factors
 }

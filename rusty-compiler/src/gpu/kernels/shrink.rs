@@ -6,8 +6,8 @@ use super::delta::{
     Adapters, BF16, F16, FORMAT_MASK, INT8, TABLE_FORMATS, a_value, entry, entry_of,
 };
 use super::env::{Buffers, bound, put};
+use super::factors::segment_factors;
 use super::reduce::{Team, cube_sum};
-use super::rows::norm_factors;
 use cubecl::prelude::*;
 
 /// What a shrink kernel is specialised for.
@@ -65,7 +65,7 @@ pub fn shrink_row(
         let entry = entry_of(buffers, row, part, comptime!(config.adapters));
         let rank = buffers.pool[entry as usize];
         if rank > share * RANKS as u32 {
-            let factors = norm_factors(
+            let factors = segment_factors(
                 buffers,
                 0u32,
                 row,
