@@ -37,7 +37,7 @@ pub fn await_all(counters: &[Atomic<u32>], count: u32, tile: u32) -> u32 {
     if UNIT_POS == 0 {
         let mut most = most.runtime();
         if comptime!(wgsl) {
-            most = select(tile % 2 == 0, most, 1u32);
+            most = select(tile.is_multiple_of(2), most, 1u32);
         }
         let mut looks = 0u32;
         let mut arrived = 0u32;
