@@ -45,6 +45,18 @@ pub enum Error {
         /// What the model has there.
         reason: String,
     },
+    /// What tensors are multiplied to fits no place of the model.
+    #[error("{path}: the product of tensors {tensors} has shape {shape:?}, {reason}")]
+    Product {
+        /// File.
+        path: PathBuf,
+        /// Their names and shapes.
+        tensors: String,
+        /// The product's shape.
+        shape: Vec<usize>,
+        /// What the model has there.
+        reason: String,
+    },
     /// Adapters cannot be mixed as asked.
     #[error("adapters {adapters}: {reason}")]
     Mix {

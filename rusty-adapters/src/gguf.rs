@@ -126,8 +126,11 @@ fn place(
     })?;
     match place {
         Place::Embedding if is_a => {
-            let (vocab, rank) = tensor.matrix(path)?;
-            let values = transposed(&tensor.values(path)?, vocab, rank);
+            let vocab = base.graph.vocab as usize;
+            let needed = format!("[{vocab}, rank]");
+            let (_, rank) = tensor.matrix(path, "embedding", &needed)?;
+            let values = tensor.shaped(path, &[vocab, rank], "embedding")?;
+            let values = transposed(&values, vocab, rank);
             tensor = reordered(path, tensor, vec![rank, vocab], &values)?;
             Ok((module, "lora_embedding_A", tensor))
         }
@@ -140,10 +143,10 @@ fn place(
             };
             let heads = base.rotated_heads(id).filter(|_| interleaved);
             if let Some(head_dim) = heads {
-                let rank = tensor.matrix(path)?.1;
                 let site = base.graph.site(id);
-                let shape = [site.n as usize, rank];
-                let mut values = tensor.shaped(path, &shape, &format!("site '{}'", site.name))?;
+                let (n, at) = (site.n as usize, format!("site '{}'", site.name));
+                let rank = tensor.matrix(path, &at, &format!("[{n}, rank]"))?.1;
+                let mut values = tensor.shaped(path, &[n, rank], &at)?;
                 split_halves(&mut values, rank, head_dim);
                 let shape = tensor.shape.clone();
                 tensor = reordered(path, tensor, shape, &values)?;

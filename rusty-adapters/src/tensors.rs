@@ -30,14 +30,20 @@ impl Tensor {
     /// The same, where the tensor has the shape that the model needs.
     pub fn shaped(&self, path: &Path, shape: &[usize], place: &str) -> Result<Vec<f32>> {
         if self.shape != shape {
-            return Err(Error::Misfit {
-                path: path.into(),
-                tensor: self.name.clone(),
-                shape: self.shape.clone(),
-                reason: format!("the model's {place} needs {shape:?}"),
-            });
+            let reason = format!("the model's {place} needs {shape:?}");
+            return Err(self.misfit(path, reason));
         }
         self.values(path)
+    }
+
+    /// The refusal of its shape.
+    pub fn misfit(&self, path: &Path, reason: String) -> Error {
+        Error::Misfit {
+            path: path.into(),
+            tensor: self.name.clone(),
+            shape: self.shape.clone(),
+            reason,
+        }
     }
 
     /// Values of a vector, however it is shaped (`[n]`, `[n, 1]`, `[1, n]`).
@@ -50,16 +56,11 @@ impl Tensor {
         self.values(path)
     }
 
-    /// Rows and columns of a matrix.
-    pub fn matrix(&self, path: &Path) -> Result<(usize, usize)> {
+    /// Rows and columns of a matrix; `needed` is the shape that the model needs, with words for what is free.
+    pub fn matrix(&self, path: &Path, place: &str, needed: &str) -> Result<(usize, usize)> {
         match self.shape[..] {
             [rows, columns] if rows > 0 && columns > 0 => Ok((rows, columns)),
-            _ => Err(Error::Misfit {
-                path: path.into(),
-                tensor: self.name.clone(),
-                shape: self.shape.clone(),
-                reason: "a matrix is needed".into(),
-            }),
+            _ => Err(self.misfit(path, format!("the model's {place} needs {needed}"))),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What the engine hands to an executable, and what it gets back.
 //!
 //! A step is a ragged batch: rows of any number of sequences, prefill chunks and decode rows together.
-//! Rows of one sequence are contiguous, with ascending positions.
+//! Rows of one sequence are contiguous, with ascending positions. Sequences may have pages in common, but no two rows write
+//! the same row of a page.
 
 use crate::slots::{KvPrefix, SlotData, SlotId};
 use crate::{Error, PAGE_TOKENS, Result};
@@ -244,6 +245,26 @@ impl Step<'_> {
                 return fail(format!(
                     "row {row}: positions of a sequence must ascend by one"
                 ));
+            }
+        }
+        self.check_writes()
+    }
+
+    /// Of two rows' keys and values in one place those of the last would stay, and threads decide which that is. Every row has
+    /// a sequence and a page.
+    fn check_writes(&self) -> Result<()> {
+        let place = |row: usize| {
+            let position = self.positions[row] as usize;
+            let pages = self.sequences[self.sequence_of[row] as usize].pages;
+            (pages[position / PAGE_TOKENS], position % PAGE_TOKENS)
+        };
+        let mut places: Vec<_> = (0..self.rows()).map(|row| (place(row), row)).collect();
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            let (((page, at), first), (other, second)) = (pair[0], pair[1]);
+            if other == (page, at) {
+                let what = format!("rows {first} and {second} both write row {at} of page {page}");
+                return Err(Error::Step(what));
             }
         }
         Ok(())

@@ -10,7 +10,8 @@ use crate::factors::product;
 
 pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     let (n, k) = (module.n(), module.k());
-    let rank = |part: &str| -> Result<usize> { Ok(module.part(part)?.matrix(module.path)?.0) };
+    let needed = format!("[rank, {k}]");
+    let rank = |part: &str| -> Result<usize> { Ok(module.matrix(part, &needed)?.0) };
     let (first, second) = (rank("hada_w1_b")?, rank("hada_w2_b")?);
     let w1_a = module.values("hada_w1_a", &[n, first])?;
     let w1_b = module.values("hada_w1_b", &[first, k])?;

@@ -23,8 +23,8 @@ impl Factor {
         let (first, second) = (format!("{name}_a"), format!("{name}_b"));
         if module.parts.contains_key(first.as_str()) {
             let (a, b) = (module.part(&first)?, module.part(&second)?);
-            let (rows, rank) = a.matrix(module.path)?;
-            let columns = b.matrix(module.path)?.1;
+            let (rows, rank) = module.matrix(&first, "[rows, rank]")?;
+            let columns = module.matrix(&second, "[rank, columns]")?.1;
             let (u, v) = (
                 a.values(module.path)?,
                 module.values(&second, &[rank, columns])?,
@@ -43,7 +43,7 @@ impl Factor {
             });
         }
         let whole = module.part(name)?;
-        let (_, columns) = whole.matrix(module.path)?;
+        let (_, columns) = module.matrix(name, "[rows, columns]")?;
         let values = whole.values(module.path)?;
         Ok(Self::whole(values, columns, whole.format))
     }
@@ -77,16 +77,15 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     let second = Factor::read(module, "lokr_w2")?;
     let (n, k) = (first.rows * second.rows, first.columns * second.columns);
     if (n, k) != (module.n(), module.k()) {
-        let part = module.parts.values().next();
-        return Err(Error::Misfit {
+        let parts = module.parts.iter();
+        let parts = parts.filter(|(part, _)| part.starts_with("lokr_"));
+        let parts = parts.map(|(_, tensor)| format!("'{}' {:?}", tensor.name, tensor.shape));
+        let needed = [module.n(), module.k()];
+        return Err(Error::Product {
             path: module.path.into(),
-            tensor: part.map_or_else(|| module.name.into(), |t| t.name.clone()),
+            tensors: parts.collect::<Vec<_>>().join(", "),
             shape: vec![n, k],
-            reason: format!(
-                "as a Kronecker product; the model's site '{}' needs {:?}",
-                module.site.name,
-                [module.n(), module.k()]
-            ),
+            reason: format!("the model's {} needs {needed:?}", module.place()),
         });
     }
     let b = kron((&first.u, first.rank), (&second.u, second.rank));

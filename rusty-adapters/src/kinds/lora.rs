@@ -42,14 +42,16 @@ fn check_rank(module: &Module<'_>, a: &Tensor, rank: usize) -> Result<()> {
     }
     match module.config.rank(module.name) {
         Some(stated) if stated != rank => {
-            let reason = format!(
-                "'{}' has rank {rank}, adapter_config.json says {stated}",
-                a.name
-            );
-            Err(Error::malformed(module.path, reason))
+            let needed = [stated, module.k()];
+            Err(a.misfit(module.path, other_rank(&module.place(), needed)))
         }
         _ => Ok(()),
     }
+}
+
+/// Why an `A` of another rank than the stated one does not fit.
+fn other_rank(place: &str, needed: [usize; 2]) -> String {
+    format!("the model's {place} needs {needed:?} for the rank that adapter_config.json states")
 }
 
 /// The format that holds what both do.
@@ -82,12 +84,8 @@ impl Assembly<'_> {
         let graph = self.base.graph;
         let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
         let rank = a.shape.first().copied().unwrap_or(0);
-        if self.config.rank(name).is_some_and(|stated| stated != rank) {
-            let reason = format!(
-                "'{}' has rank {rank}, not as the configuration says",
-                a.name
-            );
-            return Err(Error::malformed(self.path, reason));
+        if let Some(stated) = self.config.rank(name).filter(|stated| *stated != rank) {
+            return Err(a.misfit(self.path, other_rank("embedding", [stated, vocab])));
         }
         let a_values = a.shaped(self.path, &[rank, vocab], "embedding")?;
         let b_values = b.shaped(self.path, &[width, rank], "embedding")?;

@@ -46,14 +46,22 @@ impl<'a> Module<'a> {
 
     /// Values of a part with the shape that the site needs.
     fn values(&self, part: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let place = format!("site '{}'", self.site.name);
-        self.part(part)?.shaped(self.path, shape, &place)
+        self.part(part)?.shaped(self.path, shape, &self.place())
     }
 
     /// Values of a vector part.
     fn vector(&self, part: &str, length: usize) -> Result<Vec<f32>> {
-        let place = format!("site '{}'", self.site.name);
-        self.part(part)?.vector(self.path, length, &place)
+        self.part(part)?.vector(self.path, length, &self.place())
+    }
+
+    /// Rows and columns of a part; `needed` is the shape that the site needs, with words for what is free.
+    fn matrix(&self, part: &str, needed: &str) -> Result<(usize, usize)> {
+        self.part(part)?.matrix(self.path, &self.place(), needed)
+    }
+
+    /// Where it acts, for messages.
+    fn place(&self) -> String {
+        format!("site '{}'", self.site.name)
     }
 
     fn k(&self) -> usize {

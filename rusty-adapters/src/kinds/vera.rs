@@ -35,18 +35,17 @@ pub(super) fn draft(module: &Module<'_>, shared: &Shared) -> Result<Draft> {
         return Err(Error::unsupported(module.path, what));
     };
     let (n, k) = (module.n(), module.k());
-    let (rank, widest) = a.matrix(module.path)?;
-    let (tallest, columns) = b.matrix(module.path)?;
-    if columns != rank || widest < k || tallest < n {
-        return Err(Error::Misfit {
-            path: module.path.into(),
-            tensor: b.name.clone(),
-            shape: b.shape.clone(),
-            reason: format!(
-                "with A {:?}; the model's site '{}' needs at least {n} rows, {k} columns and one rank",
-                a.shape, module.site.name
-            ),
-        });
+    let (path, place) = (module.path, module.place());
+    let (rank, widest) = a.matrix(path, &place, &format!("[rank, {k}]"))?;
+    let (tallest, columns) = b.matrix(path, &place, &format!("[{n}, rank]"))?;
+    let needed = |shape: [usize; 2]| format!("the model's {place} needs {shape:?}");
+    if widest < k {
+        let reason = needed([rank, k]) + " or more columns";
+        return Err(a.misfit(path, reason));
+    }
+    if columns != rank || tallest < n {
+        let reason = needed([n, rank]) + " or more rows";
+        return Err(b.misfit(path, reason));
     }
     let a_values = a.values(module.path)?;
     let rows = a_values.chunks_exact(widest);

@@ -11,7 +11,7 @@ use rusty_loader::Format;
 use std::sync::Arc;
 
 /// Tokens of the prompt.
-const TOKENS: u32 = 75;
+pub(crate) const TOKENS: u32 = 75;
 /// Pages that it takes.
 pub(crate) const PAGES: u32 = TOKENS.div_ceil(PAGE_TOKENS as u32);
 
@@ -63,10 +63,14 @@ pub(crate) fn attach(exe: &mut dyn Executable, graph: &Graph, slots: u32) {
     }
 }
 
-/// Logits of a prompt in chunks, some rows with an adapter of so many slots, some without.
+/// The prompt.
+pub(crate) fn ids() -> Vec<u32> {
+    (0..TOKENS).map(|i| (i * 37 + 11) % 250).collect()
+}
+
+/// Logits of the prompt in chunks, some rows with an adapter of so many slots, some without.
 pub(crate) fn logits(exe: &mut dyn Executable, chunk: usize, slots: u32) -> Vec<f32> {
-    let pages: Vec<u32> = (0..PAGES).collect();
-    let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 37 + 11) % 250).collect();
+    let (ids, pages) = (ids(), (0..PAGES).collect::<Vec<u32>>());
     let chunks = ids.chunks(chunk).enumerate();
     chunks
         .flat_map(|(at, tokens)| chunk_logits(exe, tokens, (at * chunk, slots), &pages))

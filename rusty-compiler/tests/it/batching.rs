@@ -2,6 +2,7 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{On, all_logits, bound, instruction_sets};
+use rusty_compiler::step::StepLimits;
 use rusty_compiler::{KvFormat, RowResult, Sequence, SlotId, Step, Want};
 use rusty_loader::ModelFile;
 
@@ -73,4 +74,48 @@ fn batched_as_alone(path: &str, file: &dyn ModelFile, isa: &On, kv: KvFormat) {
     }
     assert!(got_a == want_a, "{path} {isa:?} {kv:?}: first sequence");
     assert!(got_b == want_b, "{path} {isa:?} {kv:?}: second sequence");
+}
+
+/// Why a step of two sequences on these pages is refused, whose rows are of a sequence at a position.
+fn refusal(pages: [&[u32]; 2], rows: &[(u32, u32)]) -> Option<String> {
+    let sequences = pages.map(|pages| Sequence {
+        pages,
+        rope_length: 64,
+    });
+    let step = Step {
+        tokens: &vec![0; rows.len()],
+        positions: &rows.iter().map(|row| row.1).collect::<Vec<_>>(),
+        sequence_of: &rows.iter().map(|row| row.0).collect::<Vec<_>>(),
+        sequences: &sequences,
+        slots: &vec![SlotId::BASE; rows.len()],
+        wants: &vec![Want::Nothing; rows.len()],
+    };
+    let limits = StepLimits {
+        rows: 64,
+        selected: 64,
+        vocab: 8,
+        pages: 4,
+        slots: 0,
+        prompt_rows: &|_| 0,
+    };
+    step.check(&limits).err().map(|error| error.to_string())
+}
+
+/// Of two sequences, and of one that names a page twice. Pages in common that no row writes are nothing to refuse.
+#[test]
+fn rows_that_write_one_place_are_refused() {
+    assert_eq!(refusal([&[0, 1], &[2, 3]], &[(0, 17), (1, 17)]), None);
+    assert_eq!(refusal([&[0, 1], &[0, 3]], &[(0, 17), (1, 17)]), None);
+    let error = refusal([&[0, 1], &[2, 1]], &[(0, 17), (1, 17)]);
+    let text = error.expect("one place");
+    assert!(
+        text.contains("rows 0 and 1 both write row 1 of page 1"),
+        "{text}"
+    );
+    let rows: Vec<(u32, u32)> = (0..20).map(|position| (0, position)).collect();
+    let text = refusal([&[3, 3], &[0]], &rows).expect("one place");
+    assert!(
+        text.contains("rows 0 and 16 both write row 0 of page 3"),
+        "{text}"
+    );
 }

@@ -2,6 +2,7 @@
 
 mod adapted_rows;
 mod adapter_pools;
+mod adapter_tables;
 mod batching;
 mod binding_limits;
 mod byte_products;

@@ -1,6 +1,7 @@
 //! The engine on golden data and on the demo model: samplers, adapters, sessions.
 
 mod adapter_files;
+mod adapter_misfits;
 mod adapter_oddities;
 mod adapter_tools;
 mod adapters;

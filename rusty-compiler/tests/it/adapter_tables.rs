@@ -1,0 +1,135 @@
+//! Whole models with adapters whose tables are in every format, on every instruction set of the machine's CPU.
+
+use crate::adapted_rows::{PAGES, TOKENS, adapter, ids, logits};
+use crate::golden_paths::golden;
+use crate::reference::{
+    adapted_logits, assert_close, bound_with, distance, instruction_sets, mean_kl,
+};
+use rusty_compiler::{BindOptions, DeltaTable, KvFormat, SlotData, SlotId};
+use rusty_graph::interpret::SiteLora;
+use rusty_graph::{Graph, Interpreter};
+use rusty_loader::quantize::{Target, quantize};
+use rusty_loader::{Format, ModelFile};
+use std::sync::Arc;
+
+const MODEL: &str = "models/qwen3-tied";
+const OPTIONS: BindOptions = BindOptions {
+    pages: PAGES,
+    kv: KvFormat::F32,
+    slots: 1,
+};
+/// More than a quartet of ranks, and than the sixteen that bytes are multiplied at once; no whole number of either.
+const RANK: usize = 21;
+/// Rows of a step: tiles, and the kernels of one row.
+const CHUNKS: [usize; 2] = [62, 1];
+
+fn model() -> Box<dyn ModelFile> {
+    rusty_loader::open(golden(MODEL)).expect(MODEL)
+}
+
+/// An adapter with its tables in a format.
+fn stored(mut adapter: SlotData, format: Format) -> Arc<SlotData> {
+    for (_, delta) in &mut adapter.sites {
+        for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
+            *table = table.converted(format);
+            assert_eq!(table.format(), format);
+        }
+    }
+    Arc::new(adapter)
+}
+
+/// One without factors on inputs and outputs, which the oracle does not know.
+fn low_ranks(graph: &Graph) -> SlotData {
+    let mut adapter = adapter(graph, RANK, 0);
+    for (_, delta) in &mut adapter.sites {
+        (delta.gain_in, delta.gain_out) = (None, None);
+    }
+    adapter
+}
+
+/// The oracle's logits of the prompt with what the tables of an adapter hold.
+fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
+    let loras = adapter.sites.iter().map(|(site, delta)| {
+        let mut row = vec![0.0; delta.rank as usize];
+        let mut b = vec![];
+        for output in 0..graph.site(*site).n as usize {
+            delta.b_row(output, &mut row);
+            b.extend(row.iter().zip(delta.scale.iter()).map(|(b, s)| b * s));
+        }
+        let a = delta.a.as_ref().expect("a factor");
+        SiteLora {
+            site: *site,
+            a: a.values(),
+            b,
+            scale: 1.0,
+        }
+    });
+    let loras: Vec<SiteLora> = loras.collect();
+    let oracle = Interpreter::new(graph, file).expect("oracle");
+    let values = oracle.run(&ids(), &loras).expect("values");
+    values.logits().data.clone()
+}
+
+/// Checks the logits of every instruction set with tables of every format, by tiles and row by row, against the oracle's.
+fn compare(file: &dyn ModelFile, check: &dyn Fn(&str, &[f32], &[f32])) {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let pages: Vec<u32> = (0..PAGES).collect();
+    let base = oracle(&graph, file, &SlotData::default());
+    for format in DeltaTable::FORMATS {
+        let adapter = stored(low_ranks(&graph), format);
+        let want = oracle(&graph, file, &adapter);
+        let (change, _) = distance(&want, &base);
+        assert!(change > 0.05, "adapters change logits by {change}");
+        for on in instruction_sets() {
+            let mut exe = bound_with(file, &on, 2, OPTIONS);
+            exe.attach(SlotId(1), adapter.clone()).expect("attached");
+            for chunk in CHUNKS {
+                let have = adapted_logits(&mut *exe, SlotId(1), &ids(), chunk, &pages);
+                let name = format!("tables in {} on {on:?}, by {chunk}", format.name());
+                check(&name, &have.concat(), &want);
+            }
+        }
+    }
+}
+
+/// Behind weights in single precision nothing is rounded but the products of tables of bytes, to fifteen bits.
+#[test]
+fn adapters_in_every_format_match_the_oracle() {
+    compare(&*model(), &|name, have, want| {
+        assert_close(name, &[have.to_vec()], want, 2e-3);
+    });
+}
+
+/// Tables of bytes take the inputs that were rounded for the weights.
+#[test]
+fn adapters_of_weights_in_bytes_are_near_the_oracle() {
+    let file = quantize(model(), Target::Int8, &|_, _| {}).expect("quantized");
+    compare(&*file, &|name, have, want| {
+        let (rms, apart) = distance(have, want);
+        let kl = mean_kl(have, want, TOKENS as usize);
+        let said = format!("{name}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");
+        println!("{said}");
+        assert!(apart < 2e-3 && kl < 0.03, "{said}");
+    });
+}
+
+/// Rows that take turns with an adapter, which has factors on inputs and outputs too: what the best instruction set gives.
+#[test]
+fn rows_take_turns_with_adapters_on_every_instruction_set() {
+    let file = model();
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    for format in DeltaTable::FORMATS {
+        let adapter = stored(adapter(&graph, RANK, 0), format);
+        let mut first = None;
+        for on in instruction_sets() {
+            let mut exe = bound_with(&*file, &on, 2, OPTIONS);
+            exe.attach(SlotId(1), adapter.clone()).expect("attached");
+            for chunk in CHUNKS {
+                let have = logits(&mut *exe, chunk, 1);
+                let want = first.get_or_insert_with(|| have.clone());
+                let name = format!("tables in {} on {on:?}, by {chunk}", format.name());
+                assert_close(&name, &[have], want, 2e-3);
+            }
+        }
+    }
+}

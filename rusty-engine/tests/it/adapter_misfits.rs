@@ -1,0 +1,186 @@
+//! Refusals of adapters whose tensors do not fit name the tensor, the shape that it has and the shape that is needed.
+
+use super::adapter_oddities::Adapter;
+use super::adapters::{BASES, Golden, names};
+use super::{Tensors, golden};
+use rusty_adapters::{Base, Container, Precision, Result, export, load};
+use rusty_compiler::SlotData;
+use rusty_loader::Format;
+use rusty_loader::gguf::Gguf;
+use rusty_loader::gguf::write::GgufWriter;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Ranks that two tensors share: part and axis, other part and axis. Which of them is wrong nobody can tell; it is the
+/// other that is said not to fit.
+const RANKS: [(&str, usize, &str, usize); 8] = [
+    ("hada_w1_b", 0, "hada_w1_a", 1),
+    ("hada_w2_b", 0, "hada_w2_a", 1),
+    ("lokr_w1_a", 1, "lokr_w1_b", 0),
+    ("lokr_w2_a", 1, "lokr_w2_b", 0),
+    ("vera_A", 0, "vera_B", 1),
+    // GGUFs state no rank, and hold the embedding's first factor by tokens.
+    ("attn_q.weight.lora_a", 0, "attn_q.weight.lora_b", 1),
+    ("output.weight.lora_a", 0, "output.weight.lora_b", 1),
+    ("token_embd.weight.lora_a", 1, "token_embd.weight.lora_b", 1),
+];
+
+fn shape<'a>(tensors: &'a Tensors, name: &str) -> &'a [usize] {
+    &tensors[name].0
+}
+
+fn shorter(shape: &[usize], axis: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    shape[axis] -= 1;
+    shape
+}
+
+/// A tensor without the last of an axis.
+fn without_last((shape, values): &(Vec<usize>, Vec<f32>), axis: usize) -> (Vec<usize>, Vec<f32>) {
+    let left = shorter(shape, axis);
+    let (all, kept): (usize, usize) = (
+        shape[axis..].iter().product(),
+        left[axis..].iter().product(),
+    );
+    let values = values.chunks_exact(all).flat_map(|part| &part[..kept]);
+    (left, values.copied().collect())
+}
+
+/// What is said of a tensor that lacks the last of an axis, and the shape that is needed.
+fn expected(tensors: &Tensors, name: &str, axis: usize) -> (String, Vec<usize>) {
+    let misfit = |name: &str, have: &[usize]| format!("tensor '{name}' has shape {have:?}");
+    let rank = RANKS
+        .iter()
+        .find(|(end, its, ..)| name.ends_with(*end) && axis == *its);
+    if let Some((end, _, other, other_axis)) = rank {
+        let other = name.replace(*end, other);
+        let have = shape(tensors, &other);
+        return (misfit(&other, have), shorter(have, *other_axis));
+    }
+    let have = shorter(shape(tensors, name), axis);
+    // Factors of a Kronecker product may have any shape: it is the product that does not fit, and all of them are named.
+    if let Some((stem, part)) = name.split_once("lokr_")
+        && !(part.ends_with("_b") && axis == 0)
+    {
+        let lanes = |factor: &str, end: &str, axis: usize| -> usize {
+            let whole = format!("{stem}lokr_{factor}");
+            let part = format!("{whole}_{end}");
+            let tensor = tensors.get(&whole).or_else(|| tensors.get(&part));
+            tensor.expect("a factor").0[axis]
+        };
+        let side = |end: &str, axis: usize| lanes("w1", end, axis) * lanes("w2", end, axis);
+        let needed = vec![side("a", 0), side("b", 1)];
+        return (format!("'{name}' {have:?}"), needed);
+    }
+    // Vectors may be stored as matrices of one row or column.
+    let needed = shape(tensors, name).iter().copied();
+    let needed = needed.filter(|lanes| *lanes != 1).collect();
+    (misfit(name, &have), needed)
+}
+
+/// Loads an adapter once for each axis of each tensor, which is too short by one, and gives how often; of several layers the first
+/// speaks for all.
+fn check(tensors: &Tensors, load: &dyn Fn(&Tensors) -> Result<SlotData>) -> usize {
+    load(tensors).expect("whole, it fits");
+    let mut seen = BTreeSet::new();
+    let mut count = 0;
+    for (name, tensor) in tensors {
+        let words = name.split('.').filter(|word| word.parse::<u32>().is_err());
+        if !seen.insert(words.collect::<Vec<_>>()) {
+            continue;
+        }
+        for axis in (0..tensor.0.len()).filter(|axis| tensor.0[*axis] > 1) {
+            let mut cut = tensors.clone();
+            cut.insert(name.clone(), without_last(tensor, axis));
+            let error = load(&cut).expect_err(name).to_string();
+            let (said, needed) = expected(tensors, name, axis);
+            let both = error.contains(&said) && error.contains(&format!("needs {needed:?}"));
+            assert!(
+                both,
+                "{name}, axis {axis}: {error}; wanted: {said}, needs {needed:?}"
+            );
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Every kind: LoRA with its variants, DoRA, IA3, LoHa, LoKr, VeRA, soft prompts, whole modules.
+#[test]
+fn tensors_that_do_not_fit_are_named_with_both_shapes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut refused = 0;
+    for base in BASES {
+        let file = rusty_loader::open(golden(base)).expect(base);
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        let model = Base::new(&graph, &*file);
+        for name in names() {
+            if Golden::read(&format!("adapters/{name}")).base() != base {
+                continue;
+            }
+            let Adapter { config, tensors } = Adapter::golden(&name);
+            refused += check(&tensors, &|tensors| {
+                let adapter = Adapter {
+                    config: config.clone(),
+                    tensors: tensors.clone(),
+                };
+                load(&adapter.write(folder.path()), &model, Precision::Stored)
+            });
+        }
+    }
+    assert!(refused >= 427, "{refused}");
+}
+
+/// The tensors of a GGUF, all of them in single precision.
+fn gguf_tensors(file: &Gguf) -> Tensors {
+    let mut tensors = Tensors::new();
+    for info in &file.tensors {
+        let format = Format::by_ggml_type(info.kind.id);
+        assert_eq!(format, Some(Format::F32), "{}", info.name);
+        let shape: Vec<usize> = info.shape.iter().map(|lanes| *lanes as usize).collect();
+        let mut values = vec![0.0; shape.iter().product()];
+        let bytes = file.tensor_bytes(info).expect("bytes");
+        Format::F32.decode_row(&bytes, &mut values);
+        tensors.insert(info.name.clone(), (shape, values));
+    }
+    tensors
+}
+
+/// Writes other tensors with the keys of a GGUF, for an architecture.
+fn write_gguf(from: &Gguf, arch: &str, tensors: &Tensors, path: &Path) {
+    let mut writer = GgufWriter::new(arch);
+    writer.copy_keys(from, &[]);
+    for (name, (shape, _)) in tensors {
+        writer.tensor(name, Format::F32, shape);
+    }
+    let bytes = |name: &str| -> Vec<u8> {
+        let values = tensors[name].1.iter();
+        values.flat_map(|v| v.to_le_bytes()).collect()
+    };
+    let saved = writer.save(path, |name, out| out.write_all(&bytes(name)));
+    saved.expect("written");
+}
+
+/// On a layer, the head and the embedding. One that is another architecture's is refused for that.
+#[test]
+fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = rusty_loader::open(golden(BASES[1])).expect(BASES[1]);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let model = Base::new(&graph, &*file);
+    let path = golden("adapters/llama-lora-head");
+    let adapter = load(&path, &model, Precision::Stored).expect("adapter");
+    let path = folder.path().join("good.gguf");
+    export(&adapter, &model, &path, Container::Gguf).expect("written");
+    let good = Gguf::open(&path).expect("gguf");
+    let tensors = gguf_tensors(&good);
+    let bad = folder.path().join("bad.gguf");
+    let as_of = |arch: &str, tensors: &Tensors| {
+        write_gguf(&good, arch, tensors, &bad);
+        load(&bad, &model, Precision::Stored)
+    };
+    // Two factors at each of the three places.
+    assert_eq!(check(&tensors, &|tensors| as_of("llama", tensors)), 12);
+    let error = as_of("qwen3", &tensors).expect_err("another's").to_string();
+    assert!(error.contains("is for qwen3"), "{error}");
+}
