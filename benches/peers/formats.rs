@@ -16,13 +16,9 @@ pub fn are_read(threads: usize, peer: impl Fn(&Job) -> super::Reply) {
             shape: SHAPE.into(),
             format: name.into(),
             file: path.into(),
-            prompt: 0,
-            generate: 0,
-            depth: 0,
             batch: 1,
             threads,
-            repetitions: 1,
-            tokens: vec![],
+            ..Job::default()
         };
         let cosine = check::answers_agree(name, &job, own::process, &peer);
         eprintln!("{name:<24} cosine of the logits {cosine:.6}");

@@ -2,8 +2,14 @@
 //!
 //! Every work runs in processes of its own, Rusty's and the peer's in turn, on the same file of random weights of a real
 //! shape, with the same threads and context, after a warm-up of the same work. Before anything is timed the two answer the
-//! same prompt, and their logits must agree. What counts is the ratio within a round: other guests of a shared machine
-//! disturb both. The table and the plot of the last run lie in `benches/record/peers.md` and `peers.svg`.
+//! same prompt, and their logits must agree: a token behind it, at a depth or of several sequences where the work is such.
+//! PyTorch reads no GGUF, so Rusty answers from the checkpoint that PyTorch writes then. What counts is the ratio within a
+//! round: other guests of a shared machine disturb both. The table and the plot of the last run lie in
+//! `benches/record/peers.md` and `peers.svg`.
+//!
+//! Not all works are speeds of models. Opening is timed inside processes that have just started, from a file in the page
+//! cache, with a vocabulary of the shape's size, to the first token. Memory is what a process takes at most beside weights.
+//! What an adapter costs is told beside Rusty without it, in turn in one process.
 //!
 //! * `RUSTY_PEERS_ONLY=TEXT`: works whose name holds the text; nothing is recorded. `formats`: whether llama.cpp reads
 //!   every format that Rusty writes, which comes first otherwise.
@@ -14,60 +20,67 @@
 mod check;
 mod formats;
 mod own;
+mod plot;
 mod report;
 mod works;
 
 use report::{Report, Row};
+use rusty_backend::{CpuDevice, Device};
+use rusty_benches::kernels::Bounds;
 use rusty_benches::python::Python;
-use rusty_benches::{bandwidth, middle};
+use rusty_benches::{middle, vocabulary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use works::{Peer, WORKS, Work};
+use works::{Kind, Peer, WORKS, Work};
 
 /// Names the job of a process that does Rusty's side.
 const JOB: &str = "RUSTY_PEERS_JOB";
 
-/// What one process measures.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Least cosine beside PyTorch: both multiply floats, which it rounds to bf16 where it is asked for that.
+const FLOAT_COSINE: f64 = 0.99;
+
+/// What one process does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Job {
+    kind: Kind,
     shape: String,
     format: String,
-    /// The model; PyTorch makes its own.
+    /// The model. PyTorch makes its own, and writes it to this folder where answers are compared.
     file: PathBuf,
     /// Tokens of a prompt that is timed, or 0.
     prompt: usize,
-    /// Tokens that are generated one by one and timed, where there is no prompt.
+    /// Tokens that are generated one by one: behind a prompt, or timed where there is none.
     generate: usize,
     depth: usize,
     batch: usize,
+    /// Whether an adapter's cost is measured.
+    adapted: bool,
     threads: usize,
     repetitions: usize,
-    /// A prompt whose last logits are wanted; may be empty.
+    /// The prompt where both sides must have the same.
     tokens: Vec<u32>,
 }
 
 /// What it found.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Reply {
-    /// Tokens per second, by repetition.
-    rates: Vec<f64>,
-    #[serde(default)]
+    /// What is measured, by repetition; see [`Kind`].
+    samples: Vec<f64>,
+    /// Without the adapter that `samples` are with.
+    base: Vec<f64>,
     logits: Vec<f32>,
-    /// Bytes resident in the end that are no file's pages, less copies of weights.
-    #[serde(default)]
-    anonymous: u64,
-    /// Most bytes that were ever resident.
-    #[serde(default)]
-    peak: u64,
-    /// Bytes of weights as they are held in the end.
-    #[serde(default)]
-    weights: u64,
+    /// Bytes that a step reads, and operations of its products.
+    bytes: u64,
+    operations: u64,
+    /// Bytes of keys and values.
+    kv: u64,
 }
 
 impl Reply {
-    fn rate(&self) -> f64 {
-        middle(self.rates.clone())
+    fn middle(&self) -> f64 {
+        middle(self.samples.clone())
     }
 }
 
@@ -79,10 +92,18 @@ struct Files {
 
 impl Files {
     fn of(&mut self, work: &Work) -> PathBuf {
-        let name = format!("{}-{}.gguf", work.shape, work.format);
+        // What opening takes hangs on the vocabulary; nothing else does.
+        let with_vocabulary = work.kind == Kind::Opening;
+        let kind = if with_vocabulary { "-vocabulary" } else { "" };
+        let name = format!("{}-{}{kind}.gguf", work.shape, work.format);
         let path = self.folder.path().join(&name);
         let save = || {
-            rusty_loader::random::save(work.shape, work.format, &path).expect("a file");
+            match with_vocabulary {
+                true => vocabulary::save(work.shape, work.format, &path),
+                false => {
+                    rusty_loader::random::save(work.shape, work.format, &path).expect("a file");
+                }
+            }
             path.clone()
         };
         self.made.entry(name).or_insert_with(save).clone()
@@ -96,41 +117,64 @@ fn ask(python: &Python, script: &str, job: &Job) -> Reply {
     serde_json::from_str(&said).expect("a reply")
 }
 
+/// Whether Rusty and a peer answer alike.
+fn check_answers(work: &Work, job: &Job, peer: impl Fn(&Job) -> Reply) {
+    let name = work.name();
+    if let Peer::PyTorch(_) = work.peer {
+        let folder = tempfile::tempdir().expect("a folder");
+        let job = Job {
+            file: folder.path().into(),
+            ..job.clone()
+        };
+        let cosine = check::answers_agree(&name, &job, own::process, peer);
+        assert!(
+            cosine > FLOAT_COSINE,
+            "{name}: cosine {cosine} of the logits"
+        );
+    } else {
+        check::answers_agree(&name, job, own::process, peer);
+    }
+}
+
 fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: usize) -> Row {
-    let peer = |job: &Job| match work.peer {
-        Peer::LlamaCpp => ask(python, "run_llama_cpp.py", job),
-        Peer::PyTorch(precision) => {
-            let format = precision.into();
-            let job = Job {
-                format,
-                ..job.clone()
-            };
-            ask(python, "run_pytorch.py", &job)
-        }
+    let format = match work.peer {
+        Peer::PyTorch(precision) => precision,
+        _ => work.format,
     };
     let job = Job {
+        kind: work.kind,
         shape: work.shape.into(),
-        format: work.format.into(),
+        format: format.into(),
         file: file.into(),
         prompt: work.prompt,
         generate: work.generate,
         depth: work.depth,
         batch: work.batch,
+        adapted: work.peer == Peer::Base,
         threads,
         repetitions: 2,
-        tokens: vec![],
+        tokens: work.tokens(),
     };
-    if work.peer == Peer::LlamaCpp {
-        check::answers_agree(&work.name(), &job, own::process, peer);
+    let script = work.peer.script();
+    let peer = script.map(|script| move |job: &Job| ask(python, script, job));
+    if let Some(peer) = &peer {
+        check_answers(work, &job, peer);
     }
     let mut row = Row::new(work);
     for round in 0..rounds {
-        let (own, other) = (own::process(&job), peer(&job));
+        let own = own::process(&job);
+        let other = match &peer {
+            Some(peer) => peer(&job),
+            None => Reply {
+                samples: own.base.clone(),
+                ..Reply::default()
+            },
+        };
         eprintln!(
-            "{:<44} round {round}: {:8.1} {:8.1} tok/s",
+            "{:<44} round {round}: {:>9} {:>9}",
             work.name(),
-            own.rate(),
-            other.rate()
+            work.figure(own.middle()),
+            work.figure(other.middle())
         );
         row.add(&own, &other);
     }
@@ -148,6 +192,7 @@ fn main() {
     let only = std::env::var("RUSTY_PEERS_ONLY").ok();
     let rounds = std::env::var("RUSTY_PEERS_ROUNDS").map_or(3, |n| n.parse().expect("a number"));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let device = Device::Cpu(CpuDevice::new(Some(threads)));
     let python = Python::ready();
     let mut files = Files {
         folder: tempfile::tempdir().expect("a folder"),
@@ -168,7 +213,7 @@ fn main() {
         report
             .rows
             .push(compare(work, &python, &file, threads, rounds));
-        report.bandwidth(bandwidth::read(threads));
+        report.bounds.push(Bounds::of(&device).expect("bounds"));
         // After each work, so that a run that ends early leaves something.
         if only.is_none() {
             report.save(&Path::new(env!("CARGO_MANIFEST_DIR")).join("record"));

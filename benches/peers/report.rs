@@ -1,41 +1,48 @@
-//! The table and the plot of a run.
+//! The tables of a run.
 
-use super::{Reply, Work};
+use super::plot::plot;
+use super::works::{Kind, Peer, Work};
+use super::{Reply, own};
+use rusty_benches::kernels::Bounds;
 use rusty_benches::{machine, middle};
 use std::fmt::Write;
 use std::path::Path;
 
 /// What was found about a work.
 pub struct Row {
-    work: Work,
-    /// Bytes of weights as Rusty holds them, which a step reads.
-    bytes: u64,
+    pub work: Work,
+    /// Bytes that a step of Rusty's reads, and of the peer's where it says so, and operations of a step's products.
+    bytes: (u64, u64),
+    operations: u64,
+    /// Bytes of keys and values.
+    kv: u64,
     own: Vec<f64>,
     peer: Vec<f64>,
-    anonymous: (u64, u64),
 }
 
 impl Row {
     pub fn new(work: &Work) -> Self {
         Self {
             work: *work,
-            bytes: 0,
+            bytes: (0, 0),
+            operations: 0,
+            kv: 0,
             own: vec![],
             peer: vec![],
-            anonymous: (0, 0),
         }
     }
 
     /// Adds a round.
     pub fn add(&mut self, own: &Reply, peer: &Reply) {
-        self.own.push(own.rate());
-        self.peer.push(peer.rate());
-        self.anonymous = (own.anonymous, peer.anonymous);
-        self.bytes = own.weights;
+        self.own.push(own.middle());
+        self.peer.push(peer.middle());
+        self.bytes = (own.bytes, peer.bytes);
+        self.operations = own.operations;
+        self.kv = own.kv;
     }
 
     /// The middle of the rounds' ratios.
-    fn ratio(&self) -> f64 {
+    pub fn ratio(&self) -> f64 {
         middle(
             self.own
                 .iter()
@@ -45,75 +52,173 @@ impl Row {
         )
     }
 
-    /// Bytes of weights per second while one token at a time is decoded.
-    fn stream(&self) -> Option<f64> {
-        let steps = middle(self.own.clone()) / self.work.batch as f64;
-        (self.work.prompt == 0 && self.work.depth == 0).then_some(steps * self.bytes as f64)
+    fn own(&self) -> f64 {
+        middle(self.own.clone())
+    }
+
+    fn peer(&self) -> f64 {
+        middle(self.peer.clone())
+    }
+
+    fn is_memory(&self) -> bool {
+        self.work.kind == Kind::Memory
+    }
+
+    /// Rusty's steps per second; none where no speed is measured.
+    fn steps(&self) -> Option<f64> {
+        let rows = self.work.prompt.max(self.work.batch) as f64;
+        (self.work.kind == Kind::Speed).then(|| self.own() / rows)
     }
 }
 
 /// A run.
 pub struct Report {
     pub rows: Vec<Row>,
+    /// What the machine reached after each work.
+    pub bounds: Vec<Bounds>,
     threads: usize,
     rounds: usize,
-    bandwidths: Vec<f64>,
 }
 
 impl Report {
     pub fn new(threads: usize, rounds: usize) -> Self {
         Self {
             rows: vec![],
+            bounds: vec![],
             threads,
             rounds,
-            bandwidths: vec![],
         }
     }
 
-    /// Adds a measured bandwidth.
-    pub fn bandwidth(&mut self, bytes_per_second: f64) {
-        self.bandwidths.push(bytes_per_second);
+    fn bandwidth(&self) -> f64 {
+        middle(self.bounds.iter().map(|b| b.bandwidth).collect())
+    }
+
+    /// Operations per second of floats, or of bytes; none where that is not known.
+    fn peak(&self, float: bool) -> Option<f64> {
+        let peaks = self.bounds.iter().map(|b| b.peak);
+        let peaks = peaks.map(|p| p.map(|p| if float { p.floats } else { p.bytes }));
+        Some(middle(peaks.collect::<Option<Vec<f64>>>()?))
+    }
+
+    /// The part of a step's time that its bytes or its operations take at least, whichever is longer.
+    pub fn fraction(&self, row: &Row) -> Option<f64> {
+        let bytes = row.bytes.0 as f64 / self.bandwidth();
+        let peak = self.peak(row.work.is_float());
+        let operations = peak.map_or(0.0, |peak| row.operations as f64 / peak);
+        Some(row.steps()? * bytes.max(operations))
     }
 
     pub fn table(&self) -> String {
-        let bandwidth = middle(self.bandwidths.clone());
-        let least = self
-            .bandwidths
-            .iter()
-            .copied()
-            .fold(f64::INFINITY, f64::min);
-        let most = self.bandwidths.iter().copied().fold(0.0, f64::max);
-        let mut out = String::new();
-        let _ = writeln!(out, "# Rusty beside its peers, {}\n", machine::now());
-        let _ = writeln!(
-            out,
-            "{}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, \
+        let mut out = self.head();
+        out += "| work | Rusty (tok/s) | peer (tok/s) | ratio | least | aim | fraction of roofline |\n";
+        out += "|---|---|---|---|---|---|---|\n";
+        for row in self.rows.iter().filter(|row| !row.is_memory()) {
+            let work = &row.work;
+            let fraction = self.fraction(row);
+            let at_most = match work.kind {
+                Kind::Opening => "at most ",
+                _ => "",
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {:.2} | {at_most}{} | {at_most}{} | {} |",
+                work.name(),
+                work.figure(row.own()),
+                work.figure(row.peer()),
+                row.ratio(),
+                work.least,
+                work.aim,
+                fraction.map_or(String::new(), |f| format!("{:.0}%", 100.0 * f)),
+            );
+        }
+        out + &self.memory() + &self.arithmetic()
+    }
+
+    fn head(&self) -> String {
+        let bandwidths = || self.bounds.iter().map(|b| b.bandwidth / 1e9);
+        let tera = |float: bool| self.peak(float).map(|peak| peak / 1e12);
+        let peaks = match (tera(true), tera(false)) {
+            (Some(floats), Some(bytes)) => format!(
+                ", and AVX-512 does {floats:.2} T operations per second on floats, {bytes:.2} T on bytes (tile \
+                 registers, where there are such, do more)"
+            ),
+            _ => String::new(),
+        };
+        format!(
+            "# Rusty beside its peers, {}\n\n\
+             {}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, \
              {} rounds in turn, f16 keys and values, llama.cpp built for this machine but without AMX; each figure is \
-             the middle of its rounds, the ratio the middle of the rounds' ratios. Read bandwidth, measured after each work: {:.1} GB/s ({:.1} to {:.1}).\n",
+             the middle of its rounds, the ratio the middle of the rounds' ratios. The peer is llama.cpp where none is \
+             named; that of an adapter (rank 16, f16, all linear layers but the head) is Rusty without it. Opening is of \
+             a file in the page cache and has a prompt of 32 tokens. Measured after each work: memory is read at {:.1} \
+             GB/s ({:.1} to {:.1}){peaks}. The fraction of the roofline is what a step's bytes or products take at \
+             least, whichever is longer, of the time that it took; attention's products are not counted.\n\n",
+            machine::now(),
             machine::cpu(),
             self.threads,
             machine::commit(),
             self.rounds,
-            bandwidth / 1e9,
-            least / 1e9,
-            most / 1e9,
+            self.bandwidth() / 1e9,
+            bandwidths().fold(f64::INFINITY, f64::min),
+            bandwidths().fold(0.0, f64::max),
+        )
+    }
+
+    /// What processes take beside weights.
+    fn memory(&self) -> String {
+        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.is_memory()).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let mut out = format!(
+            "\nMost bytes ever resident (`VmHWM`) less those of mapped files (`RssFile`) and of repacked weights, in MB; \
+             prompt and generated tokens nearly fill a context of {} tokens. llama.cpp's repacked weights are taken to \
+             be all of them, and what its Python held before is left out.\n\n",
+            own::context(rows[0].work.prompt + rows[0].work.generate),
         );
-        out += "| work | Rusty (tok/s) | peer | ratio | least | aim | share of bandwidth | memory beside weights (MB) |\n";
-        out += "|---|---|---|---|---|---|---|---|\n";
-        for row in &self.rows {
-            let share = row
-                .stream()
-                .map_or(String::new(), |s| format!("{:.0}%", 100.0 * s / bandwidth));
+        out += "| work | Rusty | peer | at most | Rusty without keys and values | peer | aim |\n";
+        out += "|---|---|---|---|---|---|---|\n";
+        for row in rows {
+            let (own, peer) = (row.own(), row.peer());
+            let kv = row.kv as f64 / 1e6;
             let _ = writeln!(
                 out,
-                "| {} | {:.1} | {:.1} | {:.2} | {} | {} | {share} | {} |",
+                "| {} | {own:.0} | {peer:.0} | {} | {:.0} | {:.0} | {} |",
                 row.work.name(),
-                middle(row.own.clone()),
-                middle(row.peer.clone()),
-                row.ratio(),
                 row.work.least,
+                own - kv,
+                peer - kv,
                 row.work.aim,
-                row.anonymous.0 / 1_000_000,
+            );
+        }
+        out
+    }
+
+    /// What bytes allow beside PyTorch, whose weights have more of them.
+    fn arithmetic(&self) -> String {
+        let mut out = String::new();
+        for row in &self.rows {
+            let Peer::PyTorch(precision) = row.work.peer else {
+                continue;
+            };
+            let (own, peer) = (row.bytes.0 as f64, row.bytes.1 as f64);
+            let most = self.bandwidth() / own / row.peer();
+            let forbids = match most < row.work.least {
+                true => format!(": bytes forbid {}", row.work.least),
+                false => String::new(),
+            };
+            let _ = writeln!(
+                out,
+                "\nPyTorch reads {:.0} MB of {precision} for each token, {:.1} GB/s, and Rusty {:.0} MB of {}. Where both \
+                 read at the measured {:.1} GB/s Rusty is {:.1} times as fast; beside PyTorch as it ran it can be {most:.1} \
+                 times as fast at most{forbids}.",
+                peer / 1e6,
+                row.peer() * peer / 1e9,
+                own / 1e6,
+                row.work.format,
+                self.bandwidth() / 1e9,
+                peer / own,
             );
         }
         out
@@ -122,62 +227,6 @@ impl Report {
     /// Writes `peers.md` and `peers.svg`.
     pub fn save(&self, folder: &Path) {
         std::fs::write(folder.join("peers.md"), self.table()).expect("the table");
-        std::fs::write(folder.join("peers.svg"), self.plot()).expect("the plot");
-    }
-
-    /// Bars: Rusty's speed in units of the peer's; a line at each work's least ratio and at its aim.
-    fn plot(&self) -> String {
-        const LINE: usize = 24;
-        const LEFT: f64 = 260.0;
-        const WIDTH: f64 = 460.0;
-        let most = |r: &Row| r.ratio().max(r.work.aim);
-        // PyTorch's ratios would hide the others'.
-        let cap = self.rows.iter().map(most).fold(1.0, f64::max).min(5.0);
-        let x = |ratio: f64| LEFT + WIDTH * ratio.min(cap) / cap;
-        let height = LINE * (self.rows.len() + 2);
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{height}\" font-family=\"sans-serif\" \
-             font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"8\" y=\"16\">Speed in units \
-             of the peer's (llama.cpp; PyTorch where named); marks: least and aim; grey: the peer</text>\n"
-        );
-        for (i, row) in self.rows.iter().enumerate() {
-            let (top, ratio) = (LINE * (i + 1), row.ratio());
-            let colour = if ratio >= row.work.least {
-                "#2a7f62"
-            } else {
-                "#b5533c"
-            };
-            let _ = writeln!(
-                out,
-                "<text x=\"8\" y=\"{}\">{}</text>",
-                top + 15,
-                row.work.name()
-            );
-            let mut bar = |to: f64, top: usize, height: usize, colour: &str| {
-                let _ = writeln!(
-                    out,
-                    "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{:.1}\" height=\"{height}\" fill=\"{colour}\"/>",
-                    x(to) - LEFT
-                );
-            };
-            bar(ratio, top + 3, 14, colour);
-            bar(1.0, top + 17, 3, "#999");
-            for mark in [row.work.least, row.work.aim] {
-                let _ = writeln!(
-                    out,
-                    "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1}\" y2=\"{2}\" stroke=\"black\"/>",
-                    x(mark),
-                    top + 1,
-                    top + 21
-                );
-            }
-            let _ = writeln!(
-                out,
-                "<text x=\"{:.1}\" y=\"{}\">{ratio:.2}</text>",
-                x(ratio.max(row.work.aim)) + 6.0,
-                top + 15
-            );
-        }
-        out + "</svg>\n"
+        std::fs::write(folder.join("peers.svg"), plot(self)).expect("the plot");
     }
 }

@@ -27,7 +27,7 @@ class Model:
         ll.llama_log_set(quiet, ctypes.c_void_p(0))
         ll.llama_backend_init()
         self.batch_size = job["batch"]
-        per = job["depth"] + max(job["prompt"], job["generate"]) + 16
+        per = job["depth"] + job["prompt"] + job["generate"] + 16
         self.model = ll.llama_model_load_from_file(job["file"].encode(), ll.llama_model_default_params())
         assert self.model, "llama.cpp does not load the file"
         params = ll.llama_context_default_params()
@@ -78,16 +78,27 @@ def token(i, vocab):
     return (i * 17 + 3) % vocab
 
 
-def main():
-    job = json.loads(sys.argv[1])
+def answer(job):
+    """Logits of the last token, which is a step of its own. Of several sequences, each with other tokens, that is one step,
+    and each gives an equal share of its logits."""
     model = Model(job)
-    depth, out = job["depth"], {"rates": []}
-    if job["tokens"]:
-        model.step([(t, i, 0) for i, t in enumerate(job["tokens"])])
-        out["logits"] = model.logits(-1).tolist()
-        model.forget(0)
-    for s in range(model.batch_size):
-        if depth:
+    *prompt, last = job["tokens"]
+    sequences = range(model.batch_size)
+    for s in sequences:
+        rows = [(t + s, i, s) for i, t in enumerate(prompt)]
+        for at in range(0, len(rows), CHUNK):
+            model.step(rows[at : at + CHUNK])
+    model.step([(last + s, len(prompt), s) for s in sequences], last_only=False)
+    shares = [model.logits(s)[s :: model.batch_size] for s in sequences]
+    return {"logits": np.concatenate(shares).tolist()}
+
+
+def speed(job):
+    """Tokens per second, by repetition."""
+    model = Model(job)
+    depth, rates = job["depth"], []
+    if depth:
+        for s in range(model.batch_size):
             model.prefill(s, 0, depth)
     for repetition in range(-1, job["repetitions"]):
         start = time.perf_counter()
@@ -98,9 +109,34 @@ def main():
         seconds = time.perf_counter() - start
         model.forget(depth)
         if repetition >= 0:
-            out["rates"].append(max(job["prompt"], job["generate"] * model.batch_size) / seconds)
-    out["anonymous"], out["peak"] = resident("RssAnon:"), resident("VmHWM:")
-    print(json.dumps(out))
+            rates.append(max(job["prompt"], job["generate"] * model.batch_size) / seconds)
+    return {"samples": rates}
+
+
+def opening(job):
+    """Seconds from opening the file to the first token behind a prompt."""
+    start = time.perf_counter()
+    model = Model(job)
+    model.step([(t, i, 0) for i, t in enumerate(job["tokens"])])
+    model.logits(-1).argmax()
+    return {"samples": [time.perf_counter() - start]}
+
+
+def memory(job):
+    """Most megabytes resident but for pages of files, copies of weights and what was held before."""
+    before = resident("RssAnon:")
+    model = Model(job)
+    model.prefill(0, 0, job["prompt"])
+    model.decode(job["prompt"], job["generate"])
+    # Where the CPU has kernels for it, matrices in Q4_0 are repacked, into copies of the same size.
+    weights = resident("RssFile:") + ll.llama_model_size(model.model)
+    return {"samples": [(resident("VmHWM:") - before - weights) / 1e6]}
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    kinds = {"answer": answer, "speed": speed, "opening": opening, "memory": memory}
+    print(json.dumps(kinds[job["kind"]](job)))
 
 
 main()
