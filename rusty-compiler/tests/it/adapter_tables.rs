@@ -71,7 +71,7 @@ fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
 }
 
 /// Checks the logits of every instruction set with tables of every format, by tiles and row by row, against the oracle's.
-fn compare(file: &dyn ModelFile, check: &dyn Fn(&str, &[f32], &[f32])) {
+fn compare(file: &dyn ModelFile, check: impl Fn(&str, &[f32], &[f32])) {
     let graph = rusty_graph::arch::build(file).expect("graph");
     let pages: Vec<u32> = (0..PAGES).collect();
     let base = oracle(&graph, file, &SlotData::default());
@@ -95,7 +95,7 @@ fn compare(file: &dyn ModelFile, check: &dyn Fn(&str, &[f32], &[f32])) {
 /// Behind weights in single precision nothing is rounded but the products of tables of bytes, to fifteen bits.
 #[test]
 fn adapters_in_every_format_match_the_oracle() {
-    compare(&*model(), &|name, have, want| {
+    compare(&*model(), |name, have, want| {
         assert_close(name, &[have.to_vec()], want, 2e-3);
     });
 }
@@ -104,7 +104,7 @@ fn adapters_in_every_format_match_the_oracle() {
 #[test]
 fn adapters_of_weights_in_bytes_are_near_the_oracle() {
     let file = quantize(model(), Target::Int8, &|_, _| {}).expect("quantized");
-    compare(&*file, &|name, have, want| {
+    compare(&*file, |name, have, want| {
         let (rms, apart) = distance(have, want);
         let kl = mean_kl(have, want, TOKENS as usize);
         let said = format!("{name}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");

@@ -27,11 +27,11 @@ fn caches_of_every_format_are_close() {
         for kv in KvFormat::ALL {
             let (most, least, nats) = match kv {
                 KvFormat::F32 => (1e-3, 1e-6, 1e-6),
-                KvFormat::F16 => (0.05, 1e-4, 1.5e-3),
+                KvFormat::F16 => (0.05, 1e-4, 2e-5),
                 // A routed expert may be another one.
-                KvFormat::Bf16 => (0.4, 5e-3, 0.1),
-                KvFormat::Q8_0 => (0.1, 3e-4, 6e-3),
-                KvFormat::Q4_0 => (1.2, 6e-2, 0.75),
+                KvFormat::Bf16 => (0.4, 5e-3, 0.04),
+                KvFormat::Q8_0 => (0.1, 3e-4, 3e-3),
+                KvFormat::Q4_0 => (1.2, 6e-2, 0.5),
             };
             if !takes(folder, kv) {
                 continue;
