@@ -133,20 +133,22 @@ pub fn use_package(folder: &Path) -> Result<()> {
 /// What a build is to plan kernels for on a device, so that they are found in a package: the device
 /// [as](Target::planned_as) the target of the first that it [serves](Target::serves). None where it serves none; why is said once.
 pub fn facts(device: &Target, build: &str) -> Option<Target> {
-    packages()
-        .iter()
-        .find_map(|package| match package.serves(device, build) {
-            Ok(()) => Some(device.planned_as(&package.target)),
-            Err(reason) => {
-                let folder = package.folder.display();
-                package.said.call_once(|| {
-                    tracing::warn!(
-                        "{folder}: kernels are compiled here, not taken from this package: {reason}"
-                    );
-                });
-                None
-            }
-        })
+    let packages = packages();
+    let serves = |package: &Package| package.serves(device, build);
+    if let Some(package) = packages.iter().find(|p| serves(p).is_ok()) {
+        return Some(device.planned_as(&package.target));
+    }
+    for package in packages.iter() {
+        if let Err(reason) = serves(package) {
+            let folder = package.folder.display();
+            package.said.call_once(|| {
+                tracing::warn!(
+                    "{folder}: kernels are compiled here, not taken from this package: {reason}"
+                );
+            });
+        }
+    }
+    None
 }
 
 /// The text of this [key](KernelText::key), where a package has it.

@@ -184,7 +184,6 @@ impl Step<'_> {
     /// [`Error::Step`] with what does not fit.
     pub fn check(&self, limits: &StepLimits<'_>) -> Result<()> {
         let (max_rows, max_selected) = (limits.rows, limits.selected);
-        let (pages, slots) = (limits.pages, limits.slots);
         let rows = self.rows();
         let fail = |m: String| Err(Error::Step(m));
         if rows == 0 || rows > max_rows {
@@ -207,7 +206,15 @@ impl Step<'_> {
                 "{selected} rows want an output; {max_selected} fit"
             ));
         }
-        for row in 0..rows {
+        self.check_rows(limits)?;
+        self.check_writes()
+    }
+
+    /// Each row's token, place and slot.
+    fn check_rows(&self, limits: &StepLimits<'_>) -> Result<()> {
+        let (pages, slots) = (limits.pages, limits.slots);
+        let fail = |m: String| Err(Error::Step(m));
+        for row in 0..self.rows() {
             let (token, vocab) = (self.tokens[row], limits.vocab);
             if token >= vocab && token - vocab >= (limits.prompt_rows)(self.slots[row]) {
                 return fail(format!(
@@ -247,7 +254,7 @@ impl Step<'_> {
                 ));
             }
         }
-        self.check_writes()
+        Ok(())
     }
 
     /// Of two rows' keys and values in one place those of the last would stay, and threads decide which that is. Every row has

@@ -1,7 +1,7 @@
 //! NEON where this machine has none: the CPU's kernels built for 64-bit Arm and run by QEMU's emulator of programs.
 
 use crate::{cargo, run, vulkan};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
@@ -52,9 +52,14 @@ pub fn test() -> Result<()> {
 }
 
 fn ensure_tools() -> Result<()> {
-    run(Command::new("rustup").args(["target", "add", TARGET])).context("rustup adds no target")?;
+    let apt = cfg!(target_os = "linux") && Path::new("/usr/bin/apt-get").exists();
     let missing = |program: &str| !Path::new("/usr/bin").join(program).exists();
-    if missing(EMULATOR) || missing(LINKER) {
+    let lacks = missing(EMULATOR) || missing(LINKER) || !Path::new(LIBRARIES).exists();
+    if lacks && !apt {
+        bail!("install {EMULATOR} and {LINKER}");
+    }
+    run(Command::new("rustup").args(["target", "add", TARGET])).context("rustup adds no target")?;
+    if lacks {
         vulkan::apt(&["update"])?;
         vulkan::apt(&[
             "install",

@@ -7,7 +7,8 @@
 //!
 //! Detaching gives nothing back, so that swapping adapters allocates nothing: beside its table a pool is never larger
 //! than five quarters of the most that was attached at once, and what of it is free is told. Only an adapter that cannot be
-//! attached, as another pool or the arena finds no memory for it, leaves pools as large as they were.
+//! attached, as another pool or the arena finds no memory for it, leaves pools as large as they were, where there is room for the copy
+//! that takes.
 
 use super::kernels::delta::{ENTRY, FORMAT_BITS, entry, format_code};
 use crate::delta_table::DeltaTable;

@@ -213,15 +213,16 @@ impl Lowering<'_> {
             ahead: cuda && teams.ahead,
             shrinks: how.shrinks,
         };
+        let single = ContractConfig {
+            cube_rows: 1,
+            lanes: teams.lanes,
+            ..config.clone()
+        };
         // Of the largest planes few devices have room for several rows, and for sums beside them.
-        let fits = config.row_bytes() <= self.target.shared_bytes / 2;
-        Ok(match fits || config.cube_rows == 1 {
+        let room = single.row_bytes().max(self.target.shared_bytes / 2);
+        Ok(match config.row_bytes() <= room {
             true => config,
-            false => ContractConfig {
-                cube_rows: 1,
-                lanes: teams.lanes,
-                ..config
-            },
+            false => single,
         })
     }
 

@@ -63,7 +63,8 @@ pub(super) fn compile<'a>(
     Ok(made)
 }
 
-/// Words of counters of cubes that are done: of rows whose keys are split, and of rows of launches whose cubes wait for the first of them.
+/// Words of counters of cubes that are done: of rows whose keys are split, and of launches whose cubes wait for the first of the same
+/// rows, of which there are at most as many as rows.
 pub(super) fn counters(plan: &Plan) -> u64 {
     let rows = (plan.row_budget() as u64).next_multiple_of(16);
     u64::from(SPLIT_CUBES).max(u64::from(COUNTER_STRIDE) * rows)

@@ -167,7 +167,11 @@ impl<'a> Tuner<'a> {
             }
         }
         let few = self.crossing(&best, &FEW_ROWS, |t, rows| t.gemv_rows = rows)?;
-        best.gemv_rows = few.map_or(gemv_rows, |few| few.max(1));
+        best.gemv_rows = match few {
+            Some(few) => few.max(1),
+            // Not timed, but no kernel may be wrong.
+            None => self.right_up_to(&best, gemv_rows)?,
+        };
         if tiles {
             let small = self.crossing(&best, &TILE_ROWS, |t, rows| t.small_tile_rows = rows)?;
             best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
@@ -307,12 +311,38 @@ impl<'a> Tuner<'a> {
         }
     }
 
-    fn fastest(&mut self, rows: u32) -> Result<f64> {
+    /// As many rows as a tuning may multiply by vectors, `gemv_rows` or one: where their kernels are refused or go wrong.
+    fn right_up_to(&mut self, tuning: &Tuning, gemv_rows: u32) -> Result<u32> {
+        let tried = Tuning {
+            gemv_rows,
+            ..tuning.clone()
+        };
+        match self.take(&tried) {
+            Err(error) if is_refusal(&error) => return Ok(1),
+            taken => taken?,
+        }
+        for rows in FEW_ROWS.into_iter().filter(|rows| *rows <= gemv_rows) {
+            if !self.is_right(rows)? {
+                return Ok(1);
+            }
+        }
+        Ok(gemv_rows)
+    }
+
+    /// Whether steps of some rows give the guesses' logits.
+    fn is_right(&mut self, rows: u32) -> Result<bool> {
         let logits = self.logits(rows)?;
         let right = self.right.get(&rows);
         let apart = right.map_or(f64::NAN, |right| distance(&logits, right));
         if apart.is_nan() || apart > allowed(self.exe.kv()) {
             tracing::debug!(rows, apart, "kernels that were tried go wrong");
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn fastest(&mut self, rows: u32) -> Result<f64> {
+        if !self.is_right(rows)? {
             return Ok(f64::INFINITY);
         }
         let mut fastest = f64::INFINITY;

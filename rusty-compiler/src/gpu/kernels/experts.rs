@@ -161,8 +161,7 @@ fn result_lanes(
     share(memory, &mut sums, comptime!(config.product.clone()), count);
     let lane = first + UNIT_POS;
     if UNIT_POS < comptime!(config.product.cube_lanes()) && lane < end {
-        let out = buffers.args[scalar::OUT];
-        let at = out + result * comptime!(experts.n) + lane;
+        let at = buffers.args[scalar::OUT] + result * comptime!(experts.n) + lane;
         put(buffers.arena, at, memory.totals[UNIT_POS as usize]);
     }
 }

@@ -69,7 +69,8 @@ pub fn gemv_shrinking(
     if own >= cubes {
         let settings = comptime!(config.clone());
         half(&buffers, &memory, own - cubes, settings, Half::Products);
-        share = await_all(counters, cubes, own - cubes) / cubes * cubes;
+        let ranks = largest_rank(&buffers, comptime!(config.clone()));
+        share = await_all(counters, cubes, own - cubes, ranks) / cubes * cubes;
         end = cubes.runtime();
     }
     while share < end {
@@ -83,6 +84,15 @@ pub fn gemv_shrinking(
         half(&buffers, &memory, own - cubes, config, Half::Tails);
     }
     leave(counters);
+}
+
+/// Ranks for which the arena has room.
+#[cube]
+fn largest_rank(buffers: &Buffers<'_>, #[comptime] config: ContractConfig) -> u32 {
+    match comptime!(config.adapters) {
+        Some(adapters) => buffers.args[comptime!(adapters.arg + 1)],
+        None => 0u32.runtime(),
+    }
 }
 
 /// A part of the first factor for the cube's rows: of a row, a part and some ranks.

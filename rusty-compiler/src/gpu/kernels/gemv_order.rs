@@ -7,8 +7,11 @@
 use super::env::{is_cuda, is_wgsl, put};
 use cubecl::prelude::*;
 
-/// Looks after which a cube goes on without, some hundred microseconds: much longer than the first are at it.
+/// Looks after which a cube goes on without, for each of some ranks that tables may have: hundreds of microseconds, much longer than
+/// the first cubes are at them.
 const LOOKS: u32 = 1 << 10;
+/// So many ranks.
+const RANKS: u32 = 32;
 /// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
 /// invocation after 65,535 turns together. Every second cube looks but once, so that either way is tested.
 const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
@@ -25,20 +28,23 @@ pub fn announce(counters: &[Atomic<u32>]) {
     if UNIT_POS == 0 {
         counters[done()].fetch_add(1u32);
     }
+    // Told before this cube leaves: the last one to leave takes it back.
+    sync_storage();
 }
 
 /// Waits until `count` cubes of the same rows have left what they make, and returns how many have: the same in all units, which must
-/// call it together. `tile` is the cube's number among those that wait.
+/// call it together. `tile` is the cube's number among those that wait; tables have up to `ranks` ranks.
 #[cube]
-pub fn await_all(counters: &[Atomic<u32>], count: u32, tile: u32) -> u32 {
+pub fn await_all(counters: &[Atomic<u32>], count: u32, tile: u32, ranks: u32) -> u32 {
     let wgsl = is_wgsl();
     let (most, at_once) = comptime!(if wgsl { WGSL_LOOKS } else { (LOOKS, 1) });
     let seen = Shared::<[u32]>::new_slice(1usize);
     if UNIT_POS == 0 {
-        let mut most = most.runtime();
-        if comptime!(wgsl) {
-            most = select(tile.is_multiple_of(2), most, 1u32);
-        }
+        let most = if comptime!(wgsl) {
+            select(tile.is_multiple_of(2), most.runtime(), 1u32)
+        } else {
+            most * (ranks / RANKS + 1)
+        };
         let mut looks = 0u32;
         let mut arrived = 0u32;
         while looks < most && arrived < count {

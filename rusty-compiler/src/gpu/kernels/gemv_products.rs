@@ -59,7 +59,7 @@ pub fn add_products(
         }
         if all == 0 {
             let (settings, unit) = comptime!((config.clone(), unit.clone()));
-            accumulate(buffers, memory, sums, squares, span, settings, unit);
+            add_rows(buffers, memory, sums, squares, span, settings, unit);
         }
         for m in 0..config.cube_rows {
             let (settings, parts) = comptime!((config.clone(), unit.clone()));
@@ -70,7 +70,32 @@ pub fn add_products(
             }
         }
     } else {
-        accumulate(buffers, memory, sums, squares, span, config, unit);
+        add_rows(buffers, memory, sums, squares, span, config, unit);
+    }
+}
+
+/// The products of all of the cube's rows: of half as many where there are no more, whose work they would double.
+#[cube]
+fn add_rows(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    sums: &mut Array<f32>,
+    squares: &mut Array<f32>,
+    span: &Span,
+    #[comptime] config: ContractConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    match comptime!(config.of_half()) {
+        Some(half) => {
+            let rows = buffers.step[comptime!(config.rows)];
+            if rows - span.row <= half.cube_rows {
+                let unit = comptime!(unit.clone());
+                accumulate(buffers, memory, sums, squares, span, half, unit);
+            } else {
+                accumulate(buffers, memory, sums, squares, span, config, unit);
+            }
+        }
+        None => accumulate(buffers, memory, sums, squares, span, config, unit),
     }
 }
 

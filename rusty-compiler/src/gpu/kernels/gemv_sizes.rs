@@ -102,6 +102,14 @@ impl ContractConfig {
         }
     }
 
+    /// The same kernel for half as many rows, where those would be several.
+    pub fn of_half(&self) -> Option<Self> {
+        (self.cube_rows >= 4).then(|| Self {
+            cube_rows: self.cube_rows / 2,
+            ..self.clone()
+        })
+    }
+
     /// Whether there may be such rows beside others.
     pub fn has_both(&self) -> bool {
         self.bytes && self.adapters.is_some()
