@@ -1,4 +1,5 @@
-//! The vocabulary inside a GGUF, stated as the description (`tokenizer.json`) that the `tokenizers` crate reads.
+//! The vocabulary inside a GGUF, stated as the description (`tokenizer.json`) that the `tokenizers` crate reads, but for tokens and
+//! merges, of which there are hundreds of thousands: those it is given as they are.
 //!
 //! Three kinds: `gpt2` (byte-level BPE with a pre-tokenizer named by a word), `llama` (SentencePiece BPE, whose
 //! merges follow from the scores) and `t5` (unigram). Keys are documented in ggml's `docs/gguf.md`.
@@ -7,6 +8,8 @@ use super::{pre_tokenizers, special_tokens};
 use crate::{Error, Meta, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use tokenizers::AddedToken;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
 /// Values of `tokenizer.ggml.token_type`.
 mod kind {
@@ -34,8 +37,18 @@ impl<'a> Source<'a> {
     }
 }
 
+/// A file's vocabulary.
+pub(super) struct Description {
+    /// All but what follows; its model has nothing in it where there is another.
+    pub json: Value,
+    /// Byte pairs with their tokens.
+    pub model: Option<BPE>,
+    /// Tokens that are found in texts as they are, in the order of their ids.
+    pub added: Vec<AddedToken>,
+}
+
 /// The description of the file's vocabulary.
-pub(super) fn description<'a>(source: &'a Source<'a>) -> Result<Value> {
+pub(super) fn description<'a>(source: &'a Source<'a>) -> Result<Description> {
     let vocabulary = Vocabulary::read(source)?;
     match source.meta("tokenizer.ggml.model").and_then(Meta::as_str) {
         Some("gpt2") => vocabulary.byte_level(),
@@ -94,27 +107,45 @@ impl<'a> Vocabulary<'a> {
         (id < self.tokens.len()).then_some(id)
     }
 
-    fn added_tokens(&self) -> Vec<Value> {
+    fn added_tokens(&self) -> Vec<AddedToken> {
         (0..self.tokens.len())
             .filter(|&id| {
                 [kind::CONTROL, kind::USER_DEFINED, kind::UNKNOWN].contains(&self.kind(id))
                     && !self.tokens[id].is_empty()
             })
             .map(|id| {
-                json!({
-                    "id": id, "content": self.tokens[id], "single_word": false, "lstrip": false,
-                    "rstrip": false, "normalized": false, "special": self.kind(id) != kind::USER_DEFINED,
-                })
+                AddedToken::from(self.tokens[id], self.kind(id) != kind::USER_DEFINED)
+                    .normalized(false)
             })
             .collect()
     }
 
-    fn vocab(&self) -> serde_json::Map<String, Value> {
-        self.tokens
-            .iter()
-            .enumerate()
-            .map(|(id, t)| (t.to_string(), id.into()))
-            .collect()
+    /// A model of byte pairs, `described` but for its tokens and merges.
+    fn pairs(&self, described: &Value, merges: Merges) -> Result<BPE> {
+        let flag = |key: &str| described[key].as_bool().unwrap_or(false);
+        let ids = (0..).zip(&self.tokens);
+        let vocab: Vocab = ids.map(|(id, t)| (t.to_string(), id)).collect();
+        let mut builder = BPE::builder()
+            .vocab_and_merges(vocab, merges)
+            .fuse_unk(flag("fuse_unk"))
+            .byte_fallback(flag("byte_fallback"))
+            .ignore_merges(flag("ignore_merges"));
+        if let Some(unknown) = described["unk_token"].as_str() {
+            builder = builder.unk_token(unknown.into());
+        }
+        builder.build().map_err(|e| Error::Malformed {
+            path: self.source.label.into(),
+            reason: format!("no usable tokenizer: {e}"),
+        })
+    }
+
+    /// What is described with a model of byte pairs, which is filled.
+    fn with_pairs(&self, json: Value, merges: Merges) -> Result<Description> {
+        Ok(Description {
+            model: Some(self.pairs(&json["model"], merges)?),
+            added: self.added_tokens(),
+            json,
+        })
     }
 
     /// Adds begin and end tokens where the file says so.
@@ -131,7 +162,7 @@ impl<'a> Vocabulary<'a> {
         special_tokens::around(begin.map(token), end.map(token))
     }
 
-    fn byte_level(&self) -> Result<Value> {
+    fn byte_level(&self) -> Result<Description> {
         let word = self
             .source
             .meta("tokenizer.ggml.pre")
@@ -147,7 +178,19 @@ impl<'a> Vocabulary<'a> {
             .meta("tokenizer.ggml.merges")
             .and_then(Meta::as_array)
             .unwrap_or_default();
-        let merges: Vec<&str> = merges.iter().filter_map(Meta::as_str).collect();
+        let lines = merges.iter().filter_map(Meta::as_str);
+        let lines = lines.filter(|line| !line.starts_with("#version"));
+        let merges = lines.map(|merge| {
+            let mut parts = merge.split(' ');
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some(left), Some(right), None) => Ok((left.into(), right.into())),
+                _ => Err(Error::Malformed {
+                    path: self.source.label.into(),
+                    reason: format!("no usable tokenizer: '{merge}' is no merge of two tokens"),
+                }),
+            }
+        });
+        let merges = merges.collect::<Result<Merges>>()?;
         let mut steps: Vec<Value> = pre
             .patterns
             .iter()
@@ -156,23 +199,24 @@ impl<'a> Vocabulary<'a> {
         steps.push(json!({
             "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false,
         }));
-        Ok(json!({
+        let json = json!({
             "version": "1.0",
-            "added_tokens": self.added_tokens(),
+            "added_tokens": [],
             "normalizer": null,
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
             "post_processor": self.post_processor(pre.add_bos, false),
             "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
             "model": {
                 "type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,
-                "ignore_merges": pre.ignore_merges, "vocab": self.vocab(), "merges": merges,
+                "ignore_merges": pre.ignore_merges, "vocab": {}, "merges": [],
             },
-        }))
+        });
+        self.with_pairs(json, merges)
     }
 
     /// SentencePiece's BPE joins the pair whose result has the best score; as merges, that is every split of
     /// every token into two others, best result first.
-    fn sentencepiece_bpe(&self) -> Result<Value> {
+    fn sentencepiece_bpe(&self) -> Result<Description> {
         let ids: HashMap<&str, usize> = self
             .tokens
             .iter()
@@ -199,34 +243,38 @@ impl<'a> Vocabulary<'a> {
                 .then(x.1.cmp(&y.1))
                 .then((x.2, x.3).cmp(&(y.2, y.3)))
         });
-        let merges: Vec<[&str; 2]> = merges
+        let merges: Merges = merges
             .iter()
-            .map(|(_, _, a, b)| [self.tokens[*a], self.tokens[*b]])
+            .map(|(_, _, a, b)| (self.tokens[*a].into(), self.tokens[*b].into()))
             .collect();
         let unknown = self
             .id("tokenizer.ggml.unknown_token_id")
             .map(|id| self.tokens[id]);
-        let mut description = self.sentencepiece();
-        description["model"] = json!({
+        let mut json = self.sentencepiece();
+        json["model"] = json!({
             "type": "BPE", "unk_token": unknown, "fuse_unk": true, "byte_fallback": true,
-            "ignore_merges": false, "vocab": self.vocab(), "merges": merges,
+            "ignore_merges": false, "vocab": {}, "merges": [],
         });
-        Ok(description)
+        self.with_pairs(json, merges)
     }
 
-    fn unigram(&self) -> Result<Value> {
+    fn unigram(&self) -> Result<Description> {
         let pieces: Vec<(&str, f64)> = self
             .tokens
             .iter()
             .enumerate()
             .map(|(id, t)| (*t, self.scores.get(id).copied().unwrap_or(0.0)))
             .collect();
-        let mut description = self.sentencepiece();
-        description["model"] = json!({
+        let mut json = self.sentencepiece();
+        json["model"] = json!({
             "type": "Unigram", "unk_id": self.id("tokenizer.ggml.unknown_token_id"),
             "byte_fallback": (0..self.tokens.len()).any(|id| self.kind(id) == kind::BYTE), "vocab": pieces,
         });
-        Ok(description)
+        Ok(Description {
+            json,
+            model: None,
+            added: self.added_tokens(),
+        })
     }
 
     /// What SentencePiece vocabularies share: spaces as U+2581, one in front where the file says so.
@@ -248,7 +296,7 @@ impl<'a> Vocabulary<'a> {
         }
         json!({
             "version": "1.0",
-            "added_tokens": self.added_tokens(),
+            "added_tokens": [],
             "normalizer": {"type": "Sequence", "normalizers": normalizers},
             "pre_tokenizer": null,
             "post_processor": self.post_processor(true, false),

@@ -6,6 +6,7 @@ use crate::gguf::Gguf;
 use crate::meta::keys;
 use crate::{Error, Meta, ModelFile, Result};
 use serde_json::Value;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::PostProcessorWrapper;
@@ -149,27 +150,40 @@ impl Tokenizer {
     }
 
     fn from_gguf<'a>(source: &'a Source<'a>, eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
-        let json = gguf_vocab::description(source)?;
-        Self::from_bytes(
-            Path::new(source.label),
-            json.to_string().as_bytes(),
-            eos,
-            bos,
-        )
+        let described = gguf_vocab::description(source)?;
+        let path = Path::new(source.label);
+        let json = described.json.to_string();
+        Self::from_parts(path, json.as_bytes(), eos, bos, |tokenizer| {
+            if let Some(model) = described.model {
+                tokenizer.with_model(model);
+            }
+            tokenizer.add_tokens(described.added)
+        })
     }
 
     fn from_json(path: &Path, eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
-        Self::from_bytes(path, &read(path)?, eos, bos)
+        Self::from_parts(path, &read(path)?, eos, bos, |_| Ok(0))
     }
 
-    fn from_bytes(path: &Path, json: &[u8], eos: Vec<u32>, bos: Option<u32>) -> Result<Self> {
+    /// What is described, and what `fill` puts in.
+    fn from_parts(
+        path: &Path,
+        json: &[u8],
+        eos: Vec<u32>,
+        bos: Option<u32>,
+        fill: impl FnOnce(&mut tokenizers::Tokenizer) -> tokenizers::Result<usize>,
+    ) -> Result<Self> {
         let unusable = |e: &dyn std::fmt::Display| Error::Malformed {
             path: path.into(),
             reason: format!("no usable tokenizer: {e}"),
         };
         serde_json::from_slice::<Parts>(json).map_err(|e| unusable(&e))?;
-        let built = || tokenizers::Tokenizer::from_bytes(json);
-        let inner = std::panic::catch_unwind(built)
+        let built = || {
+            let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)?;
+            fill(&mut tokenizer)?;
+            Ok::<_, tokenizers::Error>(tokenizer)
+        };
+        let inner = std::panic::catch_unwind(AssertUnwindSafe(built))
             .map_err(|_| unusable(&"one of its parts is malformed"))?
             .map_err(|e| unusable(&e))?;
         Ok(Self {
