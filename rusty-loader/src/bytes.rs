@@ -147,10 +147,10 @@ pub struct PageBuffer {
     range: Range<usize>,
 }
 
-/// Bytes of a huge page.
-const HUGE: usize = 2 << 20;
-
 impl PageBuffer {
+    /// Bytes of a huge page.
+    pub const HUGE: usize = 2 << 20;
+
     /// A buffer of `len` zero bytes.
     ///
     /// # Errors
@@ -160,15 +160,19 @@ impl PageBuffer {
             let reason = format!("cannot allocate {len} bytes: {reason}");
             Error::malformed(Path::new(label), reason)
         };
-        let spare = if len < HUGE { 0 } else { HUGE };
+        let spare = if len < Self::HUGE { 0 } else { Self::HUGE };
         let whole = len.checked_add(spare);
         let whole = whole.ok_or_else(|| refuse(&"there are not so many"))?;
         let pages = MmapMut::map_anon(whole).map_err(|e| refuse(&e))?;
-        let start = pages.as_ptr().align_offset(HUGE).min(spare);
+        let start = pages.as_ptr().align_offset(Self::HUGE).min(spare);
         let range = start..start + len;
         // Not the rest, which would be one that is hardly used.
         #[cfg(target_os = "linux")]
-        let _ = pages.advise_range(memmap2::Advice::HugePage, start, len / HUGE * HUGE);
+        let _ = pages.advise_range(
+            memmap2::Advice::HugePage,
+            start,
+            len / Self::HUGE * Self::HUGE,
+        );
         Ok(Self { pages, range })
     }
 

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Allocations from this size on are of huge pages: weights are streamed, and with small pages the TLB walks show.
-const HUGE: usize = 2 << 20;
+const HUGE: usize = PageBuffer::HUGE;
 
 /// Zeroed memory, aligned for vectors. Pages become resident when they are first written.
 ///

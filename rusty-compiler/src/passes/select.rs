@@ -155,16 +155,18 @@ fn short_codes(plan: &Plan, anchor: &Anchor) -> bool {
     family.is_some_and(|family| plan.tuning.teams(&family).bytes) && has_short_codes(plan, anchor)
 }
 
-/// Contractions whose weights can be multiplied as bytes.
+/// Products whose weights can be multiplied as bytes.
 pub(crate) fn has_short_codes(plan: &Plan, anchor: &Anchor) -> bool {
-    let serves = |part: &Part| ByteCodes::serve(plan.weights[part.weight.index()].format);
-    matches!(anchor, Anchor::Contract { parts, .. } if parts.iter().all(serves))
+    let serves = |w: &WeightId| ByteCodes::serve(plan.weights[w.index()].format);
+    match anchor {
+        Anchor::Contract { parts, .. } => parts.iter().all(|part| serves(&part.weight)),
+        Anchor::Experts { weights, .. } => weights.iter().all(serves),
+        _ => false,
+    }
 }
 
-/// Experts whose weights can be.
 fn short_coded_experts(plan: &Plan, anchor: &Anchor) -> bool {
-    let serves = |w: &WeightId| ByteCodes::serve(plan.weights[w.index()].format);
-    matches!(anchor, Anchor::Experts { weights, .. } if weights.iter().all(serves))
+    experts(plan, anchor) && has_short_codes(plan, anchor)
 }
 
 fn attention(_: &Plan, anchor: &Anchor) -> bool {

@@ -4,9 +4,9 @@
 
 use super::contract::{self, ContractConfig, lane_in_unit, lane_tile};
 use super::env::{Buffers, bound, put};
-use super::gemv_products::{Span, add_products, no_sums};
+use super::gemv_products::{Span, add_products};
 use super::gemv_sums::{CubeMemory, share};
-use super::norms::no_squares;
+use super::reduce::no_sums;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -136,7 +136,7 @@ fn result_lanes(
             behind: expert * buffers.args[scalar::STRIDE],
         };
         let mut own = no_sums(count);
-        let mut squares = no_squares(1usize);
+        let mut squares = no_sums(1usize);
         let (product, unit) = comptime!((config.product.clone(), config.product.units[0].clone()));
         add_products(
             buffers,

@@ -5,7 +5,8 @@ use super::contract::{
     ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar, tile_input,
 };
 use super::env::{Buffers, bound, put};
-use super::norms::{RowShares, no_squares, tile_norms};
+use super::norms::{RowShares, tile_norms};
+use super::reduce::no_sums;
 use super::tile::{
     DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
     multiply, own_lane, own_row,
@@ -97,7 +98,7 @@ fn unit_tile(
     let parts = comptime!(unit.parts.len());
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
-    let mut squares = no_squares(INPUTS.rows as usize);
+    let mut squares = no_sums(INPUTS.rows as usize);
     let mut depth = 0u32;
     while depth < config.k {
         #[unroll]

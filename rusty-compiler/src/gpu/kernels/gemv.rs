@@ -12,9 +12,10 @@ use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lan
 use super::env::{Buffers, bound};
 use super::gemv_ahead::ask_ahead;
 use super::gemv_order::{announce, await_all, leave};
-use super::gemv_products::{Span, add_products, no_sums};
+use super::gemv_products::{Span, add_products};
 use super::gemv_sums::{CubeMemory, share, share_squares, total_at};
-use super::norms::{no_squares, norm_scale};
+use super::norms::norm_scale;
+use super::reduce::no_sums;
 use super::shrink::{SHRINK_CUBES, shrink_row};
 use cubecl::prelude::*;
 
@@ -156,7 +157,7 @@ fn unit_products(
 ) {
     let count = comptime!(config.sums(unit.parts.len()));
     let mut sums = no_sums(count);
-    let mut squares = no_squares(comptime!(config.cube_rows as usize));
+    let mut squares = no_sums(comptime!(config.cube_rows as usize));
     let span = Span {
         row,
         first,

@@ -12,7 +12,7 @@ use cubecl::prelude::*;
 const LOOKS: u32 = 1 << 10;
 /// So many ranks.
 const RANKS: u32 = 32;
-/// The same for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
+/// The looks of a cube for WGSL, which only tests do this in, and how many looks are one there: Mesa's software device ends all loops of an
 /// invocation after 65,535 turns together. Every second cube looks but once, so that either way is tested.
 const WGSL_LOOKS: (u32, usize) = (1 << 15, 64);
 

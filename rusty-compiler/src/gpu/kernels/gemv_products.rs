@@ -9,7 +9,7 @@ use super::gemv_floats::{float_block, load_floats};
 use super::gemv_inputs::make_inputs;
 use super::gemv_place::Place;
 use super::gemv_sums::CubeMemory;
-use super::norms::no_squares;
+use super::reduce::no_sums;
 use cubecl::prelude::*;
 
 /// What a cube multiplies.
@@ -23,17 +23,6 @@ pub struct Span {
     pub end: u32,
     /// Bytes from the launch's weights to those that are meant.
     pub behind: u32,
-}
-
-/// Sums before there are any.
-#[cube]
-pub fn no_sums(#[comptime] count: usize) -> Array<f32> {
-    let mut sums = Array::<f32>::new(count);
-    #[unroll]
-    for i in 0..count {
-        sums[i] = 0.0f32.runtime();
-    }
-    sums
 }
 
 /// Adds each unit's part of the products `sums[row][lane][part]`, and of the inputs' squares. All units of the cube must call it
@@ -140,7 +129,7 @@ fn put_floats(
         behind: span.behind,
     };
     let mut own = no_sums(count);
-    let mut own_squares = no_squares(1usize);
+    let mut own_squares = no_sums(1usize);
     // Units may still read the inputs before.
     sync_cube();
     accumulate(

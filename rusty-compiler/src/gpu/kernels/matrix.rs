@@ -10,7 +10,8 @@ use super::env::{Buffers, bound};
 use super::fragments::{ALIGNMENT, Halves, exchange_words};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
 use super::matrix_tiles::{input_shares, load_inputs, load_weights};
-use super::norms::{no_squares, tile_norms};
+use super::norms::tile_norms;
+use super::reduce::no_sums;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -163,7 +164,7 @@ fn unit_tile(
     });
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
-    let mut squares = no_squares(comptime!(input_shares(tile).rows as usize));
+    let mut squares = no_sums(comptime!(input_shares(tile).rows as usize));
     let mut depth = 0u32.runtime();
     while depth < config.contract.k {
         #[unroll]

@@ -96,17 +96,6 @@ pub struct RowShares {
     pub units: u32,
 }
 
-/// Sums of squares before there are any.
-#[cube]
-pub fn no_squares(#[comptime] count: usize) -> Array<f32> {
-    let mut squares = Array::<f32>::new(count);
-    #[unroll]
-    for i in 0..count {
-        squares[i] = 0.0f32.runtime();
-    }
-    squares
-}
-
 /// The factors of a tile's rows, from the squares that units summed of their parts. `scratch` is overwritten; all units of the cube
 /// must call it together.
 #[cube]

@@ -12,6 +12,17 @@ pub struct Team {
     pub plane: u32,
 }
 
+/// Sums before there are any.
+#[cube]
+pub fn no_sums(#[comptime] count: usize) -> Array<f32> {
+    let mut sums = Array::<f32>::new(count);
+    #[unroll]
+    for i in 0..count {
+        sums[i] = 0.0f32.runtime();
+    }
+    sums
+}
+
 /// Has the units of a plane meet before they exchange, which CUDA does not promise behind what may have parted them.
 #[cube]
 pub fn together() {
