@@ -11,7 +11,7 @@ use rusty_loader::{ModelFile, SharedBytes};
 use std::sync::Arc;
 
 /// The same network from a checkpoint and from a GGUF.
-fn both(base: &str) -> [Engine; 2] {
+pub fn both(base: &str) -> [Engine; 2] {
     let checkpoint = engine(base, DeviceChoice::Cpu, KvFormat::F32);
     let file = rusty_loader::open(golden(base)).expect(base);
     let bytes = SharedBytes::from_vec(twin(&*file));

@@ -132,7 +132,7 @@ fn tensors_that_do_not_fit_are_named_with_both_shapes() {
 }
 
 /// The tensors of a GGUF, all of them in single precision.
-fn gguf_tensors(file: &Gguf) -> Tensors {
+pub fn gguf_tensors(file: &Gguf) -> Tensors {
     let mut tensors = Tensors::new();
     for info in &file.tensors {
         let format = Format::by_ggml_type(info.kind.id);

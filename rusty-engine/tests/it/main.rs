@@ -14,6 +14,7 @@ mod experts;
 mod gguf_twin;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
+mod llama_cpp_adapters;
 mod manifests;
 mod out_of_memory;
 mod residency;
