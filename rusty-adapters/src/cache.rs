@@ -2,7 +2,8 @@
 //! time.
 //!
 //! An entry belongs to the adapter's files and the model's (their paths, sizes and times of change), the precision,
-//! and the version of the packed format. An entry that cannot be used is made anew; the oldest make room.
+//! and the version of the packed format. An entry that cannot be used, or whose checksums say that it was damaged, is made
+//! anew; the oldest make room.
 
 use crate::base_model::Base;
 use crate::packed;
@@ -52,7 +53,7 @@ impl Cache {
             return crate::load(path, base, precision);
         };
         if entry.exists() {
-            match packed::open(&entry, base) {
+            match packed::open_whole(&entry, base) {
                 Ok(adapter) => return Ok(adapter),
                 Err(error) => tracing::warn!("{error}; it is made anew"),
             }

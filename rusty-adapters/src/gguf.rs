@@ -26,35 +26,9 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
         .file_stem()
         .map_or_else(|| "adapter".into(), |n| n.to_string_lossy().into_owned());
     let file = Gguf::open(path)?;
-    let text = |key: &str| file.meta.get(key).and_then(Meta::as_str);
-    if text("general.type") != Some("adapter") {
-        return Err(Error::malformed(path, "is a model, not an adapter"));
-    }
-    if let Some(kind) = text("adapter.type").filter(|kind| *kind != "lora") {
-        return Err(Error::unsupported(path, format!("adapter type {kind}")));
-    }
-    let alpha = match file.meta.get("adapter.lora.alpha").map(Meta::as_f64) {
-        None => None,
-        Some(Some(alpha)) if alpha.is_finite() => Some(alpha).filter(|a| *a != 0.0),
-        Some(_) => {
-            let reason = "'adapter.lora.alpha' is not a number";
-            return Err(Error::malformed(path, reason));
-        }
-    };
-    if file.meta.contains_key("adapter.alora.invocation_tokens") {
-        return Err(Error::unsupported(
-            path,
-            "'adapter.alora.invocation_tokens'",
-        ));
-    }
-    match text("general.architecture") {
-        Some(arch) if gguf_name(arch) != gguf_name(&base.graph.arch) => {
-            let reason = format!("is for {arch}; the model is {}", base.graph.arch);
-            return Err(Error::malformed(path, reason));
-        }
-        _ => {}
-    }
-    let interleaved = text("general.architecture").is_some_and(gguf_reorders_pairs);
+    check_kind(&file, path, base)?;
+    let alpha = alpha(&file, path)?;
+    let interleaved = text(&file, "general.architecture").is_some_and(gguf_reorders_pairs);
     let mut modules = Modules {
         by_name: BTreeMap::new(),
         others: BTreeMap::new(),
@@ -81,6 +55,43 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     let mut assembly = Assembly::new(*base, path, &config);
     assembly.read(modules)?;
     assembly.finish(&name, precision)
+}
+
+fn text<'f>(file: &'f Gguf, key: &str) -> Option<&'f str> {
+    file.meta.get(key).and_then(Meta::as_str)
+}
+
+/// Refuses what is no LoRA for the model.
+fn check_kind(file: &Gguf, path: &Path, base: &Base<'_>) -> Result<()> {
+    if text(file, "general.type") != Some("adapter") {
+        return Err(Error::malformed(path, "is a model, not an adapter"));
+    }
+    if let Some(kind) = text(file, "adapter.type").filter(|kind| *kind != "lora") {
+        return Err(Error::unsupported(path, format!("adapter type {kind}")));
+    }
+    if file.meta.contains_key("adapter.alora.invocation_tokens") {
+        let what = "'adapter.alora.invocation_tokens'";
+        return Err(Error::unsupported(path, what));
+    }
+    match text(file, "general.architecture") {
+        Some(arch) if gguf_name(arch) != gguf_name(&base.graph.arch) => {
+            let reason = format!("is for {arch}; the model is {}", base.graph.arch);
+            Err(Error::malformed(path, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The stated alpha; 0 stands for none.
+fn alpha(file: &Gguf, path: &Path) -> Result<Option<f64>> {
+    match file.meta.get("adapter.lora.alpha").map(Meta::as_f64) {
+        None => Ok(None),
+        Some(Some(alpha)) if alpha.is_finite() => Ok(Some(alpha).filter(|a| *a != 0.0)),
+        Some(_) => {
+            let reason = "'adapter.lora.alpha' is not a number";
+            Err(Error::malformed(path, reason))
+        }
+    }
 }
 
 /// GGUF calls the fused product of gate and up `ffn_up`: what has the rows of both is that product.

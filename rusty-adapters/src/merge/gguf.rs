@@ -21,7 +21,6 @@ pub(super) fn write(
     let arch = arch.and_then(|m| m.as_str()).unwrap_or_default();
     let mut writer = GgufWriter::new(arch);
     writer.copy_keys(&file, &[]);
-    let mut head = None;
     let parts: BTreeMap<&str, Vec<Part>> = (file.tensors.iter())
         .map(|info| {
             let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
@@ -29,24 +28,7 @@ pub(super) fn write(
         })
         .collect();
     merged.check_all_stored(parts.values().flatten())?;
-    for info in &file.tensors {
-        let stored = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
-            let what = format!("tensor '{}' of type {}", info.name, info.kind.name);
-            Error::unsupported(source, what)
-        })?;
-        let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
-        let format = match merged.touches(&parts[info.name.as_str()]) {
-            true => writable(stored),
-            false => stored,
-        };
-        writer.tensor(&info.name, format, &shape);
-        if info.name == super::EMBEDDING && merged.unties {
-            head = Some((writable(stored), shape));
-        }
-    }
-    if let Some((format, shape)) = &head {
-        writer.tensor(HEAD, *format, shape);
-    }
+    let head = declare(&mut writer, merged, &file, &parts, source)?;
     let all = file.tensors.len() + usize::from(head.is_some());
     let mut done = 0;
     let mut failure = None;
@@ -56,7 +38,7 @@ pub(super) fn write(
         let stored = file.tensors.iter().find(|t| t.name == name);
         let bytes = stored.and_then(|info| file.tensor_bytes(info));
         let kind = stored.and_then(|info| Format::by_ggml_type(info.kind.id));
-        let format = kind.or(head.as_ref().map(|(f, _)| *f));
+        let format = kind.or(head);
         let values = match parts.get(name) {
             Some(parts) => merged.stored_values(parts),
             None => merged.values(name),
@@ -79,4 +61,35 @@ pub(super) fn write(
         Some(error) => Err(error),
         None => Ok(saved?),
     }
+}
+
+/// States the tensors that will be written, and gives the format of the head where it gets a tensor of its own.
+fn declare(
+    writer: &mut GgufWriter,
+    merged: &Merged<'_>,
+    file: &Gguf,
+    parts: &BTreeMap<&str, Vec<Part>>,
+    source: &Path,
+) -> Result<Option<Format>> {
+    let mut head = None;
+    for info in &file.tensors {
+        let stored = Format::by_ggml_type(info.kind.id).ok_or_else(|| {
+            let what = format!("tensor '{}' of type {}", info.name, info.kind.name);
+            Error::unsupported(source, what)
+        })?;
+        let shape: Vec<usize> = info.shape.iter().map(|d| *d as usize).collect();
+        let format = match merged.touches(&parts[info.name.as_str()]) {
+            true => writable(stored),
+            false => stored,
+        };
+        writer.tensor(&info.name, format, &shape);
+        if info.name == super::EMBEDDING && merged.unties {
+            head = Some((writable(stored), shape));
+        }
+    }
+    // Behind all others, as the base has none.
+    if let Some((format, shape)) = &head {
+        writer.tensor(HEAD, *format, shape);
+    }
+    Ok(head.map(|(format, _)| format))
 }

@@ -209,6 +209,42 @@ fn the_cache_is_used_renewed_and_bounded() {
     assert!(entries().len() == 2 && own.exists());
 }
 
+/// Whatever changes in an entry is noticed: the adapter is prepared again, and so is the entry.
+#[test]
+fn a_damaged_entry_of_the_cache_is_made_anew() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASES[0], DeviceChoice::Cpu, KvFormat::F32);
+    let base = engine.adapter_base();
+    let kept = folder.path().join("cache");
+    let cache = Cache::new(&kept);
+    let source = golden("adapters/qwen3-dora");
+    let load = || {
+        cache
+            .load(&source, &base, Precision::Stored)
+            .expect("loaded")
+    };
+    load();
+    let mut files = std::fs::read_dir(&kept).expect("cache");
+    let entry = files.next().expect("an entry").expect("an entry").path();
+    let good = std::fs::read(&entry).expect("read");
+    let header = u64::from_le_bytes(good[..8].try_into().expect("a length")) as usize + 8;
+    let ends = [0, 7, 8, header - 1, header, good.len() - 1];
+    let names = ["\"sums\"", ".scale\"", ".gain_out\""].map(|name| {
+        let mut places = good.windows(name.len());
+        let found = places.position(|w| w == name.as_bytes());
+        found.expect(name) + 2
+    });
+    let step = good.len() / 150;
+    for at in (0..good.len()).step_by(step).chain(ends).chain(names) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&entry, &bytes).expect("written");
+        load();
+        let renewed = std::fs::read(&entry).expect("read");
+        assert!(renewed == good, "byte {at} of {}", good.len());
+    }
+}
+
 #[test]
 fn damaged_packed_adapters_are_errors_that_name_the_file() {
     let folder = tempfile::tempdir().expect("folder");

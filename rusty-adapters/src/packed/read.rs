@@ -1,0 +1,243 @@
+//! Opening packed adapters.
+
+use super::{Header, KEY, SUMS, VERSION, checksum, interleaved, weights};
+use crate::base_model::Base;
+use crate::{Error, Result};
+use rayon::prelude::*;
+use rusty_compiler::delta_table::PANEL;
+use rusty_compiler::interleaving::Factor;
+use rusty_compiler::{
+    DeltaTable, EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotShape,
+};
+use rusty_graph::SiteId;
+use rusty_loader::{Format, SharedBytes};
+use safetensors::SafeTensors;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens a packed adapter for a model.
+///
+/// # Errors
+/// The file is malformed, was made for a model of another file order, or does not fit.
+pub(crate) fn open(path: &Path, base: &Base<'_>) -> Result<SlotData> {
+    let bytes = SharedBytes::map_file(path)?;
+    Reader::new(path, &bytes)?.adapter(base)
+}
+
+/// The same for a file that was written here and may have been damaged since: all of it is read and must be what was written.
+///
+/// # Errors
+/// As [`open`]; a checksum is missing or another.
+pub(crate) fn open_whole(path: &Path, base: &Base<'_>) -> Result<SlotData> {
+    let bytes = SharedBytes::map_file(path)?;
+    let reader = Reader::new(path, &bytes)?;
+    reader.check_sums()?;
+    reader.adapter(base)
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    bytes: &'a SharedBytes,
+    tensors: SafeTensors<'a>,
+    header: Header,
+    /// Of the header as it is stored.
+    header_sum: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(path: &'a Path, bytes: &'a SharedBytes) -> Result<Self> {
+        let wrong = |e: String| Error::malformed(path, e);
+        let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| wrong(e.to_string()))?;
+        let entry = metadata.metadata().as_ref().and_then(|m| m.get(KEY));
+        let entry = entry.ok_or_else(|| {
+            wrong("is no packed adapter; give the folder that holds adapter_config.json".into())
+        })?;
+        let header: Header = serde_json::from_str(entry).map_err(|e| wrong(e.to_string()))?;
+        if header.version != VERSION {
+            let what = format!("version {} of packed adapters", header.version);
+            return Err(Error::unsupported(path, what));
+        }
+        Ok(Self {
+            path,
+            bytes,
+            tensors: SafeTensors::deserialize(bytes).map_err(|e| wrong(e.to_string()))?,
+            header_sum: checksum(KEY, entry.as_bytes()),
+            header,
+        })
+    }
+
+    /// Whether header and tensors are what was written.
+    fn check_sums(&self) -> Result<()> {
+        let stated = self.stored(SUMS)?;
+        let (stated, _) = stated.as_chunks::<8>();
+        let mut names = self.tensors.names();
+        names.retain(|name| *name != SUMS);
+        names.sort_unstable();
+        let own = names.par_iter().map(|name| {
+            let tensor = self.tensors.tensor(name).ok();
+            tensor.map_or(0, |tensor| checksum(name, tensor.data()))
+        });
+        let own: Vec<u64> = rayon::iter::once(self.header_sum).chain(own).collect();
+        let places = ["header"].into_iter().chain(names);
+        let mut pairs = own.iter().zip(stated).zip(places);
+        let damaged = pairs.find(|((own, stated), _)| **own != u64::from_le_bytes(**stated));
+        match damaged {
+            Some((_, place)) => {
+                let reason = format!("is damaged: '{place}' has another checksum than was stored");
+                Err(Error::malformed(self.path, reason))
+            }
+            None if own.len() != stated.len() => {
+                Err(self.wrong(SUMS, "has not one for each tensor"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The adapter, as far as it fits the model.
+    fn adapter(&self, base: &Base<'_>) -> Result<SlotData> {
+        if self.header.interleaved != interleaved(base) {
+            let what = "an adapter packed for a model whose file orders rotary pairs differently";
+            return Err(Error::unsupported(self.path, what));
+        }
+        let relative_to = self.header.relative_to;
+        if relative_to.is_some() && weights(base).is_some_and(|own| relative_to != Some(own)) {
+            let what = "an adapter packed for other weights than this model's";
+            return Err(Error::unsupported(self.path, what));
+        }
+        let shape = SlotShape::of(base.graph);
+        let adapter = SlotData {
+            name: self.header.name.clone(),
+            sites: self.sites(base)?,
+            embedding: self.embedding(base.graph.vocab as usize * shape.width as usize)?,
+            prefix: self.prefix(base.graph.kv.len())?,
+        };
+        adapter
+            .check(shape)
+            .map_err(|m| Error::malformed(self.path, format!("at {}: {}", m.place, m.reason)))?;
+        Ok(adapter)
+    }
+
+    fn wrong(&self, name: &str, reason: &str) -> Error {
+        Error::malformed(self.path, format!("tensor '{name}' {reason}"))
+    }
+
+    fn stored(&self, name: &str) -> Result<SharedBytes> {
+        let missing = || self.wrong(name, "is missing");
+        let view = self.tensors.tensor(name).map_err(|_| missing())?;
+        let from = view.data().as_ptr() as usize - self.bytes.as_ptr() as usize;
+        let range = from..from + view.data().len();
+        self.bytes.slice(range).ok_or_else(missing)
+    }
+
+    /// A table of at most `most` elements, which is what the model has room for.
+    fn table(&self, name: &str, factor: Option<Factor>, most: usize) -> Result<Option<DeltaTable>> {
+        let Some(entry) = self.header.tables.get(name) else {
+            return Ok(None);
+        };
+        let format = Format::by_name(&entry.format)
+            .ok_or_else(|| self.wrong(name, "has an unknown format"))?;
+        let mut bytes = self.stored(name)?;
+        if entry.deflated {
+            let limit = DeltaTable::stored_bytes(format, factor, entry.rows, entry.columns)
+                .filter(|_| entry.rows.saturating_mul(entry.columns) <= most)
+                .ok_or_else(|| self.wrong(name, "states sizes that cannot be"))?;
+            let unpacked = miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
+                .map_err(|_| self.wrong(name, "cannot be inflated"))?;
+            bytes = SharedBytes::from_vec(unpacked);
+        }
+        let table = DeltaTable::new(format, factor, entry.rows, entry.columns, bytes);
+        let table = table.ok_or_else(|| self.wrong(name, "has not the size its header states"))?;
+        Ok(Some(table))
+    }
+
+    fn floats(&self, name: &str) -> Result<Option<Arc<[f32]>>> {
+        if self.tensors.tensor(name).is_err() {
+            return Ok(None);
+        }
+        let stored = self.stored(name)?;
+        let (words, rest) = stored.as_chunks::<4>();
+        let values: Arc<[f32]> = words.iter().map(|w| f32::from_le_bytes(*w)).collect();
+        match rest.is_empty() && values.iter().all(|v| v.is_finite()) {
+            true => Ok(Some(values)),
+            false => Err(self.wrong(name, "holds values that are not finite")),
+        }
+    }
+
+    fn sites(&self, base: &Base<'_>) -> Result<Vec<(SiteId, SiteDelta)>> {
+        let mut sites = Vec::with_capacity(self.header.sites.len());
+        for (name, (rank, identity)) in &self.header.sites {
+            let id = base.graph.site_named(name).ok_or_else(|| {
+                Error::malformed(self.path, format!("the model has no site '{name}'"))
+            })?;
+            let vector = |end: &str| self.floats(&format!("{name}.{end}"));
+            let site = base.graph.site(id);
+            // More would be larger than the weight itself.
+            let most = site.k as usize * (site.n as usize).next_multiple_of(PANEL);
+            let a = self.table(&format!("{name}.a"), Some(Factor::A), most)?;
+            if *identity == a.is_some() && *rank > 0 {
+                return Err(self.wrong(&format!("{name}.a"), "is there or missing by mistake"));
+            }
+            let panels = Factor::B {
+                rank: *rank as usize,
+            };
+            let delta = SiteDelta {
+                rank: *rank,
+                a,
+                b: self.table(&format!("{name}.b"), Some(panels), most)?,
+                scale: vector("scale")?.unwrap_or_default(),
+                gain_in: vector("gain_in")?,
+                gain_out: vector("gain_out")?,
+                bias: vector("bias")?,
+            };
+            sites.push((id, delta));
+        }
+        sites.sort_by_key(|(id, _)| *id);
+        Ok(sites)
+    }
+
+    fn embedding(&self, most: usize) -> Result<Option<Arc<EmbeddingDelta>>> {
+        let mut low_ranks = vec![];
+        for (i, scale) in self.header.embedding_scales.iter().enumerate() {
+            let factor = |end: &str| {
+                let name = format!("embedding.{i}.{end}");
+                self.table(&name, None, most)?
+                    .ok_or_else(|| self.wrong(&name, "is missing"))
+            };
+            low_ranks.push(LowRankRows {
+                a: factor("a")?,
+                b: factor("b")?,
+                scale: *scale,
+            });
+        }
+        let embedding = EmbeddingDelta {
+            table: self.table("embedding.table", None, most)?,
+            low_ranks,
+            prompt: self.table("embedding.prompt", None, most)?,
+        };
+        let any = embedding.table.is_some()
+            || embedding.prompt.is_some()
+            || !embedding.low_ranks.is_empty();
+        Ok(any.then(|| Arc::new(embedding)))
+    }
+
+    fn prefix(&self, layers: usize) -> Result<Option<Arc<KvPrefix>>> {
+        if self.header.prefix_tokens == 0 {
+            return Ok(None);
+        }
+        let part = |i: usize, end: &str| {
+            let name = format!("prefix.{i}.{end}");
+            let values = self.floats(&name)?;
+            values.ok_or_else(|| self.wrong(&name, "is missing"))
+        };
+        let layer = |i: usize| {
+            Ok(PrefixLayer {
+                keys: part(i, "keys")?,
+                values: part(i, "values")?,
+            })
+        };
+        Ok(Some(Arc::new(KvPrefix {
+            tokens: self.header.prefix_tokens,
+            layers: (0..layers).map(layer).collect::<Result<_>>()?,
+        })))
+    }
+}
