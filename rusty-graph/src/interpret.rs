@@ -6,16 +6,16 @@
 
 use rusty_loader::ModelFile;
 
-mod ops;
+pub mod ops;
 
 use crate::{Error, Graph, Input, Node, Op, Result, SiteId, ValueId};
 use ops::{
-    add_delta, attention, binary, experts, head_products, join, lanes, product, rms_norm, rotate,
-    routes, softmax, unary,
+    add_delta, attention, binary, experts, gather, head_products, join, lanes, product, rms_norm,
+    rotate, routes, softmax, unary,
 };
 
 /// A matrix of f32, row by row. Weight vectors are one row; token ids are kept as numbers of width 1.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matrix {
     /// Rows.
     pub rows: usize,
@@ -26,7 +26,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    fn zeros(rows: usize, width: usize) -> Self {
+    /// Zeros.
+    pub fn zeros(rows: usize, width: usize) -> Self {
         Self {
             rows,
             width,
@@ -39,11 +40,13 @@ impl Matrix {
         &self.data[row * self.width..][..self.width]
     }
 
-    fn row_mut(&mut self, row: usize) -> &mut [f32] {
+    /// One row, to be changed.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         &mut self.data[row * self.width..][..self.width]
     }
 
-    fn map(&self, f: impl Fn(f32) -> f32) -> Self {
+    /// A function of each element.
+    pub fn map(&self, f: impl Fn(f32) -> f32) -> Self {
         Self {
             data: self.data.iter().map(|x| f(*x)).collect(),
             ..*self
@@ -183,14 +186,7 @@ impl<'g> Interpreter<'g> {
                 data: tokens.iter().map(|t| *t as f32).collect(),
             },
             Op::Weight(w) => self.weights[w.index()].clone(),
-            Op::Gather => {
-                let table = operand(0);
-                let mut out = Matrix::zeros(tokens.len(), table.width);
-                for (row, token) in tokens.iter().enumerate() {
-                    out.row_mut(row).copy_from_slice(table.row(*token as usize));
-                }
-                out
-            }
+            Op::Gather => gather(operand(0), tokens),
             Op::SelectRows => operand(0).clone(),
             Op::MatMul { site } => {
                 let mut out = product(operand(0), operand(1));
@@ -232,11 +228,14 @@ impl<'g> Interpreter<'g> {
             }
             Op::Softmax { group } => softmax(operand(0), *group as usize),
             Op::Rope { rope, head_dim } => {
-                rotate(operand(0), self.graph.rope(*rope), *head_dim as usize)
+                let (x, spec) = (operand(0), self.graph.rope(*rope));
+                let positions: Vec<u32> = (0..x.rows as u32).collect();
+                let table = spec.table(&positions, x.rows as u32);
+                rotate(x, &table, (spec.dims, spec.layout), *head_dim as usize)
             }
             Op::Attention(spec) => {
                 let values = operand(node.inputs.len() - 1);
-                attention(spec, operand(0), operand(1), values)
+                attention(spec, operand(0), operand(1), values, 0)
             }
         }
     }

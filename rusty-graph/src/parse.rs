@@ -1,6 +1,7 @@
 //! Reading the [text form](crate::text) of a graph.
 
-use std::collections::HashMap;
+mod words;
+
 use std::str::FromStr;
 
 use rusty_loader::Format;
@@ -12,6 +13,7 @@ use crate::{
     RopeId, RopeLayout, RopeScaling, RopeSpec, RouteGroups, RouteScore, RouteSpec, Site, SiteId,
     SymId, Symbol, Value, ValueId, WeightDecl, WeightId,
 };
+use words::{Parsed, Words, id, number};
 
 impl Graph {
     /// Reads a graph's text form and verifies the graph.
@@ -54,89 +56,6 @@ impl FromStr for Graph {
     fn from_str(text: &str) -> Result<Graph> {
         Graph::parse(text)
     }
-}
-
-/// What is left of a line: words, then attributes `key=value`.
-struct Words<'a> {
-    words: std::vec::IntoIter<&'a str>,
-    attributes: HashMap<&'a str, &'a str>,
-}
-
-type Parsed<T> = std::result::Result<T, String>;
-
-impl<'a> Words<'a> {
-    fn new(line: &'a str) -> Self {
-        let (attributes, words): (Vec<&str>, Vec<&str>) = line
-            .split_whitespace()
-            .partition(|w| w.len() > 1 && w.contains('='));
-        Self {
-            words: words.into_iter(),
-            attributes: attributes
-                .into_iter()
-                .filter_map(|w| w.split_once('='))
-                .collect(),
-        }
-    }
-
-    fn word(&mut self, what: &str) -> Parsed<&'a str> {
-        self.words
-            .next()
-            .ok_or_else(|| format!("{what} is missing"))
-    }
-
-    fn exactly(&mut self, word: &str) -> Parsed<()> {
-        match self.words.next() {
-            Some(found) if found == word => Ok(()),
-            found => Err(format!(
-                "'{word}' expected, found '{}'",
-                found.unwrap_or("the end")
-            )),
-        }
-    }
-
-    fn number<T: FromStr>(&mut self, what: &str) -> Parsed<T> {
-        number(self.word(what)?, what)
-    }
-
-    /// An attribute, which is then gone.
-    fn attribute(&mut self, key: &str) -> Parsed<&'a str> {
-        self.attributes
-            .remove(key)
-            .ok_or_else(|| format!("{key}= is missing"))
-    }
-
-    fn value<T: FromStr>(&mut self, key: &str) -> Parsed<T> {
-        number(self.attribute(key)?, key)
-    }
-
-    fn optional<T: FromStr>(&mut self, key: &str) -> Parsed<Option<T>> {
-        self.attributes
-            .remove(key)
-            .map(|word| number(word, key))
-            .transpose()
-    }
-
-    /// The line must have been read whole.
-    fn end(&mut self) -> Parsed<()> {
-        match (self.words.next(), self.attributes.keys().next()) {
-            (Some(word), _) => Err(format!("'{word}' does not belong here")),
-            (None, Some(key)) => Err(format!("'{key}=' does not belong here")),
-            (None, None) => Ok(()),
-        }
-    }
-}
-
-fn number<T: FromStr>(word: &str, what: &str) -> Parsed<T> {
-    word.parse()
-        .map_err(|_| format!("{what}: '{word}' is not a value of its kind"))
-}
-
-/// The number of an id such as `%7` or `site3`.
-fn id(word: &str, prefix: &str) -> Parsed<u32> {
-    let digits = word.strip_prefix(prefix);
-    digits
-        .and_then(|d| d.parse().ok())
-        .ok_or_else(|| format!("'{word}' is no {prefix}N"))
 }
 
 /// An id that must be the next of its table.
@@ -231,7 +150,7 @@ fn node(graph: &mut Graph, defined: &str, words: &mut Words<'_>) -> Parsed<()> {
     words.exactly("=")?;
     let op = op(words)?;
     let mut inputs = vec![];
-    for word in words.words.by_ref() {
+    for word in words.rest() {
         inputs.push(ValueId(id(word, "%")?));
     }
     graph.values.push(Value {
@@ -257,7 +176,7 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
         "gather" => Op::Gather,
         "select_rows" => Op::SelectRows,
         "matmul" => Op::MatMul {
-            site: match words.attributes.remove("site") {
+            site: match words.stated("site") {
                 Some(word) => Some(SiteId(id(word, "site")?)),
                 None => None,
             },
@@ -270,18 +189,7 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
         "softmax" => Op::Softmax {
             group: words.value("group")?,
         },
-        "route" => Op::Route(RouteSpec {
-            experts: words.value("experts")?,
-            used: words.value("used")?,
-            score: match words.attribute("score")? {
-                "softmax" => RouteScore::Softmax,
-                "sigmoid" => RouteScore::Sigmoid,
-                word => return Err(format!("'{word}' is no score")),
-            },
-            groups: groups(words)?,
-            normalize: words.value("normalize")?,
-            scale: words.value("scale")?,
-        }),
+        "route" => Op::Route(route(words)?),
         "head_matmul" => Op::HeadMatMul,
         "lanes" => Op::Lanes {
             group: words.value("group")?,
@@ -299,25 +207,46 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
             rope: RopeId(id(words.attribute("spec")?, "rope")?),
             head_dim: words.value("head_dim")?,
         },
-        "attention" => Op::Attention(AttentionSpec {
-            layer: words.value("layer")?,
-            heads: words.value("heads")?,
-            kv_heads: words.value("kv_heads")?,
-            head_dim: words.value("head_dim")?,
-            values: values(words)?,
-            scale: words.value("scale")?,
-            window: words.optional("window")?,
-            softcap: words.optional("softcap")?,
-        }),
-        word => {
-            let unary = UNARY.iter().find(|(_, w)| *w == word);
-            let binary = BINARY.iter().find(|(_, w)| *w == word);
-            match (unary, binary) {
-                (Some((op, _)), _) => Op::Unary(*op),
-                (_, Some((op, _))) => Op::Binary(*op),
-                _ => return Err(format!("'{word}' is no op")),
-            }
-        }
+        "attention" => Op::Attention(attention(words)?),
+        word => elementwise(word).ok_or_else(|| format!("'{word}' is no op"))?,
+    })
+}
+
+fn elementwise(word: &str) -> Option<Op> {
+    let unary = UNARY.iter().find(|(_, w)| *w == word);
+    let binary = BINARY.iter().find(|(_, w)| *w == word);
+    match (unary, binary) {
+        (Some((op, _)), _) => Some(Op::Unary(*op)),
+        (_, Some((op, _))) => Some(Op::Binary(*op)),
+        _ => None,
+    }
+}
+
+fn attention(words: &mut Words<'_>) -> Parsed<AttentionSpec> {
+    Ok(AttentionSpec {
+        layer: words.value("layer")?,
+        heads: words.value("heads")?,
+        kv_heads: words.value("kv_heads")?,
+        head_dim: words.value("head_dim")?,
+        values: values(words)?,
+        scale: words.value("scale")?,
+        window: words.optional("window")?,
+        softcap: words.optional("softcap")?,
+    })
+}
+
+fn route(words: &mut Words<'_>) -> Parsed<RouteSpec> {
+    Ok(RouteSpec {
+        experts: words.value("experts")?,
+        used: words.value("used")?,
+        score: match words.attribute("score")? {
+            "softmax" => RouteScore::Softmax,
+            "sigmoid" => RouteScore::Sigmoid,
+            word => return Err(format!("'{word}' is no score")),
+        },
+        groups: groups(words)?,
+        normalize: words.value("normalize")?,
+        scale: words.value("scale")?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! What each op computes, in the plainest way: sums in double precision, nothing shared between rows.
 
 use super::{Matrix, SiteLora};
-use crate::{AttentionSpec, BinaryOp, RopeLayout, RopeSpec, RouteSpec, UnaryOp};
+use crate::{AttentionSpec, BinaryOp, RopeLayout, RouteSpec, UnaryOp};
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter()
@@ -10,7 +10,17 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
         .sum()
 }
 
-pub(super) fn product(x: &Matrix, w: &Matrix) -> Matrix {
+/// The table's rows of some tokens.
+pub fn gather(table: &Matrix, tokens: &[u32]) -> Matrix {
+    let mut out = Matrix::zeros(tokens.len(), table.width);
+    for (row, token) in tokens.iter().enumerate() {
+        out.row_mut(row).copy_from_slice(table.row(*token as usize));
+    }
+    out
+}
+
+/// `x w^T`.
+pub fn product(x: &Matrix, w: &Matrix) -> Matrix {
     let mut out = Matrix::zeros(x.rows, w.rows);
     for row in 0..x.rows {
         for n in 0..w.rows {
@@ -20,7 +30,8 @@ pub(super) fn product(x: &Matrix, w: &Matrix) -> Matrix {
     out
 }
 
-pub(super) fn add_delta(out: &mut Matrix, x: &Matrix, delta: &SiteLora) {
+/// Adds `scale * B (A x)` to the products of the rows `x` at a site.
+pub fn add_delta(out: &mut Matrix, x: &Matrix, delta: &SiteLora) {
     let rank = delta.a.len() / x.width;
     for row in 0..x.rows {
         let low: Vec<f64> = delta
@@ -35,7 +46,8 @@ pub(super) fn add_delta(out: &mut Matrix, x: &Matrix, delta: &SiteLora) {
     }
 }
 
-pub(super) fn unary(op: UnaryOp, x: f32) -> f32 {
+/// A function of one number.
+pub fn unary(op: UnaryOp, x: f32) -> f32 {
     let x = f64::from(x);
     let y = match op {
         UnaryOp::Silu => x / (1.0 + (-x).exp()),
@@ -72,7 +84,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// Lane by lane; one row (a weight vector) or one lane per row is broadcast.
-pub(super) fn binary(op: BinaryOp, a: &Matrix, b: &Matrix) -> Matrix {
+pub fn binary(op: BinaryOp, a: &Matrix, b: &Matrix) -> Matrix {
     let (rows, width) = (a.rows.max(b.rows), a.width.max(b.width));
     let at = |m: &Matrix, row: usize, lane: usize| {
         m.row(if m.rows == 1 { 0 } else { row })[if m.width == 1 { 0 } else { lane }]
@@ -92,7 +104,8 @@ pub(super) fn binary(op: BinaryOp, a: &Matrix, b: &Matrix) -> Matrix {
     out
 }
 
-pub(super) fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Matrix {
+/// `x / sqrt(mean(x^2) + eps) * weight`, the mean over each `group` lanes.
+pub fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Matrix {
     let mut out = x.clone();
     for lanes in out.data.chunks_mut(group) {
         let factor = 1.0 / (dot(lanes, lanes) / group as f64 + f64::from(eps)).sqrt();
@@ -103,7 +116,8 @@ pub(super) fn rms_norm(x: &Matrix, weight: &[f32], eps: f32, group: usize) -> Ma
     out
 }
 
-pub(super) fn softmax(x: &Matrix, group: usize) -> Matrix {
+/// Shares of exponentials among each `group` lanes.
+pub fn softmax(x: &Matrix, group: usize) -> Matrix {
     let mut out = x.clone();
     for lanes in out.data.chunks_mut(group) {
         let most = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -119,7 +133,8 @@ pub(super) fn softmax(x: &Matrix, group: usize) -> Matrix {
     out
 }
 
-pub(super) fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) -> Matrix {
+/// Indices of the experts that each row of logits takes, then their weights.
+pub fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) -> Matrix {
     let mut out = Matrix::zeros(logits.rows, 2 * spec.used as usize);
     for row in 0..logits.rows {
         spec.choose(logits.row(row), bias, out.row_mut(row));
@@ -127,7 +142,9 @@ pub(super) fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) ->
     out
 }
 
-pub(super) fn experts<'a>(
+/// Products of each row with the experts that it takes, or their sums by weight: `routes` as [`routes()`] makes them; all experts
+/// have the shape of expert 0.
+pub fn experts<'a>(
     x: &Matrix,
     routes: &Matrix,
     weight: impl Fn(usize) -> &'a Matrix,
@@ -162,11 +179,8 @@ pub(super) fn experts<'a>(
     out
 }
 
-pub(super) fn head_products<'a>(
-    x: &Matrix,
-    weight: impl Fn(usize) -> &'a Matrix,
-    heads: usize,
-) -> Matrix {
+/// The product of each head's lanes with a matrix of its own; all have the shape of head 0's.
+pub fn head_products<'a>(x: &Matrix, weight: impl Fn(usize) -> &'a Matrix, heads: usize) -> Matrix {
     let (n, k) = (weight(0).rows, weight(0).width);
     let mut out = Matrix::zeros(x.rows, heads * n);
     for row in 0..x.rows {
@@ -180,7 +194,8 @@ pub(super) fn head_products<'a>(
     out
 }
 
-pub(super) fn lanes(x: &Matrix, group: usize, taken: std::ops::Range<usize>) -> Matrix {
+/// Some lanes of each group of lanes.
+pub fn lanes(x: &Matrix, group: usize, taken: std::ops::Range<usize>) -> Matrix {
     let mut out = Matrix::zeros(x.rows, x.width / group * taken.len());
     for row in 0..x.rows {
         let groups = x.row(row).chunks(group);
@@ -191,7 +206,8 @@ pub(super) fn lanes(x: &Matrix, group: usize, taken: std::ops::Range<usize>) -> 
     out
 }
 
-pub(super) fn join(a: &Matrix, b: &Matrix, left: usize, right: usize) -> Matrix {
+/// Lanes of two, group by group: `left` of the one, `right` of the other.
+pub fn join(a: &Matrix, b: &Matrix, left: usize, right: usize) -> Matrix {
     let mut out = Matrix::zeros(a.rows, a.width + b.width);
     for row in 0..a.rows {
         let groups = a.row(row).chunks(left).zip(b.row(row).chunks(right));
@@ -203,15 +219,19 @@ pub(super) fn join(a: &Matrix, b: &Matrix, left: usize, right: usize) -> Matrix 
     out
 }
 
-pub(super) fn rotate(x: &Matrix, spec: &RopeSpec, head_dim: usize) -> Matrix {
-    let positions: Vec<u32> = (0..x.rows as u32).collect();
-    let table = spec.table(&positions, x.rows as u32);
-    let dims = spec.dims as usize;
+/// Each head's pairs turned by the row's entry of a table of `(cos, sin)`, `[rows, dims]`; lanes past `dims` stay.
+pub fn rotate(
+    x: &Matrix,
+    table: &[f32],
+    (dims, layout): (u32, RopeLayout),
+    head_dim: usize,
+) -> Matrix {
+    let dims = dims as usize;
     let mut out = x.clone();
     for (row, turns) in (0..x.rows).zip(table.chunks(dims)) {
         for head in out.row_mut(row).chunks_mut(head_dim) {
             for (pair, turn) in turns.chunks(2).enumerate() {
-                let (i, j) = match spec.layout {
+                let (i, j) = match layout {
                     RopeLayout::Half => (pair, pair + dims / 2),
                     RopeLayout::Interleaved => (2 * pair, 2 * pair + 1),
                 };
@@ -224,19 +244,27 @@ pub(super) fn rotate(x: &Matrix, spec: &RopeSpec, head_dim: usize) -> Matrix {
     out
 }
 
-/// `v` are the values, or the keys where values are their first lanes.
-pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix) -> Matrix {
+/// Attention of queries at positions from `position` on over keys from position 0 on. `v` are the values, or the keys where values
+/// are their first lanes.
+pub fn attention(
+    spec: &AttentionSpec,
+    q: &Matrix,
+    k: &Matrix,
+    v: &Matrix,
+    position: usize,
+) -> Matrix {
     let (d, value_dim) = (spec.head_dim as usize, spec.value_dim() as usize);
     let shared = (spec.heads / spec.kv_heads) as usize;
     let mut out = Matrix::zeros(q.rows, spec.heads as usize * value_dim);
     for row in 0..q.rows {
+        let last = position + row;
         let first = spec
             .window
-            .map_or(0, |w| (row + 1).saturating_sub(w as usize));
+            .map_or(0, |w| (last + 1).saturating_sub(w as usize));
         for head in 0..spec.heads as usize {
             let lanes = |m: &'_ Matrix, row: usize| m.row(row)[head / shared * d..][..d].to_vec();
             let query = &q.row(row)[head * d..][..d];
-            let scores: Vec<f64> = (first..=row)
+            let scores: Vec<f64> = (first..=last)
                 .map(|at| {
                     let score = f64::from(spec.scale) * dot(query, &lanes(k, at));
                     let cap = |c: f32| f64::from(c) * (score / f64::from(c)).tanh();
@@ -247,7 +275,7 @@ pub(super) fn attention(spec: &AttentionSpec, q: &Matrix, k: &Matrix, v: &Matrix
             let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
             let total: f64 = weights.iter().sum();
             let mut sums = vec![0.0; value_dim];
-            for (at, weight) in (first..=row).zip(&weights) {
+            for (at, weight) in (first..=last).zip(&weights) {
                 for (sum, value) in sums.iter_mut().zip(lanes(v, at)) {
                     *sum += weight / total * f64::from(value);
                 }

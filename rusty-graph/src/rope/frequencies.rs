@@ -70,18 +70,7 @@ impl RopeSpec {
                 attn_factor,
                 truncate,
             } => {
-                let (mut low, mut high) = (
-                    self.correction_dim(*beta_fast, *original),
-                    self.correction_dim(*beta_slow, *original),
-                );
-                if *truncate {
-                    (low, high) = (low.floor(), high.ceil());
-                }
-                low = low.max(0.0);
-                high = high.min(f64::from(self.dims) - 1.0);
-                if low == high {
-                    high += 0.001;
-                }
+                let (low, high) = self.yarn_ramp([*beta_fast, *beta_slow], *original, *truncate);
                 let blend = |(i, &f): (usize, &f64)| {
                     let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
                     f / factor * ramp + f * (1.0 - ramp)
@@ -99,6 +88,20 @@ impl RopeSpec {
                 (divided(&plain, divisors), *attn_factor)
             }
         }
+    }
+
+    /// The pairs between which yarn goes from the stated frequencies to the scaled ones.
+    fn yarn_ramp(&self, betas: [f64; 2], original: u32, truncate: bool) -> (f64, f64) {
+        let [mut low, mut high] = betas.map(|beta| self.correction_dim(beta, original));
+        if truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        low = low.max(0.0);
+        high = high.min(f64::from(self.dims) - 1.0);
+        if low == high {
+            high += 0.001;
+        }
+        (low, high)
     }
 
     /// The table `[positions, dims]` for the given positions of one pass, each row `cos_0, sin_0, cos_1, sin_1, ..`; see
