@@ -88,86 +88,12 @@ impl Program {
         body: &Body,
         weights: &Weights,
     ) -> Option<Self> {
-        let vector = |operand: u16| match kernel.operands.get(operand as usize)? {
-            Operand::Vector(w) => weights.vector_of(*w).map(<[f32]>::as_ptr),
-            _ => None,
+        let operands = Operands {
+            plan,
+            kernel,
+            weights,
         };
-        let value = |operand: u16| match kernel.operands.get(operand as usize)? {
-            Operand::Value(v) => {
-                let value = plan.value(*v);
-                Some((value.offset as usize, value.width as usize))
-            }
-            _ => None,
-        };
-        let run = |from: u16, group: u32, first: u32, count: u32| {
-            let (offset, width) = value(from)?;
-            Some(Run {
-                offset,
-                width,
-                group: group as usize,
-                first: first as usize,
-                count: count as usize,
-            })
-        };
-        let ops = body.insts.iter().map(|inst| {
-            Some(match *inst {
-                Inst::Result(i) => Op::Result(i as usize),
-                Inst::Load(o) => {
-                    let (offset, width) = value(o)?;
-                    Op::Load(offset, width)
-                }
-                Inst::Lane(o) => Op::Lane(vector(o)?),
-                // The pass that makes these leaves CPUs out.
-                Inst::Chosen(_) => return None,
-                Inst::Part {
-                    from,
-                    group,
-                    first,
-                    count,
-                } => {
-                    let part = run(from, group, first, count)?;
-                    Op::Moved([part, Run::default()])
-                }
-                Inst::Join { from, lanes } => Op::Moved([
-                    run(from[0], lanes[0], 0, lanes[0])?,
-                    run(from[1], lanes[1], 0, lanes[1])?,
-                ]),
-                Inst::Unary(op, x) => Op::Unary(op, x as usize),
-                Inst::Binary(op, a, b) => Op::Binary(op, a as usize, b as usize),
-                Inst::Scale(c, x) => Op::Scale(c.get(), x as usize),
-                Inst::RmsNorm {
-                    x,
-                    weight,
-                    eps,
-                    group,
-                } => Op::Norm {
-                    x: x as usize,
-                    weight: vector(weight)?,
-                    eps: eps.get(),
-                    group: group as usize,
-                },
-                Inst::Softmax { x, group } => Op::Softmax {
-                    x: x as usize,
-                    group: group as usize,
-                },
-                Inst::Rope {
-                    x,
-                    table,
-                    head_dim,
-                    dims,
-                    layout,
-                } => Op::Rope {
-                    x: x as usize,
-                    table: match kernel.operands.get(table as usize)? {
-                        Operand::Rope(id) => id.index(),
-                        _ => return None,
-                    },
-                    head_dim: head_dim as usize,
-                    dims: dims as usize,
-                    layout,
-                },
-            })
-        });
+        let ops = body.insts.iter().map(|inst| operands.resolve(inst));
         let ops = ops.collect::<Option<Vec<_>>>()?;
         Some(Self { ops })
     }
@@ -205,6 +131,107 @@ impl Program {
     }
 }
 
+/// Where the operands of a kernel's bodies are looked up.
+struct Operands<'a> {
+    plan: &'a Plan,
+    kernel: &'a Kernel,
+    weights: &'a Weights,
+}
+
+impl Operands<'_> {
+    fn resolve(&self, inst: &Inst) -> Option<Op> {
+        Some(match *inst {
+            Inst::Result(i) => Op::Result(i as usize),
+            Inst::Load(o) => {
+                let (offset, width) = self.value(o)?;
+                Op::Load(offset, width)
+            }
+            Inst::Lane(o) => Op::Lane(self.vector(o)?),
+            // The pass that makes these leaves CPUs out.
+            Inst::Chosen(_) => return None,
+            Inst::Part {
+                from,
+                group,
+                first,
+                count,
+            } => Op::Moved([self.run(from, group, first, count)?, Run::default()]),
+            Inst::Join { from, lanes } => Op::Moved([
+                self.run(from[0], lanes[0], 0, lanes[0])?,
+                self.run(from[1], lanes[1], 0, lanes[1])?,
+            ]),
+            Inst::Unary(op, x) => Op::Unary(op, x as usize),
+            Inst::Binary(op, a, b) => Op::Binary(op, a as usize, b as usize),
+            Inst::Scale(c, x) => Op::Scale(c.get(), x as usize),
+            Inst::RmsNorm {
+                x,
+                weight,
+                eps,
+                group,
+            } => Op::Norm {
+                x: x as usize,
+                weight: self.vector(weight)?,
+                eps: eps.get(),
+                group: group as usize,
+            },
+            Inst::Softmax { x, group } => Op::Softmax {
+                x: x as usize,
+                group: group as usize,
+            },
+            Inst::Rope {
+                x,
+                table,
+                head_dim,
+                dims,
+                layout,
+            } => Op::Rope {
+                x: x as usize,
+                table: self.table(table)?,
+                head_dim: head_dim as usize,
+                dims: dims as usize,
+                layout,
+            },
+        })
+    }
+
+    /// A bound vector.
+    fn vector(&self, operand: u16) -> Option<*const f32> {
+        match self.kernel.operands.get(operand as usize)? {
+            Operand::Vector(w) => self.weights.vector_of(*w).map(<[f32]>::as_ptr),
+            _ => None,
+        }
+    }
+
+    /// An activation's place in the arena in bytes, and its width.
+    fn value(&self, operand: u16) -> Option<(usize, usize)> {
+        match self.kernel.operands.get(operand as usize)? {
+            Operand::Value(v) => {
+                let value = self.plan.value(*v);
+                Some((value.offset as usize, value.width as usize))
+            }
+            _ => None,
+        }
+    }
+
+    /// Number of a rotary table.
+    fn table(&self, operand: u16) -> Option<usize> {
+        match self.kernel.operands.get(operand as usize)? {
+            Operand::Rope(id) => Some(id.index()),
+            _ => None,
+        }
+    }
+
+    fn run(&self, from: u16, group: u32, first: u32, count: u32) -> Option<Run> {
+        let (offset, width) = self.value(from)?;
+        Some(Run {
+            offset,
+            width,
+            group: group as usize,
+            first: first as usize,
+            count: count as usize,
+        })
+    }
+}
+
 fn lcm(a: usize, b: usize) -> usize {
     let (mut x, mut y) = (a, b);
     while y != 0 {
@@ -232,8 +259,6 @@ unsafe fn run_with<V: Vector>(
     // SAFETY: the caller's duty.
     unsafe {
         for (i, op) in program.ops.iter().enumerate() {
-            let out = regs.scratch.floats().add(i * regs.stride);
-            let reg = |r: usize| regs.regs[r];
             last = match *op {
                 Op::Result(r) => at.results[r],
                 Op::Load(offset, width) => {
@@ -241,54 +266,9 @@ unsafe fn run_with<V: Vector>(
                     base.add(at.row * width + at.first)
                 }
                 Op::Lane(vector) => vector.add(at.first),
-                Op::Moved(runs) => {
-                    gather_lanes(&runs, at, out);
-                    out
-                }
-                Op::Unary(op, x) => {
-                    unary::<V>(op, reg(x), out, at.count);
-                    out
-                }
-                Op::Binary(op, a, b) => {
-                    binary::<V>(op, reg(a), reg(b), out, at.count);
-                    out
-                }
-                Op::Scale(c, x) => {
-                    let c = V::splat(c);
-                    map::<V>(at.count, out, |i, n| V::mul(c, take::<V>(reg(x), i, n)));
-                    out
-                }
-                Op::Norm {
-                    x,
-                    weight,
-                    eps,
-                    group,
-                } => {
-                    for g in (0..at.count).step_by(group) {
-                        norm::<V>(reg(x).add(g), weight, eps, group, out.add(g));
-                    }
-                    out
-                }
-                Op::Softmax { x, group } => {
-                    for g in (0..at.count).step_by(group) {
-                        softmax::<V>(reg(x).add(g), group, out.add(g));
-                    }
-                    out
-                }
-                Op::Rope {
-                    x,
-                    table,
-                    head_dim,
-                    dims,
-                    layout,
-                } => {
-                    let table = at.ropes[table];
-                    let cos = table.at.add(at.row * 2 * table.half);
-                    for h in (0..at.count).step_by(head_dim) {
-                        let (x, out) = (reg(x).add(h), out.add(h));
-                        rotate::<V>(x, out, cos, dims, layout);
-                        std::ptr::copy_nonoverlapping(x.add(dims), out.add(dims), head_dim - dims);
-                    }
+                made => {
+                    let out = regs.scratch.floats().add(i * regs.stride);
+                    make::<V>(made, at, &regs.regs, out);
                     out
                 }
             };
@@ -296,6 +276,55 @@ unsafe fn run_with<V: Vector>(
         }
     }
     last
+}
+
+/// Writes the lanes of an instruction that computes or moves them.
+#[inline(always)]
+unsafe fn make<V: Vector>(op: Op, at: Lanes<'_>, regs: &[*const f32], out: *mut f32) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        match op {
+            // They stay where they lie.
+            Op::Result(_) | Op::Load(..) | Op::Lane(_) => {}
+            Op::Moved(runs) => gather_lanes(&runs, at, out),
+            Op::Unary(op, x) => unary::<V>(op, regs[x], out, at.count),
+            Op::Binary(op, a, b) => binary::<V>(op, regs[a], regs[b], out, at.count),
+            Op::Scale(c, x) => {
+                let (c, x) = (V::splat(c), regs[x]);
+                map::<V>(at.count, out, |i, n| V::mul(c, take::<V>(x, i, n)));
+            }
+            Op::Norm {
+                x,
+                weight,
+                eps,
+                group,
+            } => {
+                for g in (0..at.count).step_by(group) {
+                    norm::<V>(regs[x].add(g), weight, eps, group, out.add(g));
+                }
+            }
+            Op::Softmax { x, group } => {
+                for g in (0..at.count).step_by(group) {
+                    softmax::<V>(regs[x].add(g), group, out.add(g));
+                }
+            }
+            Op::Rope {
+                x,
+                table,
+                head_dim,
+                dims,
+                layout,
+            } => {
+                let table = at.ropes[table];
+                let cos = table.at.add(at.row * 2 * table.half);
+                for h in (0..at.count).step_by(head_dim) {
+                    let (x, out) = (regs[x].add(h), out.add(h));
+                    rotate::<V>(x, out, cos, dims, layout);
+                    std::ptr::copy_nonoverlapping(x.add(dims), out.add(dims), head_dim - dims);
+                }
+            }
+        }
+    }
 }
 
 /// Writes lanes `first ..` of a row that takes its runs in turn.

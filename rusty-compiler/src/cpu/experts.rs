@@ -110,6 +110,23 @@ struct Chosen {
     groups: Vec<Group>,
 }
 
+/// The experts' matrices of `n` rows, and the forms of inputs that these are multiplied with; `None`: one is not bound.
+fn codes(all: &[WeightId], n: usize, weights: &Weights) -> Option<(Vec<PartCode>, InputForms)> {
+    let mut forms = InputForms::default();
+    let mut parts = Vec::with_capacity(all.len());
+    for &weight in all {
+        let start = match weights.matrix_of(weight)?.kind() {
+            Some(kind) => forms.add(kind.start())?,
+            None => {
+                forms = forms.with_floats(true);
+                0
+            }
+        };
+        parts.push(PartCode { weight, n, start });
+    }
+    Some((parts, forms))
+}
+
 impl Experts {
     /// Resolves a kernel; it owns `counter`.
     pub(super) fn new(
@@ -132,24 +149,8 @@ impl Experts {
             return Err(invalid(kernel, "is no product with experts"));
         };
         let n = *n as usize;
-        let mut forms = InputForms::default();
-        let mut parts = Vec::with_capacity(all.len());
-        for weight in all {
-            let unbound = || invalid(kernel, "is not over bound weights");
-            let matrix = weights.matrix_of(*weight).ok_or_else(unbound)?;
-            let start = match matrix.kind() {
-                Some(kind) => forms.add(kind.start()).ok_or_else(unbound)?,
-                None => {
-                    forms = forms.with_floats(true);
-                    0
-                }
-            };
-            parts.push(PartCode {
-                weight: *weight,
-                n,
-                start,
-            });
-        }
+        let unbound = || invalid(kernel, "is not over bound weights");
+        let (parts, forms) = codes(all, n, weights).ok_or_else(unbound)?;
         let out = stored(plan, kernel);
         let [out] = out[..] else {
             return Err(invalid(kernel, "has more than one result"));

@@ -145,29 +145,11 @@ impl PanelLayout {
         }
     }
 
+    /// Scales and minima of a row of a block: those of the block itself, then those of its groups.
     fn pack_scales(&self, block: &[u8], index: usize, row: usize, out: &mut [u8]) {
+        self.pack_units(block, index, row, out);
         let c = self.codec;
         let scaling = self.kind.scaling;
-        let supers = self.supers_at() + index * scaling.block_bytes() + row * 2;
-        match scaling {
-            Scaling::Byte | Scaling::Byte16 => {
-                put(
-                    out,
-                    supers,
-                    f16::from_f32(c.scale.unit.at(block, 0)).to_bits(),
-                );
-            }
-            Scaling::ByteMin | Scaling::ByteMin16 => {
-                put(
-                    out,
-                    supers,
-                    f16::from_f32(c.scale.unit.at(block, 0)).to_bits(),
-                );
-                let min = c.min.map_or(0.0, |m| m.unit.at(block, 0) * m.factor);
-                put(out, supers + 2 * LANES, f16::from_f32(min).to_bits());
-            }
-            _ => {}
-        }
         // A group of the format may cover several of ours, or half of one.
         let unit = if scaling.halves() { HALF } else { GROUP };
         let per_unit = scaling.group_bytes() / (GROUP / unit);
@@ -175,41 +157,40 @@ impl PanelLayout {
         for i in 0..c.block_len / unit {
             let g = i * unit / c.group;
             let at = first + i * per_unit;
+            let scale = || c.scale.at(block, g);
             let min = || c.min.map_or(0.0, |m| m.at(block, g));
             let steps = |s: &Scale| s.steps.map_or(1, |s| s.at(block, g));
             match scaling {
-                Scaling::Half | Scaling::Half16 => {
-                    put(
-                        out,
-                        at + row * 2,
-                        f16::from_f32(c.scale.at(block, g)).to_bits(),
-                    );
-                }
+                Scaling::Half | Scaling::Half16 => put_half(out, at + row * 2, scale()),
                 Scaling::HalfMin => {
-                    put(
-                        out,
-                        at + row * 2,
-                        f16::from_f32(c.scale.at(block, g)).to_bits(),
-                    );
-                    put(
-                        out,
-                        at + 2 * LANES + row * 2,
-                        f16::from_f32(min()).to_bits(),
-                    );
+                    put_half(out, at + row * 2, scale());
+                    put_half(out, at + 2 * LANES + row * 2, min());
                 }
-                Scaling::Brain => {
-                    put(
-                        out,
-                        at + row * 2,
-                        bf16::from_f32(c.scale.at(block, g)).to_bits(),
-                    );
-                }
+                Scaling::Brain => put(out, at + row * 2, bf16::from_f32(scale()).to_bits()),
                 Scaling::Byte | Scaling::Byte16 => out[at + row] = steps(&c.scale) as u8,
                 Scaling::ByteMin | Scaling::ByteMin16 => {
                     out[at + row] = steps(&c.scale) as u8;
                     out[at + LANES + row] = c.min.as_ref().map_or(0, steps) as u8;
                 }
             }
+        }
+    }
+
+    /// What a block's steps are multiplied with.
+    fn pack_units(&self, block: &[u8], index: usize, row: usize, out: &mut [u8]) {
+        let c = self.codec;
+        let scaling = self.kind.scaling;
+        let supers = self.supers_at() + index * scaling.block_bytes() + row * 2;
+        match scaling {
+            Scaling::Byte | Scaling::Byte16 => {
+                put_half(out, supers, c.scale.unit.at(block, 0));
+            }
+            Scaling::ByteMin | Scaling::ByteMin16 => {
+                put_half(out, supers, c.scale.unit.at(block, 0));
+                let min = c.min.map_or(0.0, |m| m.unit.at(block, 0) * m.factor);
+                put_half(out, supers + 2 * LANES, min);
+            }
+            Scaling::Half | Scaling::Half16 | Scaling::HalfMin | Scaling::Brain => {}
         }
     }
 }
@@ -275,6 +256,11 @@ fn fill(vector: &mut [u8; VECTOR], word: impl Fn(usize) -> u32) {
     for (r, out) in vector.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         *out = word(r).to_le_bytes();
     }
+}
+
+/// Stores a number in half precision.
+fn put_half(out: &mut [u8], at: usize, value: f32) {
+    put(out, at, f16::from_f32(value).to_bits());
 }
 
 /// Stores sixteen bits.

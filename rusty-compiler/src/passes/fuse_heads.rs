@@ -1,8 +1,9 @@
 //! A map that makes the heads of attention (norms, rotations, the write of keys) becomes part of it, so that decoding has
 //! no launch for it. Worth it where launches cost time and a cube has planes: on CPUs nothing changes.
 
-use super::rewrite::{compact_operands, is_output, last_word, moved, producer, readers};
-use crate::plan::{Anchor, Kernel, Operand, Plan, Sink};
+use super::flow::Flow;
+use super::rewrite::{compact_operands, is_output, last_word, moved, without};
+use crate::plan::{Anchor, Kernel, Operand, Plan, Sink, Tail};
 use rusty_backend::Target;
 
 /// Folds such maps into the attention behind them.
@@ -10,25 +11,26 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
     if target.is_cpu() || !target.plane_ops {
         return plan;
     }
-    let mut at = 0;
-    while at < plan.kernels.len() {
-        match map_of(&plan, at) {
-            Some(map) => fold(&mut plan, map, at),
-            None => at += 1,
+    let mut flow = Flow::of(&plan);
+    let mut folded = vec![false; plan.kernels.len()];
+    for at in 0..plan.kernels.len() {
+        if let Some(map) = map_of(&plan, &flow, at) {
+            fold(&mut plan, &mut flow, map, at);
+            folded[map] = true;
         }
     }
-    plan
+    without(plan, &folded)
 }
 
 /// The map that makes what the attention at `at` waits for, and nothing else.
-fn map_of(plan: &Plan, at: usize) -> Option<usize> {
+fn map_of(plan: &Plan, flow: &Flow, at: usize) -> Option<usize> {
     let Anchor::Attention { q, spec } = plan.kernels[at].anchor else {
         return None;
     };
     let Operand::Value(queries) = plan.kernels[at].operands[q as usize] else {
         return None;
     };
-    let map = producer(plan, queries)?;
+    let map = flow.maker(queries)?;
     let kernel = &plan.kernels[map];
     let of_heads = kernel.tails.iter().all(|t| {
         let (fits, lanes) = match t.sink {
@@ -41,19 +43,24 @@ fn map_of(plan: &Plan, at: usize) -> Option<usize> {
     let reads_pages = |k: &Kernel| matches!(&k.anchor, Anchor::Attention { spec: other, .. } if other.layer == spec.layer);
     let fits = kernel.anchor == Anchor::Map
         && of_heads
-        && readers(plan, queries) == 1
+        && flow.readers(queries) == 1
         && !is_output(plan, queries)
         && !plan.kernels[map..at].iter().any(reads_pages);
     fits.then_some(map)
 }
 
-fn fold(plan: &mut Plan, map: usize, at: usize) {
-    let source = plan.kernels.remove(map);
-    let kernel = &mut plan.kernels[at - 1];
-    for mut tail in source.tails {
-        tail.body = moved(&tail.body, &source.operands, &mut kernel.operands, 0);
-        kernel.heads.push(tail);
+fn fold(plan: &mut Plan, flow: &mut Flow, map: usize, at: usize) {
+    let (before, from) = plan.kernels.split_at_mut(at);
+    let (source, kernel) = (&before[map], &mut from[0]);
+    flow.drop_reads(source);
+    flow.drop_reads(kernel);
+    for tail in &source.tails {
+        kernel.heads.push(Tail {
+            body: moved(&tail.body, &source.operands, &mut kernel.operands, 0),
+            ..*tail
+        });
     }
     kernel.name = format!("{}>{}", source.name, last_word(&kernel.name));
     compact_operands(kernel);
+    flow.add_reads(kernel);
 }

@@ -1,30 +1,28 @@
 //! A map that only a contraction reads becomes its prologue, with at most one row reduction, at its end: of the norm
 //! before a product the gain is applied where the product's input row is made, the row's factor wherever a kernel likes.
 
+use super::flow::Flow;
 use super::rewrite::{
-    compact_operands, inline, is_output, is_prologue, moved, plain_input, producer, read_by_tails,
-    readers,
+    compact_operands, inline, is_output, is_prologue, moved, plain_input, read_by_tails, without,
 };
 use crate::plan::{Anchor, Plan, PlanValueId, Sink};
 
 /// Folds maps forward into contractions.
 pub(super) fn run(mut plan: Plan) -> Plan {
-    let mut at = 0;
-    while at < plan.kernels.len() {
-        match source(&plan, at) {
-            Some((map, value)) => {
-                fold(&mut plan, map, at, value);
-                at = at.saturating_sub(1);
-            }
-            None => at += 1,
+    let mut flow = Flow::of(&plan);
+    let mut folded = vec![false; plan.kernels.len()];
+    for at in 0..plan.kernels.len() {
+        while let Some((map, value)) = source(&plan, &flow, at) {
+            fold(&mut plan, &mut flow, map, at, value);
+            folded[map] = true;
         }
     }
-    plan
+    without(plan, &folded)
 }
 
-fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
+fn source(plan: &Plan, flow: &Flow, at: usize) -> Option<(usize, PlanValueId)> {
     let (k, input, value) = plain_input(plan, at)?;
-    let map = producer(plan, value)?;
+    let map = flow.maker(value)?;
     let body = &plan.kernels[map]
         .tails
         .iter()
@@ -32,16 +30,18 @@ fn source(plan: &Plan, at: usize) -> Option<(usize, PlanValueId)> {
         .body;
     let fits = plan.kernels[map].anchor == Anchor::Map
         && plan.kernels[map].tails.len() == 1
-        && readers(plan, value) == 1
+        && flow.readers(value) == 1
         && !read_by_tails(&plan.kernels[at], input)
         && !is_output(plan, value)
         && is_prologue(body, k);
     fits.then_some((map, value))
 }
 
-fn fold(plan: &mut Plan, map: usize, at: usize, value: PlanValueId) {
-    let source = plan.kernels.remove(map);
-    let kernel = &mut plan.kernels[at - 1];
+fn fold(plan: &mut Plan, flow: &mut Flow, map: usize, at: usize, value: PlanValueId) {
+    let (before, from) = plan.kernels.split_at_mut(at);
+    let (source, kernel) = (&before[map], &mut from[0]);
+    flow.drop_reads(source);
+    flow.drop_reads(kernel);
     let body = moved(
         &source.tails[0].body,
         &source.operands,
@@ -50,4 +50,5 @@ fn fold(plan: &mut Plan, map: usize, at: usize, value: PlanValueId) {
     );
     kernel.prologue = inline(&kernel.prologue, &kernel.operands, &[(value, body)]);
     compact_operands(kernel);
+    flow.add_reads(kernel);
 }

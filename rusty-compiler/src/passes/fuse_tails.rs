@@ -7,28 +7,34 @@
 //! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program, but beside a softmax none
 //! over groups of another size. On GPUs writes of keys and values stay maps, which hold whole heads: caches may be blocks of lanes.
 
-use super::rewrite::{
-    compact_operands, inline, is_output, last_word, moved, producer, readers, ready_before,
-};
+use super::flow::Flow;
+use super::rewrite::{compact_operands, inline, is_output, last_word, moved};
 use crate::plan::{Anchor, Body, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use rusty_backend::Target;
 
 /// Absorbs maps until none is left that fits.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
-    let mut at = 0;
-    while at < plan.kernels.len() {
-        match host_of(&plan, at, target) {
-            // The absorbed map leaves the list; the kernel now at this index is looked at next.
-            Some((host, values)) => absorb(&mut plan, host, at, &values),
-            None => at += 1,
+    let mut flow = Flow::of(&plan);
+    // Kernels come back one by one, so that those before a map are numbered as they stay.
+    for kernel in std::mem::take(&mut plan.kernels) {
+        match host_of(&plan, &flow, &kernel, target) {
+            Some((host, values)) => absorb(&mut plan, &mut flow, host, kernel, &values),
+            None => {
+                flow.place(&kernel, plan.kernels.len());
+                plan.kernels.push(kernel);
+            }
         }
     }
     plan
 }
 
-/// The kernel that can absorb map `at`, and the values that vanish.
-fn host_of(plan: &Plan, at: usize, target: &Target) -> Option<(usize, Vec<PlanValueId>)> {
-    let map = &plan.kernels[at];
+/// The kernel that can absorb a map, and the values that vanish.
+fn host_of(
+    plan: &Plan,
+    flow: &Flow,
+    map: &Kernel,
+    target: &Target,
+) -> Option<(usize, Vec<PlanValueId>)> {
     if map.anchor != Anchor::Map || map.tails.len() != 1 {
         return None;
     }
@@ -36,17 +42,21 @@ fn host_of(plan: &Plan, at: usize, target: &Target) -> Option<(usize, Vec<PlanVa
         Operand::Value(v) => Some(*v),
         _ => None,
     });
-    // The latest producer is the only one before which all the others can be ready.
-    let host = loads.clone().filter_map(|v| producer(plan, v)).max()?;
-    let values: Vec<_> = loads.filter(|v| producer(plan, *v) == Some(host)).collect();
+    // The latest maker is the only one before which all the others can be ready.
+    let host = loads.clone().filter_map(|v| flow.maker(v)).max()?;
+    let values: Vec<_> = loads.filter(|v| flow.maker(*v) == Some(host)).collect();
     let to_pages = !matches!(map.tails[0].sink, Sink::Value(_));
     let by_lanes = matches!(plan.kernels[host].anchor, Anchor::Contract { .. });
     if to_pages && by_lanes && !target.is_cpu() {
         return None;
     }
-    fits(plan, host, map, &values).then_some((host, values))
+    let ready = flow.ready(map, &values).is_some_and(|at| at <= host);
+    let unread = |v: &PlanValueId| flow.readers(*v) == 1 && !is_output(plan, *v);
+    let all = ready && values.iter().all(unread) && fits(plan, host, map, &values);
+    all.then_some((host, values))
 }
 
+/// Whether the program and its lanes can stand behind the host's.
 fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool {
     let kernel = &plan.kernels[host];
     let tail = &map.tails[0];
@@ -69,15 +79,13 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
         && Body::groups_agree(&bodies)
         && kernel.rows == map.rows
         && values.iter().all(|v| plan.value(*v).width == tail.width)
-        && values
-            .iter()
-            .all(|v| readers(plan, *v) == 1 && !is_output(plan, *v))
-        && ready_before(plan, map, host, values)
 }
 
-fn absorb(plan: &mut Plan, host: usize, map: usize, values: &[PlanValueId]) {
-    let map = plan.kernels.remove(map);
+fn absorb(plan: &mut Plan, flow: &mut Flow, host: usize, map: Kernel, values: &[PlanValueId]) {
     let kernel = &mut plan.kernels[host];
+    flow.place(&map, host);
+    flow.drop_reads(&map);
+    flow.drop_reads(kernel);
     let vanishing = |sink: Sink| values.iter().copied().find(|v| sink == Sink::Value(*v));
     let mut inlined = Vec::new();
     let mut place = kernel.tails.len();
@@ -97,4 +105,5 @@ fn absorb(plan: &mut Plan, host: usize, map: usize, values: &[PlanValueId]) {
     kernel.tails.insert(place, tail);
     kernel.name = format!("{}>{}", kernel.name, last_word(&map.name));
     compact_operands(kernel);
+    flow.add_reads(kernel);
 }

@@ -1,8 +1,9 @@
 //! The pipeline from a graph to a plan, on one screen.
 //!
 //! Every pass is pure on its input and named; the verifier runs after each. Passes follow op classes and
-//! data flow, never a model's name.
+//! data flow, never a model's name, and take time as the graph's length: what they ask of the plan they keep beside it.
 
+mod flow;
 mod fuse_heads;
 mod fuse_prologues;
 mod fuse_selection;

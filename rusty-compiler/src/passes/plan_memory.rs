@@ -5,50 +5,28 @@
 //! rows while others still read. Results live to the end of the step.
 
 use crate::plan::{Operand, Plan, PlanValueId, Sink};
+use std::ops::RangeInclusive;
 
 /// Offsets are multiples of this: the strictest storage-binding alignment among targets.
 const ALIGN: u64 = 256;
 
 /// The kernels during which a value is alive, by their numbers; one past the last is the end of the step.
-#[derive(Clone, Copy)]
-struct Life {
-    first: usize,
-    last: usize,
-}
-
-impl Life {
-    /// Whether both values are alive during some kernel.
-    fn overlaps(self, other: Life) -> bool {
-        self.first <= other.last && other.first <= self.last
-    }
-}
-
-/// Bytes of the arena that a value has while it is alive.
-struct Place {
-    start: u64,
-    end: u64,
-    life: Life,
-}
+type Life = RangeInclusive<usize>;
 
 /// Sets the offsets of all values that kernels use and the size of the arena.
 pub(super) fn run(mut plan: Plan) -> Plan {
     let lives = lives(&plan);
-    let mut order: Vec<PlanValueId> = (0..plan.values.len() as u32)
+    let mut order: Vec<(PlanValueId, Life)> = (0..plan.values.len() as u32)
         .map(PlanValueId)
-        .filter(|v| lives[v.index()].is_some())
+        .filter_map(|v| Some((v, lives[v.index()].clone()?)))
         .collect();
-    order.sort_by_key(|v| (std::cmp::Reverse(plan.bytes(*v)), *v));
-    let mut placed: Vec<Place> = Vec::new();
-    for value in order {
-        let Some(life) = lives[value.index()] else {
-            continue;
-        };
+    order.sort_by_key(|(v, _)| (std::cmp::Reverse(plan.bytes(*v)), *v));
+    // Bytes of the arena, from and to, that values have during each kernel and at the end.
+    let mut taken: Vec<Vec<(u64, u64)>> = vec![vec![]; plan.kernels.len() + 1];
+    plan.arena_bytes = 0;
+    for (value, life) in order {
         let bytes = plan.bytes(value).next_multiple_of(ALIGN);
-        let mut busy: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|other| other.life.overlaps(life))
-            .map(|other| (other.start, other.end))
-            .collect();
+        let mut busy = taken[life.clone()].concat();
         busy.sort_unstable();
         let mut offset = 0;
         for (start, end) in busy {
@@ -57,14 +35,12 @@ pub(super) fn run(mut plan: Plan) -> Plan {
             }
             offset = offset.max(end);
         }
-        placed.push(Place {
-            start: offset,
-            end: offset + bytes,
-            life,
-        });
         plan.values[value.index()].offset = offset;
+        plan.arena_bytes = plan.arena_bytes.max(offset + bytes);
+        for places in &mut taken[life] {
+            places.push((offset, offset + bytes));
+        }
     }
-    plan.arena_bytes = placed.iter().map(|place| place.end).max().unwrap_or(0);
     plan
 }
 
@@ -85,16 +61,13 @@ fn lives(plan: &Plan) -> Vec<Option<Life>> {
             _ => None,
         });
         for value in stored.chain(read).chain(kernel.scratch) {
-            let life = lives[value.index()].get_or_insert(Life {
-                first: at,
-                last: at,
-            });
-            life.last = at;
+            let life = lives[value.index()].get_or_insert(at..=at);
+            *life = *life.start()..=at;
         }
     }
     for value in [plan.logits, plan.hidden, plan.argmax] {
         if let Some(life) = &mut lives[value.index()] {
-            life.last = plan.kernels.len();
+            *life = *life.start()..=plan.kernels.len();
         }
     }
     lives

@@ -1,14 +1,6 @@
-//! What several passes need to know of a plan: who makes a value, who reads it, and how kernels are merged and bodies are
-//! spliced.
+//! What several passes need to know of kernels and bodies, and how bodies are moved, renamed and spliced.
 
-use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Reg, Sink};
-
-/// Index of the kernel that stores a value.
-pub(super) fn producer(plan: &Plan, value: PlanValueId) -> Option<usize> {
-    plan.kernels
-        .iter()
-        .position(|k| k.tails.iter().any(|t| t.sink == Sink::Value(value)))
-}
+use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Reg};
 
 /// Of a contraction whose input is an activation as it is: the input's width, operand number and value.
 pub(super) fn plain_input(plan: &Plan, at: usize) -> Option<(u32, u16, PlanValueId)> {
@@ -30,27 +22,6 @@ pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
     [plan.logits, plan.hidden, plan.argmax].contains(&value)
 }
 
-/// How many kernels name a value as an operand.
-pub(super) fn readers(plan: &Plan, value: PlanValueId) -> usize {
-    plan.kernels
-        .iter()
-        .filter(|k| k.operands.contains(&Operand::Value(value)))
-        .count()
-}
-
-/// Whether all activations a kernel reads, save those in `except`, are stored before kernel `at`.
-pub(super) fn ready_before(
-    plan: &Plan,
-    kernel: &Kernel,
-    at: usize,
-    except: &[PlanValueId],
-) -> bool {
-    kernel.operands.iter().all(|operand| match operand {
-        Operand::Value(v) if !except.contains(v) => producer(plan, *v).is_some_and(|p| p < at),
-        _ => true,
-    })
-}
-
 /// Whether tails read an operand lane by lane.
 pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
     kernel
@@ -69,26 +40,10 @@ pub(super) fn is_prologue(body: &Body, k: u32) -> bool {
     })
 }
 
-/// Merges each kernel into the earliest one that `may` take it: it is told the plan and the numbers of both, the earlier
-/// first. `absorb` makes one kernel of the two.
-pub(super) fn merge(
-    mut plan: Plan,
-    may: impl Fn(&Plan, usize, usize) -> bool,
-    absorb: impl Fn(&mut Kernel, Kernel),
-) -> Plan {
-    let mut first = 0;
-    while first < plan.kernels.len() {
-        let mut other = first + 1;
-        while other < plan.kernels.len() {
-            if may(&plan, first, other) {
-                let merged = plan.kernels.remove(other);
-                absorb(&mut plan.kernels[first], merged);
-            } else {
-                other += 1;
-            }
-        }
-        first += 1;
-    }
+/// The plan without the kernels that are `gone`, said for each.
+pub(super) fn without(mut plan: Plan, gone: &[bool]) -> Plan {
+    let mut gone = gone.iter();
+    plan.kernels.retain(|_| gone.next() != Some(&true));
     plan
 }
 
