@@ -1,12 +1,15 @@
-//! Bytes that many owners may hold without copying: a range of a file mapping or of a heap buffer.
+//! Bytes that many owners may hold without copying: a range of a file mapping or of a heap buffer, or of bytes that a rule makes
+//! when they are first read.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::ops::{Deref, DerefMut, Range};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use memmap2::{Mmap, MmapMut};
 
+use crate::random::Pattern;
 use crate::{Error, Result};
 
 /// A cheaply cloned range of bytes that keeps its owner (a file mapping, a heap buffer) alive.
@@ -14,7 +17,18 @@ use crate::{Error, Result};
 pub struct SharedBytes {
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
-    mapping: Option<Arc<Mmap>>,
+    source: Source,
+}
+
+/// Where bytes come from.
+#[derive(Clone)]
+enum Source {
+    /// They are at hand.
+    Memory,
+    /// The system brings them from a file.
+    File(Arc<Mmap>),
+    /// They are made by a rule.
+    Rule(Arc<Pattern>),
 }
 
 impl SharedBytes {
@@ -42,7 +56,22 @@ impl SharedBytes {
         Self {
             owner: Arc::new(MappingOwner(mapping.clone())),
             range: 0..len,
-            mapping: Some(mapping),
+            source: Source::File(mapping),
+        }
+    }
+
+    /// Bytes that a pattern makes in `pages` when they are first read.
+    pub fn promised(pattern: Arc<Pattern>, pages: PageBuffer) -> Self {
+        let (range, rule) = (0..pages.len(), pattern.clone());
+        let make: Make = Box::new(move || {
+            let mut pages = pages;
+            rule.fill(&mut pages);
+            pages
+        });
+        Self {
+            owner: Arc::new(Promised(LazyLock::new(make))),
+            range,
+            source: Source::Rule(pattern),
         }
     }
 
@@ -52,7 +81,7 @@ impl SharedBytes {
         Self {
             owner: Arc::new(bytes),
             range: 0..len,
-            mapping: None,
+            source: Source::Memory,
         }
     }
 
@@ -62,7 +91,7 @@ impl SharedBytes {
         Self {
             owner,
             range: 0..len,
-            mapping: None,
+            source: Source::Memory,
         }
     }
 
@@ -73,7 +102,20 @@ impl SharedBytes {
         (start <= end && end <= self.range.end).then(|| Self {
             owner: self.owner.clone(),
             range: start..end,
-            mapping: self.mapping.clone(),
+            source: self.source.clone(),
+        })
+    }
+
+    /// The bytes of a sub-range, or `None` where it would leave this one. Of promised bytes no others are made.
+    pub fn part(&self, range: Range<usize>) -> Option<Cow<'_, [u8]>> {
+        let part = self.slice(range.clone())?;
+        Some(match &self.source {
+            Source::Rule(pattern) => {
+                let mut made = vec![0; part.len()];
+                pattern.fill_part(part.range.start, &mut made);
+                Cow::Owned(made)
+            }
+            Source::Memory | Source::File(_) => Cow::Borrowed(&self[range]),
         })
     }
 
@@ -81,7 +123,7 @@ impl SharedBytes {
     /// back from the file when read again. Used behind a copy, so that both are never resident.
     pub fn release_pages(&self) {
         #[cfg(unix)]
-        if let Some(mapping) = &self.mapping {
+        if let Source::File(mapping) = &self.source {
             // Whole pages inside the range only: neighbours may be in use.
             const PAGE: usize = 1 << 16;
             let start = self.range.start.next_multiple_of(PAGE);
@@ -98,7 +140,7 @@ impl SharedBytes {
     /// Tells the system that this range of a mapped file will be read soon, so that it reads ahead.
     pub fn expect_pages(&self) {
         #[cfg(unix)]
-        if let Some(mapping) = &self.mapping {
+        if let Source::File(mapping) = &self.source {
             let (start, len) = (self.range.start, self.range.len());
             // Advice alone: where it is refused, pages come when they are read.
             let _ = mapping.advise_range(memmap2::Advice::WillNeed, start, len);
@@ -107,7 +149,26 @@ impl SharedBytes {
 
     /// Whether the bytes are pages of a mapped file.
     pub fn is_mapped(&self) -> bool {
-        self.mapping.is_some()
+        matches!(self.source, Source::File(_))
+    }
+
+    /// Of promised bytes the pattern that makes them, and the number of the first of these among the pattern's: whoever follows it
+    /// need not read them, and what nobody reads is never made.
+    pub fn pattern(&self) -> Option<(&Pattern, usize)> {
+        match &self.source {
+            Source::Rule(pattern) => Some((pattern, self.range.start)),
+            Source::Memory | Source::File(_) => None,
+        }
+    }
+
+    /// How many bytes they are, without reading any.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
     }
 }
 
@@ -125,7 +186,7 @@ impl std::fmt::Debug for SharedBytes {
             f,
             "SharedBytes({} bytes, mapped: {})",
             self.len(),
-            self.mapping.is_some()
+            self.is_mapped()
         )
     }
 }
@@ -133,6 +194,18 @@ impl std::fmt::Debug for SharedBytes {
 struct MappingOwner(Arc<Mmap>);
 
 impl AsRef<[u8]> for MappingOwner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Bytes that are made when they are first read.
+struct Promised(LazyLock<PageBuffer, Make>);
+
+/// Makes bytes, once.
+type Make = Box<dyn FnOnce() -> PageBuffer + Send>;
+
+impl AsRef<[u8]> for Promised {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }

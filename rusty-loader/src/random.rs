@@ -1,21 +1,23 @@
 //! Models of real shapes with random weights, in memory: for measuring speed without a download.
 //!
 //! Payloads are random bits; only the scales, and the biases of experts' scores, are set, so that weights have a mean near 0 and a standard
-//! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights.
+//! deviation near 0.02 and activations stay in a sane range. The same name always gives the same weights. Matrices are made by a
+//! [`Pattern`], which a device can follow, too.
 
+mod pattern;
 mod save;
 mod shape;
 mod spread;
 
 use std::path::Path;
+use std::sync::Arc;
 
+pub use pattern::Pattern;
 pub use save::save;
 pub use spread::Spread;
 
-use rayon::prelude::*;
-
 use crate::quantize::mix::{self, Mix};
-use crate::{Error, Format, LoadedModel, ModelFile, PageBuffer, Result, WeightView};
+use crate::{Error, Format, LoadedModel, ModelFile, PageBuffer, Result, SharedBytes, WeightView};
 use crate::{formats, fused};
 use shape::{SHAPES, Shape};
 
@@ -32,7 +34,21 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`Error::Unsupported`] for an unknown shape or format; [`Error::Malformed`] where memory is not granted.
 pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
-    made(shape, format, fill)
+    made(shape, format, |pattern, mut pages| {
+        pattern.fill(&mut pages);
+        pages.freeze()
+    })
+}
+
+/// As [`model`], but a matrix is made when it is first read, or by a device in its own memory
+/// ([`SharedBytes::pattern`]): then the host neither makes nor holds it.
+///
+/// # Errors
+/// As [`model`].
+pub fn promised(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
+    made(shape, format, |pattern, pages| {
+        SharedBytes::promised(Arc::new(pattern), pages)
+    })
 }
 
 /// As [`model`], but bytes of matrices are zero and take no memory: for planning.
@@ -40,25 +56,28 @@ pub fn model(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
 /// # Errors
 /// As [`model`].
 pub fn outline(shape: &str, format: &str) -> Result<Box<dyn ModelFile>> {
-    made(shape, format, |name, format, vector, bytes| {
-        if vector {
-            fill(name, format, vector, bytes);
-        }
-    })
+    made(shape, format, |_, pages| pages.freeze())
 }
 
+/// A model whose matrices come of their patterns and of zeros that they are to replace.
 fn made(
     shape: &str,
     format: &str,
-    fill: fn(&str, Format, bool, &mut [u8]),
+    matrix: fn(Pattern, PageBuffer) -> SharedBytes,
 ) -> Result<Box<dyn ModelFile>> {
     let described = Described::new(shape, format)?;
     let mut tensors = Vec::new();
     for (name, dims, format) in described.tensors {
-        let mut bytes = PageBuffer::new(format.row_bytes(dims.iter().product()), &described.label)?;
-        fill(&name, format, dims.len() == 1, &mut bytes);
+        let mut pages = PageBuffer::new(format.row_bytes(dims.iter().product()), &described.label)?;
+        let bytes = match dims[..] {
+            [_] => {
+                fill_vector(&name, &mut pages);
+                pages.freeze()
+            }
+            _ => matrix(Pattern::new(&name, format), pages),
+        };
         let view = WeightView {
-            bytes: bytes.freeze(),
+            bytes,
             format,
             shape: dims,
         };
@@ -146,91 +165,21 @@ impl Recipe {
     }
 }
 
-/// Fills a tensor in parallel; the stream of each piece depends on the name and the piece only.
-fn fill(name: &str, format: Format, norm: bool, bytes: &mut [u8]) {
-    // FNV-1a, so that tensors differ.
-    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
-    });
-    let piece = format.block_bytes() * 1024;
-    let spread = match format {
-        Format::Blocks(codec) => Some(Spread::of(codec, DEVIATION)),
-        _ => None,
-    };
-    bytes
-        .par_chunks_mut(piece)
-        .enumerate()
-        .for_each(|(i, bytes)| {
-            let mut stream = Stream::new(seed ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            stream.fill(bytes);
-            match (format, &spread) {
-                (Format::Blocks(codec), Some(spread)) => {
-                    for block in bytes.chunks_exact_mut(codec.block_bytes) {
-                        spread.set(codec, block, stream.next());
-                    }
-                }
-                (Format::F32, _) if name.ends_with(".exp_probs_b.bias") => score_bias(bytes),
-                (Format::F32, _) if norm => {
-                    for b in bytes.as_chunks_mut::<4>().0 {
-                        let unit = f32::from(u16::from_le_bytes([b[0], b[1]])) / 65536.0;
-                        *b = (0.9 + 0.2 * unit).to_le_bytes();
-                    }
-                }
-                (float, _) => floats(float, bytes),
+/// Fills a vector, in single precision: a norm with values around 1, or the bias of experts' scores.
+fn fill_vector(name: &str, bytes: &mut [u8]) {
+    let [inner, outer] = pattern::seed(name);
+    let bias = name.ends_with(".exp_probs_b.bias");
+    for (i, value) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let number: f32 = match bias {
+            // Lifts every other pair of experts above what scores can be: which ones are chosen does not hang on how they
+            // are rounded.
+            true if i / 2 % 2 == 1 => 4.0,
+            true => 0.0,
+            false => {
+                let random = pattern::random(i as u32, inner, outer);
+                0.9 + 0.2 * (f32::from(random as u16) / 65536.0)
             }
-        });
-}
-
-/// Lifts every other pair of experts above what scores can be: which ones are chosen does not hang on how they are rounded.
-fn score_bias(bytes: &mut [u8]) {
-    for (i, b) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        let bias: f32 = if i / 2 % 2 == 1 { 4.0 } else { 0.0 };
-        *b = bias.to_le_bytes();
-    }
-}
-
-/// Keeps sign and mantissa bits and sets the exponent to 2^-6: magnitudes from 1/64 to 1/32.
-fn floats(format: Format, bytes: &mut [u8]) {
-    let (mantissa, exponent) = match format {
-        Format::F16 => (10, 9 << 10),
-        _ => (7, 121 << 7),
-    };
-    let kept = 1 << 15 | ((1 << mantissa) - 1);
-    // Of an f32 the upper half is patched; its lower half is all mantissa.
-    let (step, at) = if format == Format::F32 {
-        (4, 2)
-    } else {
-        (2, 0)
-    };
-    for b in bytes.chunks_exact_mut(step) {
-        let bits = u16::from_le_bytes([b[at], b[at + 1]]) & kept | exponent;
-        b[at..at + 2].copy_from_slice(&bits.to_le_bytes());
-    }
-}
-
-/// xorshift64*, eight bytes at a time.
-struct Stream(u64);
-
-impl Stream {
-    fn new(seed: u64) -> Self {
-        // A few steps spread the bits of neighbouring seeds; zero would stay zero.
-        let mut stream = Self(seed | 1);
-        for _ in 0..4 {
-            stream.next();
-        }
-        stream
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
+        };
+        *value = number.to_le_bytes();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Described, fill};
+use super::{Described, Pattern, fill_vector};
 use crate::gguf::write::GgufWriter;
 use crate::meta::keys;
 use crate::{PageBuffer, Result};
@@ -42,7 +42,10 @@ pub fn save(shape: &str, format: &str, path: &Path) -> Result<()> {
         let (name, dims, format) = next.next().ok_or(std::io::ErrorKind::UnexpectedEof)?;
         let len = format.row_bytes(dims.iter().product());
         let mut bytes = PageBuffer::new(len, name).map_err(std::io::Error::other)?;
-        fill(name, *format, dims.len() == 1, &mut bytes);
+        match dims[..] {
+            [_] => fill_vector(name, &mut bytes),
+            _ => Pattern::new(name, *format).fill(&mut bytes),
+        }
         out.write_all(&bytes)
     })
 }
