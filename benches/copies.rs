@@ -32,13 +32,13 @@ pub fn inside(gpu: &dyn GpuDevice) -> Result<f64> {
     Ok(best)
 }
 
-/// Bytes that reach the device per second through the ring that weights go through, from memory that is at hand.
+/// Bytes that reach the device per second on the way that weights take, through the ring, from memory that is at hand.
 ///
 /// # Errors
 /// Those of the device.
 pub fn to_device(gpu: &dyn GpuDevice) -> Result<f64> {
     let bytes = size(gpu);
-    let to = gpu.alloc(bytes, Owner::Other, "upload")?;
+    let to = gpu.alloc(bytes, Owner::Weights, "upload")?;
     let data = vec![1u8; bytes as usize];
     let mut best = 0.0f64;
     for _ in 0..PASSES {

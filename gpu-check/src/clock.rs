@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time for a stopped program to end; one that a driver holds is left behind.
@@ -14,6 +15,34 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A file or folder of this run alone, which nobody keeps.
 pub fn scratch(end: &str) -> PathBuf {
     std::env::temp_dir().join(format!("gpu-check-{}.{end}", std::process::id()))
+}
+
+/// A file for what a program says; programs that run beside each other have different ones.
+struct Words(PathBuf);
+
+impl Words {
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(scratch(&format!("{number}.words")))
+    }
+
+    fn create(&self) -> Result<File> {
+        let path = &self.0;
+        File::create(path).with_context(|| format!("{}: cannot be written", path.display()))
+    }
+
+    fn text(&self) -> String {
+        let bytes = std::fs::read(&self.0).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // One that was never made need not go.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// The time that is left, and where programs' words go.
@@ -76,9 +105,8 @@ impl Clock {
         }
     }
 
-    /// The clock of a part that may take so many seconds of what is left.
-    pub fn part(&self, seconds: u64) -> Self {
-        let end = Instant::now() + Duration::from_secs(seconds);
+    /// The clock of a part that is over then, or when there is no time left.
+    pub fn until(&self, end: Instant) -> Self {
         Self {
             end: end.min(self.end),
             ..self.clone()
@@ -90,23 +118,20 @@ impl Clock {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Runs a program for at most `limit` seconds and what is left.
+    /// Runs a program for at most `limit` seconds and what is left. Several may run at once.
     ///
     /// # Errors
     /// The program cannot be started, or its output not be stored.
     pub fn run(&self, name: &str, command: &mut Command, limit: u64) -> Result<Said> {
-        let file = |end: &str| {
-            let path = scratch(end);
-            File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))
-        };
+        let (out, err) = (Words::new(), Words::new());
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let start = Instant::now();
         let mut child = command
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
-            .stdout(file("out")?)
-            .stderr(file("err")?)
+            .stdout(out.create()?)
+            .stderr(err.create()?)
             .spawn()
             .with_context(|| format!("{:?} does not start", command.get_program()))?;
         let (left, limit) = (self.left(), Duration::from_secs(limit));
@@ -116,20 +141,16 @@ impl Clock {
             false => End::Stopped,
         };
         let end = awaited(&mut child, end, late)?;
-        let text = |end: &str| {
-            let bytes = std::fs::read(scratch(end)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let (out, err) = (text("out"), text("err"));
+        let (out, err) = (out.text(), err.text());
         let seconds = start.elapsed().as_secs_f64();
         let mut log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.log)?;
-        write!(
-            log,
-            "==== {name}: {end:?} after {seconds:.1} s\n{out}\n---- errors\n{err}\n"
-        )?;
+        // In one piece, because others write there, too.
+        let entry =
+            format!("==== {name}: {end:?} after {seconds:.1} s\n{out}\n---- errors\n{err}\n");
+        log.write_all(entry.as_bytes())?;
         Ok(Said { end, out, err })
     }
 }

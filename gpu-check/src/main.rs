@@ -4,8 +4,8 @@
 //! for CUDA) but neither a toolchain nor a network; PyTorch is asked where there is a `python3` with torch and
 //! transformers. Models have real shapes and random weights, which are made there.
 //!
-//! What matters most runs first, CUDA before Vulkan, and no part may take the time of those behind it (`parts.rs`); what no
-//! time is left for is said to be left out, and `--only` asks for it, with all the time there is. All output of programs goes
+//! What matters most runs first, CUDA before Vulkan, and no part may take the time of those behind it, who have what it leaves
+//! (`parts.rs`); what no time is left for is said to be left out, and `--only` asks for it, with all the time there is. All output of programs goes
 //! to log.txt, findings to report.json and table.txt.
 
 mod clock;
@@ -27,14 +27,16 @@ use clock::{Clock, scratch};
 use devices::{All, Present};
 use job::Job;
 use outcome::{Found, Outcome, Stage};
+use parts::Part;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 /// Checks the GPUs of this machine.
 #[derive(Parser)]
 struct Options {
     /// Minutes after which nothing more is started, and what runs is stopped.
-    #[arg(long, default_value_t = 9.5)]
+    #[arg(long, default_value_t = MINUTES)]
     minutes: f64,
     /// Folder for log.txt, report.json and table.txt [default: the one that the variable OUT names, or gpu-check-out].
     #[arg(long)]
@@ -47,8 +49,11 @@ struct Options {
     small: bool,
 }
 
+/// Minutes of a call, of which ten are the most: the rest is for ending.
+const MINUTES: f64 = 9.5;
+
 /// Seconds that looking for devices may take.
-const LOOKING: u64 = 60;
+const LOOKING: u64 = 20;
 
 /// Where things lie and how long there is.
 #[derive(Clone)]
@@ -71,10 +76,10 @@ const CACHES: [&str; 4] = [
 ];
 
 impl Check {
-    /// The same check with a part of its time.
-    fn part(&self, seconds: u64) -> Self {
+    /// The same check that is over earlier.
+    fn until(&self, end: Instant) -> Self {
         Self {
-            clock: self.clock.part(seconds),
+            clock: self.clock.until(end),
             ..self.clone()
         }
     }
@@ -126,18 +131,19 @@ impl Check {
     }
 
     /// Runs a stage on a device.
-    fn run(&self, stage: Stage, device: &Present) -> Vec<Outcome> {
+    fn run(&self, part: &Part<'_>) -> Vec<Outcome> {
+        let Part { stage, device, .. } = *part;
         match stage {
             Stage::Bandwidth => vec![
                 self.bandwidth(device, "copies", Job::Copies),
                 self.bandwidth(device, "uploads", Job::Uploads),
             ],
             Stage::Quick | Stage::Conformance => tests::run(self, stage, device),
-            Stage::Speeds | Stage::More => speeds::run(self, stage, device),
+            Stage::Speeds | Stage::More => speeds::run(self, part),
             Stage::Matmul | Stage::Eager | Stage::Compiled => pytorch::run(self, stage),
             Stage::Start => opening::run(self, device),
             Stage::Kernels => single::one_by_one(self, device),
-            Stage::Fusion => single::chains(self, device),
+            Stage::Fusion => single::chains(self, part),
         }
     }
 
@@ -175,15 +181,19 @@ fn main() -> Result<ExitCode> {
         println!("{line}");
     }
     let mut outcomes = vec![];
-    for (stage, device, seconds) in parts::order(&found.present) {
-        // What was asked for may take all the time there is.
-        let part = match options.only.is_empty() {
-            true => check.part(seconds),
-            false => check.clone(),
-        };
-        if options.only.is_empty() || options.only.contains(&stage) {
-            println!("== {stage:?} {}, {}", device.choice, check.clock);
-            for outcome in part.run(stage, device) {
+    let start = Instant::now();
+    for part in parts::order(&found.present, check.clock.left()) {
+        if options.only.is_empty() || options.only.contains(&part.stage) {
+            // What was asked for may take all the time there is.
+            let check = match options.only.is_empty() {
+                true => check.until(start + part.until),
+                false => check.clone(),
+            };
+            println!(
+                "== {:?} {}, {}",
+                part.stage, part.device.choice, check.clock
+            );
+            for outcome in check.run(&part) {
                 println!("{}", outcome.line());
                 outcomes.push(outcome);
             }
@@ -191,17 +201,9 @@ fn main() -> Result<ExitCode> {
             report::write(&check.out, &found, &outcomes)?;
         }
     }
-    tidy();
+    // What only this run needed; whatever was never made need not go.
+    let _ = std::fs::remove_dir_all(scratch("criterion"));
     println!("\n{}", report::table(&found, &outcomes));
     let failed = outcomes.iter().any(Outcome::failed) || found.present.is_empty();
     Ok(ExitCode::from(u8::from(failed)))
-}
-
-/// Removes what only this run needed.
-fn tidy() {
-    // Whatever was never made need not go.
-    for end in ["out", "err"] {
-        let _ = std::fs::remove_file(scratch(end));
-    }
-    let _ = std::fs::remove_dir_all(scratch("criterion"));
 }

@@ -15,7 +15,7 @@ use crate::outcome::{Adapted, Facts};
 /// Rank of the adapters.
 const RANK: u32 = 16;
 /// Time for which choices among kernels are measured.
-const TUNING: Duration = Duration::from_secs(12);
+const TUNING: Duration = Duration::from_secs(8);
 
 /// A model, and what it is measured at.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -96,7 +96,8 @@ impl Model {
 
 /// Measures a model, and tells each row as soon as it is known.
 pub fn measured(job: &Model, tell: &mut dyn FnMut(Row) -> Result<()>) -> Result<()> {
-    let file = rusty_loader::random::model(&job.shape, &job.format)?;
+    // What the device has room for it makes in its own memory.
+    let file = rusty_loader::random::promised(&job.shape, &job.format)?;
     let device = Device::open_within(&job.device.parse()?, None, job.memory)?;
     let gpu = device.gpu().context("is no GPU")?;
     let graph = rusty_graph::arch::build(&*file)?;
@@ -113,7 +114,7 @@ pub fn measured(job: &Model, tell: &mut dyn FnMut(Row) -> Result<()>) -> Result<
     let mut bound = Bound {
         job,
         executable,
-        pages: options.pages,
+        options,
         table_bytes: 0,
         base: vec![],
     };
@@ -129,7 +130,7 @@ pub fn measured(job: &Model, tell: &mut dyn FnMut(Row) -> Result<()>) -> Result<
 struct Bound<'a> {
     job: &'a Model,
     executable: GpuExecutable,
-    pages: u32,
+    options: BindOptions,
     /// Bytes of one adapter's tables.
     table_bytes: u64,
     /// Sequences, and tokens per second that they decode without adapters.
@@ -144,7 +145,7 @@ impl Bound<'_> {
             ..Effort::default()
         };
         let start = Instant::now();
-        match tuner::kept(self.executable.plan(), &effort) {
+        match tuner::kept(self.executable.plan(), &self.options, &effort) {
             Some(tuning) => self.executable.retune(tuning)?,
             None => tuner::tune(&mut self.executable, &effort, &|_, _| {})?,
         }
@@ -198,7 +199,7 @@ impl Bound<'_> {
             self.base.push((work.batch, rate));
         }
         let alone = own && work.batch == 1 && streamed.is_none();
-        let room = u64::from(self.pages) * PAGE_TOKENS as u64;
+        let room = u64::from(self.options.pages) * PAGE_TOKENS as u64;
         // On average half of what is generated is in the cache.
         let cached = (work.depth + work.generate / 2) as u64;
         let bytes = plan.bytes_per_token() + held.kv * cached / room.max(1);

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, StaticCache
 
 # Repetitions, and the seconds after which there are no more.
-REPETITIONS, ENOUGH = 3, 4.0
+REPETITIONS, ENOUGH = 3, 2.0
 # Tokens that are decoded before any are timed.
 WARM_UP = 8
 # Seconds for which products are repeated between two looks at the clock.

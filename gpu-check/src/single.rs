@@ -3,6 +3,7 @@
 use crate::devices::Present;
 use crate::job::{self, Job};
 use crate::outcome::{Found, Outcome, Stage};
+use crate::parts::Part;
 use crate::{Check, pytorch};
 use rusty_benches::{fusion, kernels};
 
@@ -29,12 +30,13 @@ pub fn one_by_one(check: &Check, device: &Present) -> Vec<Outcome> {
     outcomes(Stage::Kernels, device, described, lacking)
 }
 
-/// Chains beside PyTorch, where it is there.
-pub fn chains(check: &Check, device: &Present) -> Vec<Outcome> {
+/// Chains, on the first device beside PyTorch, where it is there.
+pub fn chains(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
+    let device = part.device;
     let job = Job::Fusion {
         device: device.choice.clone(),
         small: check.small,
-        pytorch: pytorch::is_there(check),
+        pytorch: part.first && pytorch::is_there(check),
     };
     let (rows, lacking) = job::findings::<fusion::Row>(check, "fusion", &job, LIMIT);
     let described = rows.iter().map(|row| {

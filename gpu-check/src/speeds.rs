@@ -1,15 +1,17 @@
 //! Models of real shapes with random weights on a device: which, at what.
 
 use crate::Check;
-use crate::devices::Present;
 use crate::job::{self, Job};
 use crate::model::{Model, Row, Work};
 use crate::outcome::{Found, Outcome, Stage};
+use crate::parts::Part;
 
 /// Seconds that a model may take.
 const LIMIT: u64 = 90;
 /// Sequences of a step, from products with vectors to those with matrices.
 const BATCHES: [usize; 7] = [2, 4, 8, 16, 24, 32, 64];
+/// Repetitions of decoding, which is many steps that are alike.
+const STEADY: usize = 2;
 /// Bytes of memory that are too few for Llama-3.2-1B's 2.5 GB.
 const TIGHT: u64 = 1_500_000_000;
 
@@ -28,7 +30,7 @@ fn both(device: &str, shape: &str, format: &str) -> Model {
         memory: None,
         adapters: 0,
         bytes: false,
-        guesses: true,
+        guesses: false,
         repetitions: 3,
         works: vec![
             Work {
@@ -51,21 +53,31 @@ fn decoding(batch: usize, adapters: usize) -> Work {
     }
 }
 
-/// The most telling first.
-fn main_models(device: &str) -> Vec<Model> {
-    vec![
-        both(device, "qwen3-0.6b", "q4_0"),
+/// The most telling first; on the first device also as guessed where that is most telling, on others only what tells them apart.
+fn main_models(device: &str, first: bool) -> Vec<Model> {
+    let guessed = |shape: &str, format: &str| Model {
+        guesses: first,
+        ..both(device, shape, format)
+    };
+    let mut models = vec![
+        guessed("qwen3-0.6b", "q4_0"),
         both(device, "qwen3-0.6b", "bf16"),
-        both(device, "llama-3.2-1b", "bf16"),
-        both(device, "llama-3-8b", "q4_0"),
-        both(device, "llama-3-8b", "bf16"),
-    ]
+        guessed("llama-3-8b", "q4_0"),
+    ];
+    if first {
+        models.extend([
+            both(device, "llama-3-8b", "bf16"),
+            both(device, "llama-3.2-1b", "bf16"),
+        ]);
+    }
+    models
 }
 
+/// The others, on any device as far as time goes.
 fn more_models(device: &str) -> Vec<Model> {
     let decode = |shape: &str, format: &str, works: Vec<Work>| Model {
         works,
-        guesses: false,
+        repetitions: STEADY,
         ..both(device, shape, format)
     };
     let adapted = |bytes: bool| {
@@ -124,7 +136,6 @@ fn small_models(device: &str, stage: Stage) -> Vec<Model> {
         Stage::More => vec![
             Model {
                 adapters: 2,
-                guesses: false,
                 ..tiny(&[few(2, 0), few(2, 2)])
             },
             Model {
@@ -132,19 +143,23 @@ fn small_models(device: &str, stage: Stage) -> Vec<Model> {
                 ..tiny(&[few(1, 0)])
             },
         ],
-        _ => vec![tiny(&[Work {
-            prompt: 8,
-            ..few(1, 0)
-        }])],
+        _ => vec![Model {
+            guesses: true,
+            ..tiny(&[Work {
+                prompt: 8,
+                ..few(1, 0)
+            }])
+        }],
     }
 }
 
 /// Runs the main models, or the others.
-pub fn run(check: &Check, stage: Stage, device: &Present) -> Vec<Outcome> {
+pub fn run(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
+    let Part { stage, device, .. } = *part;
     let models = match (check.small, stage) {
         (true, _) => small_models(&device.choice, stage),
         (false, Stage::More) => more_models(&device.choice),
-        (false, _) => main_models(&device.choice),
+        (false, _) => main_models(&device.choice, part.first),
     };
     let mut outcomes = vec![];
     for model in models {
@@ -171,7 +186,9 @@ mod tests {
     fn no_model_wears_adapters_as_guessed() {
         let small = [Stage::Speeds, Stage::More].map(|stage| small_models("cuda", stage));
         let all = small.into_iter().flatten();
-        let all = all.chain(main_models("cuda")).chain(more_models("cuda"));
+        let main = [true, false].map(|first| main_models("cuda", first));
+        let all = all.chain(main.into_iter().flatten());
+        let all = all.chain(more_models("cuda"));
         let adapted: Vec<Model> = all.filter(|model| model.adapters > 0).collect();
         assert!(adapted.len() >= 3);
         for model in adapted {

@@ -3,7 +3,7 @@
 
 use crate::memory::{Accounts, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,7 +70,7 @@ impl GpuDevice for DescribedDevice {
         self.absent()
     }
 
-    fn read_into(&self, _: &DeviceBuffer, _: u64, _: &mut [u8]) -> Result<()> {
+    fn fetch(&self, _: Option<&Recording>, _: &mut [Fetch<'_>]) -> Result<()> {
         self.absent()
     }
 
@@ -80,6 +80,10 @@ impl GpuDevice for DescribedDevice {
 
     fn synchronize(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn submissions(&self) -> u64 {
+        0
     }
 
     fn usage(&self) -> Usage {

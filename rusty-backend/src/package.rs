@@ -89,9 +89,15 @@ impl Package {
             ));
         }
         device.serves(&self.target).map_err(|lack| {
-            let (device, target) = (&device.name, &self.target.name);
+            let (name, target) = (&device.name, &self.target.name);
+            // So it is too where the device has them and they are not wanted of it.
+            if device.serves(&self.target.in_single_precision()).is_ok() {
+                return format!(
+                    "kernels for {target} may need {lack}, without which {name} is planned for here: write one with `rusty compile --single-precision`"
+                );
+            }
             format!(
-                "{device} lacks {lack}, which kernels for {target} may need: write one for a target that has what {device} has"
+                "{name} lacks {lack}, which kernels for {target} may need: write one for a target that has what {name} has"
             )
         })
     }
@@ -130,8 +136,9 @@ pub fn use_package(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a build is to plan kernels for on a device, so that they are found in a package: the device
-/// [as](Target::planned_as) the target of the first that it [serves](Target::serves). None where it serves none; why is said once.
+/// What a build is to plan kernels for on a device, of whose facts only those that are wanted are told, so that they are found in a
+/// package: the device [as](Target::planned_as) the target of the first that it [serves](Target::serves). None where it serves none; why
+/// is said once.
 pub fn facts(device: &Target, build: &str) -> Option<Target> {
     let packages = packages();
     let serves = |package: &Package| package.serves(device, build);
@@ -191,11 +198,11 @@ mod tests {
         }
     }
 
-    fn write(folder: &Path, build: &str, target: &str, kernels: Vec<Packed>) {
+    fn write(folder: &Path, build: &str, target: Target, kernels: Vec<Packed>) {
         let manifest = Manifest {
             rusty: build.into(),
             arch: "test".into(),
-            target: named(target),
+            target,
             kernels,
         };
         let manifest = serde_json::to_vec(&manifest).expect("JSON");
@@ -211,16 +218,27 @@ mod tests {
     fn devices_plan_for_packages_that_they_serve() {
         let folder = std::env::temp_dir().join(format!("rusty-facts-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        write(&folder, "facts", "vulkan", vec![]);
+        write(&folder, "facts", named("vulkan"), vec![]);
         use_package(&folder).expect("a package");
         let here = named("llvmpipe");
         let planned = here.planned_as(&named("vulkan"));
         assert_eq!(facts(&here, "facts"), Some(planned));
+        // Who wants no inputs rounded is served by a package that was written for it, and so is anybody else.
+        let single = here.in_single_precision();
+        assert_eq!(facts(&single, "facts"), None);
+        let other = folder.join("single");
+        fs::create_dir_all(&other).expect("a folder");
+        let wanted = named("vulkan").in_single_precision();
+        write(&other, "single", wanted.clone(), vec![]);
+        use_package(&other).expect("a package");
+        for device in [&here, &single] {
+            assert_eq!(facts(device, "single"), Some(here.planned_as(&wanted)));
+        }
         // Another language, another build.
         assert_eq!(facts(&named("h200"), "facts"), None);
         assert_eq!(facts(&here, "another"), None);
         // A second reading changes nothing.
-        write(&folder, "another", "vulkan", vec![]);
+        write(&folder, "another", named("vulkan"), vec![]);
         use_package(&folder).expect("a package");
         assert_eq!(facts(&here, "another"), None);
         // Earlier versions told the target's name alone.
@@ -255,7 +273,7 @@ mod tests {
             };
             Packed::new(text, file, None)
         });
-        write(&folder, "0", "vulkan", packed.collect());
+        write(&folder, "0", named("vulkan"), packed.collect());
         use_package(&folder).expect("a package");
         assert_eq!(text("whole").as_ref(), Some(&made[0]));
         for key in ["changed", "outside", "absent"] {

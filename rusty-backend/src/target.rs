@@ -167,6 +167,17 @@ impl Target {
         !self.is_cpu() && self.packed_dot
     }
 
+    /// These facts without those for which kernels of GPUs round what they multiply: to bytes, or to 16-bit floats.
+    pub fn in_single_precision(&self) -> Target {
+        let mut target = self.clone();
+        if !self.is_cpu() {
+            target.packed_dot = false;
+            target.matrix_tiles.clear();
+            target.f16 = false;
+        }
+        target
+    }
+
     /// Units of a plane, or 0 where kernels cannot count on planes.
     pub fn plane(&self) -> u32 {
         match self.plane_ops {

@@ -4,17 +4,18 @@ use crate::cpu::CpuExecutable;
 use crate::gpu::GpuExecutable;
 use crate::gpu::tuner::{self, Effort};
 use crate::passes::select;
-use crate::self_test::is_refusal;
-use crate::{BUILD, BindOptions, Executable, Plan, Result};
-use rusty_backend::{Device, package};
+use crate::self_test::{is_refusal, replace_wrong};
+use crate::{BUILD, BindOptions, Error, Executable, Plan, Result};
+use rusty_backend::{Device, GpuDevice, package};
 use rusty_loader::ModelFile;
+use std::sync::Arc;
 
 /// Brings a plan's weights to `device` and reserves its KV pages, adapter slots and activations.
 ///
 /// # Errors
-/// [`Error::Weight`](crate::Error::Weight) where the file does not hold what the plan reads,
-/// [`Error::Target`](crate::Error::Target) where the device cannot run a kernel of the plan,
-/// [`Error::Device`](crate::Error::Device) where it is lost or out of memory.
+/// [`Error::Weight`] where the file does not hold what the plan reads, [`Error::Target`] where the device cannot run a kernel of the
+/// plan, [`Error::Refused`] where it does not take one for which there may be another, [`Error::Device`] where it is lost or out of
+/// memory.
 pub fn bind(
     plan: Plan,
     file: &dyn ModelFile,
@@ -27,38 +28,71 @@ pub fn bind(
     })
 }
 
-/// As [`bind`]; where the device is a GPU on which this model's shapes have not run, choices among kernels are measured
-/// first ([`tuner`]). `progress` is told how many measurements are done, and how many there are. Nothing is measured, nor taken of what
-/// was, where kernels come from a [package](rusty_backend::package): it holds those that are guessed, and others would be compiled here.
+/// As [`bind`]; on a GPU without kernels that it does not take or that go wrong there, with a warning that names them: each is compared
+/// with the oracle once for a build, device and driver. A CPU is trusted.
+///
+/// Given `measuring`, choices among kernels are measured first where this model's shapes have not run on a GPU ([`tuner`]); it is told how
+/// many measurements are done, and how many there are. Nothing is measured, nor taken of what was, where the plan is for a
+/// [package](rusty_backend::package): it holds those that are guessed, and others would be compiled here.
 ///
 /// # Errors
-/// As [`bind`].
-pub fn bind_tuned(
-    mut plan: Plan,
+/// As [`bind`]; [`Error::Target`] also where a kernel goes wrong and no other could take its place.
+pub fn bind_tested(
+    plan: Plan,
     file: &dyn ModelFile,
     device: &Device,
     options: &BindOptions,
-    progress: &dyn Fn(u64, u64),
+    measuring: Option<&dyn Fn(u64, u64)>,
 ) -> Result<Box<dyn Executable>> {
     let Device::Gpu(gpu) = device else {
         return bind(plan, file, device, options);
     };
-    if package::facts(gpu.target(), BUILD).is_some() {
-        return bind(plan, file, device, options);
-    }
+    let packed = package::facts(&plan.target, BUILD).is_some();
+    let Some(progress) = measuring.filter(|_| !packed) else {
+        return Ok(Box::new(tested(plan, file, gpu, options)?));
+    };
     let effort = Effort::default();
-    let guessed = plan.clone();
-    if let Some(tuning) = tuner::kept(&plan, &effort) {
-        plan.tuning = tuning;
-        select::again(&mut plan)?;
-        match GpuExecutable::bind(plan, file, gpu.clone(), *options) {
+    if let Some(tuning) = tuner::kept(&plan, options, &effort) {
+        let mut tuned = plan.clone();
+        tuned.tuning = tuning;
+        select::again(&mut tuned)?;
+        match tested(tuned, file, gpu, options) {
             Err(error) if is_refusal(&error) => {
-                tracing::warn!("{}: not tuned as before: {error}", guessed.target.name);
+                tracing::warn!("{}: not tuned as before: {error}", plan.target.name);
             }
             bound => return Ok(Box::new(bound?)),
         }
     }
-    let mut executable = GpuExecutable::bind(guessed, file, gpu.clone(), *options)?;
+    // Tested first, because measuring takes what guesses give for right.
+    let mut executable = tested(plan, file, gpu, options)?;
     tuner::tune(&mut executable, &effort, progress)?;
+    replace_wrong(&mut executable, file)?;
     Ok(Box::new(executable))
+}
+
+/// A plan on a GPU, without what the device does not take and what goes wrong there.
+fn tested(
+    mut plan: Plan,
+    file: &dyn ModelFile,
+    gpu: &Arc<dyn GpuDevice>,
+    options: &BindOptions,
+) -> Result<GpuExecutable> {
+    let mut executable = loop {
+        match GpuExecutable::bind(plan.clone(), file, gpu.clone(), *options) {
+            Err(Error::Refused {
+                target,
+                kernel,
+                variant,
+                reason,
+            }) => {
+                tracing::warn!(
+                    "{target}: {variant} is refused ({kernel}: {reason}), so it does without"
+                );
+                select::without(&mut plan, vec![*variant])?;
+            }
+            bound => break bound?,
+        }
+    };
+    replace_wrong(&mut executable, file)?;
+    Ok(executable)
 }

@@ -1,5 +1,7 @@
 //! What can go wrong between a graph and a finished step.
 
+use crate::plan::Exclusion;
+
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -44,6 +46,18 @@ pub enum Error {
         /// Canonical site name.
         site: String,
         /// What does not fit.
+        reason: String,
+    },
+    /// The device does not take one of the ways to run a kernel; there may be others.
+    #[error("target {target}: kernel {kernel}: {variant}: {reason}")]
+    Refused {
+        /// Target name.
+        target: String,
+        /// Kernel name.
+        kernel: String,
+        /// What is refused.
+        variant: Box<Exclusion>,
+        /// What the device said.
         reason: String,
     },
     /// The target cannot run a kernel of the plan.

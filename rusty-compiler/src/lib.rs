@@ -22,18 +22,18 @@ pub mod package;
 pub mod passes;
 pub mod plan;
 mod rotation;
-pub mod self_test;
+mod self_test;
 pub mod slots;
 pub mod step;
 
-pub use bind::{bind, bind_tuned};
+pub use bind::{bind, bind_tested};
 pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
 pub use explain::{Explain, Prediction, explain};
-pub use package::{BUILD, kernel_texts};
+pub use package::{BUILD, kernel_texts, planning_facts};
 pub use passes::{compile, compile_observed};
 pub use plan::Plan;
-pub use self_test::trusted;
+pub use self_test::replace_wrong;
 pub use slots::{
     EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData, SlotId,
     SlotMisfit, SlotShape,

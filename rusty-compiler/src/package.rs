@@ -1,9 +1,8 @@
 //! The kernels of a model for a device that need not be at hand.
 
 use crate::gpu::GpuExecutable;
-use crate::self_test::small_model::{self, SmallModel};
-use crate::{BindOptions, Error, Result, compile, self_test};
-use rusty_backend::{DescribedDevice, KernelText, Target};
+use crate::{BindOptions, Error, Result, compile};
+use rusty_backend::{DescribedDevice, KernelText, Target, package};
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("RUSTY_KERNELS"));
 
 /// The text of every kernel that a model needs on a GPU of these facts, for all ranges of rows and, where `options` have slots,
-/// for adapters, and of those that [`trusted`](crate::trusted) tests it with. No weight is read but vectors.
+/// for adapters. No weight is read but vectors.
 ///
 /// # Errors
 /// [`Error::Target`] for a CPU, whose kernels are part of the program, and for what a target cannot run.
@@ -31,21 +30,21 @@ pub fn kernel_texts(
     }
     let device = Arc::new(DescribedDevice::new(target.clone()));
     GpuExecutable::bind(compile(graph, target)?, file, device.clone(), options)?;
-    let shape = small_model::shape(graph);
-    for format in self_test::formats(&graph.weights) {
-        let small = SmallModel::new(shape, format, options.slots > 0)?;
-        if let Some(small) = small.filter(|s| options.kv.refusal(&s.graph.kv).is_none()) {
-            let (plan, options) = (small.plan(target)?, small.options(options.kv));
-            GpuExecutable::bind(plan, &*small.file, device.clone(), options)?;
-        }
-    }
     Ok(device.texts())
+}
+
+/// The facts that plans are made of where these are `wanted` of a device: those of the target of a [package] that they serve, so that
+/// kernels are found there, or else themselves.
+pub fn planning_facts(wanted: &Target) -> Target {
+    match wanted.is_cpu() {
+        true => wanted.clone(),
+        false => package::facts(wanted, BUILD).unwrap_or_else(|| wanted.clone()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Implementation;
     use std::collections::BTreeSet;
 
     /// On devices that serve a package's target, plans for it find all their kernels there, into however few pieces weights are cut.
@@ -60,7 +59,7 @@ mod tests {
         };
         for (made_for, here) in [("vulkan", "llvmpipe"), ("cuda:sm_90", "h200")] {
             let mut wanted = Target::named(made_for).expect(made_for);
-            // Less than matrices take, and more than the self-test's pages do.
+            // Less than matrices take.
             wanted.max_binding_bytes = 128 << 10;
             let texts = kernel_texts(&graph, &*file, &wanted, options).expect("texts");
             let packed: BTreeSet<String> = texts.into_iter().map(|t| t.key).collect();
@@ -72,36 +71,6 @@ mod tests {
             assert!(device.texts().len() > 10, "{here}");
             for text in device.texts() {
                 assert!(packed.contains(&text.key), "{here}: {}", text.key);
-            }
-        }
-    }
-
-    /// A machine that has the package compiles nothing for the test before its first step.
-    #[test]
-    fn packages_have_what_the_self_test_runs() {
-        let target = Target::named("h200").expect("target");
-        let file = rusty_loader::random::model("qwen3-tiny", "q4_0").expect("random");
-        let graph = rusty_graph::arch::build(&*file).expect("graph");
-        let options = BindOptions {
-            pages: 1,
-            kv: Default::default(),
-            slots: 0,
-        };
-        let texts = kernel_texts(&graph, &*file, &target, options).expect("texts");
-        let packed: BTreeSet<String> = texts.into_iter().map(|t| t.key).collect();
-        let shape = small_model::shape(&graph);
-        for format in self_test::formats(&graph.weights) {
-            let small = SmallModel::new(shape, format, false).expect("built");
-            let small = small.expect("made");
-            let device = Arc::new(DescribedDevice::new(target.clone()));
-            let plan = small.plan(&target).expect("plan");
-            let large = plan.kernels.iter().flat_map(|k| &k.variants);
-            let largest = Implementation::GemmMatrix128;
-            assert!(large.clone().any(|v| v.implementation == largest));
-            let options = small.options(options.kv);
-            GpuExecutable::bind(plan, &*small.file, device.clone(), options).expect("bound");
-            for text in device.texts() {
-                assert!(packed.contains(&text.key), "{format}: {}", text.key);
             }
         }
     }

@@ -1,52 +1,19 @@
-//! What a GPU gets right: before a model first runs on a device, a small one (`small_model.rs`) of the same formats and kinds of
-//! layers does, and is compared with the oracle. Drivers and compilers have bugs; a slower answer is better than a wrong one.
+//! What a GPU gets right: before a model first runs on a device, each kernel that its plan takes, as it was chosen and cut for the model's
+//! own shapes and formats, runs once on small random inputs and is compared with the oracle's arithmetic
+//! (`gpu/executable/self_test.rs`). Drivers and compilers have bugs; a slower answer is better than a wrong one.
 //!
-//! Not tested: formats that random weights are not made of; what only some architectures have beside experts and latent
-//! attention (windows, capped scores and logits, other activations); of adapters 4-bit tables, factors on inputs and
-//! outputs, biases and changed embeddings.
-//!
-//! What was found is kept for the next process of the same build, device and driver.
+//! Where one goes wrong, others are chosen, and those are tried in turn. What was found is kept for the next process of the same build,
+//! device and driver, by what names kernels' texts.
 
-pub(crate) mod small_model;
+use crate::gpu::GpuExecutable;
+use crate::plan::Exclusion;
+use crate::{Error, KvFormat, Result, device_cache};
+use rusty_backend::{Target, cache};
+use rusty_loader::ModelFile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
-use crate::{BUILD, Error, KvFormat, Result, device_cache};
-use rusty_backend::cuda::nvrtc;
-use rusty_backend::{Device, Target, cache, package};
-use rusty_graph::{Graph, WeightDecl};
-use small_model::SmallModel;
-pub(crate) use small_model::distance;
-use std::collections::BTreeSet;
-
-/// Names what it leaves out of a target's facts.
-type Reduction = (&'static str, fn(&mut Target));
-
-/// In the order in which they are tried.
-const REDUCTIONS: [Reduction; 5] = [
-    ("nothing", |_| {}),
-    ("launches whose cubes wait for their first", |t| {
-        t.starts_in_order = false;
-    }),
-    ("such launches and products of bytes", |t| {
-        t.starts_in_order = false;
-        t.packed_dot = false;
-    }),
-    ("such launches, products of bytes and matrix units", |t| {
-        t.starts_in_order = false;
-        t.packed_dot = false;
-        t.matrix_tiles.clear();
-    }),
-    (
-        "such launches, products of bytes, matrix units and planes",
-        |t| {
-            t.starts_in_order = false;
-            t.packed_dot = false;
-            t.matrix_tiles.clear();
-            t.plane_ops = false;
-        },
-    ),
-];
-
-/// Half the squared distance of logits from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
+/// Half the squared distance of results from the oracle's, relative to theirs, that is taken for rounding (one less the cosine, where
 /// lengths agree): products in bf16 come to some hundredths of the 1e-3 below.
 pub(crate) fn allowed(kv: KvFormat) -> f64 {
     match kv {
@@ -56,122 +23,10 @@ pub(crate) fn allowed(kv: KvFormat) -> f64 {
     }
 }
 
-/// The facts of a device, or those that it is to be [planned for](package::facts) so that kernels are found in a package, without those
-/// whose kernels go wrong there in a format of the graph's weights, or, where it is to be `adapted`, with adapters. A CPU is trusted.
-///
-/// # Errors
-/// [`Error::Target`] where a device is wrong whatever is left out; [`Error::Device`] where it fails.
-pub fn trusted(device: &Device, graph: &Graph, kv: KvFormat, adapted: bool) -> Result<Target> {
-    let own = device.target();
-    // What cannot be bound is refused by name later.
-    if own.is_cpu() || kv.refusal(&graph.kv).is_some() {
-        return Ok(own.clone());
-    }
-    let mut target = package::facts(own, BUILD).unwrap_or_else(|| own.clone());
-    let shape = small_model::shape(graph);
-    let mut least = 0;
-    for format in formats(&graph.weights) {
-        least = least.max(reduction(device, &target, shape, format, kv, adapted)?);
-    }
-    let (without, reduce) = REDUCTIONS[least];
-    if least > 0 {
-        tracing::warn!(
-            "{}: its self-test goes wrong with them, so it does without {without}",
-            own.name
-        );
-    }
-    reduce(&mut target);
-    Ok(target)
-}
-
-/// Formats of matrices.
-pub(crate) fn formats(weights: &[WeightDecl]) -> BTreeSet<&'static str> {
-    let matrices = weights.iter().filter(|w| w.shape.len() > 1);
-    matrices.map(|w| w.format.name()).collect()
-}
-
-/// The first reduction of `facts` with which a format is right.
-fn reduction(
-    device: &Device,
-    facts: &Target,
-    shape: &str,
-    format: &str,
-    kv: KvFormat,
-    adapted: bool,
-) -> Result<usize> {
-    let adapters = if adapted { "-adapters" } else { "" };
-    let planned = other_facts(facts, device.target());
-    let what = format!("{shape}-{format}-{}{adapters}{planned}", kv.name());
-    let name = device_cache::name("self-test", device.target(), &what);
-    let kept = name.as_deref().and_then(cache::load);
-    if let Some(&[kept]) = kept.as_deref()
-        && usize::from(kept) < REDUCTIONS.len()
-    {
-        return Ok(kept.into());
-    }
-    let Some(model) = SmallModel::new(shape, format, adapted)? else {
-        tracing::debug!("{format} is not tested: random weights are not made of it");
-        return Ok(0);
-    };
-    let passes = model.passes()?;
-    let right = first_right(facts, format, allowed(kv), |target| {
-        model.apart(&passes, target, device, kv)
-    })?;
-    if let Some(name) = name {
-        cache::store(&name, &[right as u8]);
-    }
-    Ok(right)
-}
-
-/// What tells results apart that are of other facts than the device's `own`; nothing where they are those.
-fn other_facts(facts: &Target, own: &Target) -> String {
-    if facts == own {
-        return String::new();
-    }
-    // How much memory may be used changes no kernel.
-    let facts = Target {
-        memory_bytes: 0,
-        ..facts.clone()
-    };
-    let digest = nvrtc::digest(&format!("{facts:?}"));
-    format!("-{}", &digest[..16])
-}
-
-/// The first reduction of `facts` under which results are not too far `apart`, or kernels are taken at all.
-fn first_right(
-    facts: &Target,
-    format: &str,
-    allowed: f64,
-    mut apart: impl FnMut(&Target) -> Result<f64>,
-) -> Result<usize> {
-    let mut before: Option<(Target, String)> = None;
-    for (at, (without, reduce)) in REDUCTIONS.iter().enumerate() {
-        let mut target = facts.clone();
-        reduce(&mut target);
-        // Nothing to leave out is nothing to try.
-        if before.as_ref().is_some_and(|(b, _)| *b == target) {
-            continue;
-        }
-        let wrong = match apart(&target) {
-            Ok(worst) if worst <= allowed => return Ok(at),
-            Ok(worst) => format!("logits are {worst:.1e} apart"),
-            Err(error) if is_refusal(&error) => error.to_string(),
-            Err(error) => return Err(error),
-        };
-        tracing::warn!(
-            "{}: kernels go wrong in {format} without {without}: {wrong}",
-            facts.name
-        );
-        before = Some((target, wrong));
-    }
-    let wrong = before.map_or_else(String::new, |(_, wrong)| wrong);
-    Err(Error::Target {
-        target: facts.name.clone(),
-        kernel: "self-test".into(),
-        reason: format!(
-            "goes wrong in {format} ({wrong}): update its driver, or take another device"
-        ),
-    })
+/// Half the squared distance of `a` from `b`, relative to `b`.
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let apart = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
+    apart.sum::<f64>() / (2.0 * b.iter().map(|b| f64::from(*b).powi(2)).sum::<f64>())
 }
 
 /// Whether a kernel was refused, as opposed to a device that is lost or full.
@@ -179,73 +34,209 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
     use rusty_backend::Error as Backend;
     matches!(
         error,
-        Error::Target { .. } | Error::Device(Backend::Kernel { .. } | Backend::Launch { .. })
+        Error::Target { .. }
+            | Error::Refused { .. }
+            | Error::Device(Backend::Kernel { .. } | Backend::Launch { .. })
     )
+}
+
+/// How far a kernel's results are from the oracle's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Difference {
+    /// The largest [`distance`] of a row.
+    distance: f64,
+    /// The largest difference of two numbers.
+    largest: f32,
+}
+
+/// What is known of kernels: by how much they go wrong; none where they are right.
+pub(crate) type Verdict = Option<Difference>;
+
+impl Difference {
+    /// Of what the device does not run.
+    pub(crate) const REFUSED: Self = Self {
+        distance: f64::MAX,
+        largest: f32::MAX,
+    };
+
+    /// Of results that are rounded. What is no number is as far away as can be.
+    pub(crate) fn between(have: &[f32], want: &[f32]) -> Self {
+        let apart = have.iter().zip(want).map(|(a, b)| (a - b).abs());
+        let largest = apart.fold(0.0, |most: f32, one| match one <= most {
+            true => most,
+            false => one,
+        });
+        let zeros = largest == 0.0 && have.len() == want.len();
+        let distance = if zeros { 0.0 } else { distance(have, want) };
+        match have.len() == want.len() && distance.is_finite() && largest.is_finite() {
+            true => Self { distance, largest },
+            false => Self::REFUSED,
+        }
+    }
+
+    /// Of results that number something.
+    pub(crate) fn of_numbers(have: &[f32], want: &[f32]) -> Self {
+        let Self { largest, .. } = Self::between(have, want);
+        match largest == 0.0 {
+            true => Self::default(),
+            false => Self {
+                distance: f64::MAX,
+                largest,
+            },
+        }
+    }
+
+    /// The larger of two.
+    pub(crate) fn or_worse(self, other: Self) -> Self {
+        Self {
+            distance: self.distance.max(other.distance),
+            largest: self.largest.max(other.largest),
+        }
+    }
+
+    /// The difference, where it is no rounding.
+    pub(crate) fn beyond(self, allowed: f64) -> Verdict {
+        (self.distance > allowed).then_some(self)
+    }
+}
+
+/// A kernel that goes wrong.
+pub(crate) struct Wrong {
+    /// What plans are to do without.
+    pub variant: Exclusion,
+    /// One of the plan's kernels that take it.
+    pub kernel: String,
+    pub by: Difference,
+}
+
+/// What is known of a device's kernels.
+pub(crate) struct Verdicts {
+    /// Where it is kept.
+    name: Option<String>,
+    by_key: BTreeMap<String, Verdict>,
+    new: bool,
+}
+
+impl Verdicts {
+    /// What earlier processes found.
+    fn kept(target: &Target) -> Self {
+        let name = device_cache::name("self-test", target, "kernels");
+        let kept = name.as_deref().and_then(cache::load);
+        let kept = kept.and_then(|data| serde_json::from_slice(&data).ok());
+        Self {
+            name,
+            by_key: kept.unwrap_or_default(),
+            new: false,
+        }
+    }
+
+    /// What is known of kernels of this key.
+    pub(crate) fn of(&self, key: &str) -> Option<Verdict> {
+        self.by_key.get(key).copied()
+    }
+
+    /// Adds what was found.
+    pub(crate) fn add(&mut self, key: String, verdict: Verdict) {
+        self.by_key.insert(key, verdict);
+        self.new = true;
+    }
+
+    /// Keeps what was found for later processes.
+    fn keep(&self) {
+        if let (Some(name), Ok(data), true) =
+            (&self.name, serde_json::to_vec(&self.by_key), self.new)
+        {
+            cache::store(name, &data);
+        }
+    }
+}
+
+/// Tries the kernels of an executable that has run no step, and has it take others for those that go wrong, with a warning:
+/// [`bind_tested`](crate::bind_tested) does it. What is known of an earlier process is not tried again.
+///
+/// # Errors
+/// [`Error::Target`] where a kernel goes wrong and no other could take its place; [`Error::Weight`] where the file lacks a weight;
+/// [`Error::Device`] where the device fails.
+pub fn replace_wrong(exe: &mut GpuExecutable, file: &dyn ModelFile) -> Result<()> {
+    let mut verdicts = Verdicts::kept(exe.device().target());
+    let replaced = replace(exe, file, &mut verdicts);
+    verdicts.keep();
+    replaced
+}
+
+fn replace(exe: &mut GpuExecutable, file: &dyn ModelFile, verdicts: &mut Verdicts) -> Result<()> {
+    loop {
+        let wrong = exe.wrong_kernels(file, verdicts)?;
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let mut without: Vec<Exclusion> = Vec::new();
+        for Wrong {
+            variant,
+            kernel,
+            by,
+        } in wrong
+        {
+            if without.contains(&variant) {
+                continue;
+            }
+            let device = &exe.device().target().name;
+            let Difference { distance, largest } = by;
+            let kv = exe.options().kv.name();
+            tracing::warn!(
+                "{device}: {variant} goes wrong ({kernel}, keys and values in {kv}: results are {distance:.1e} apart, two numbers \
+                 {largest:.3e}), so it does without"
+            );
+            without.push(variant);
+        }
+        exe.do_without(without)?;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused() -> Result<f64> {
-        Err(Error::Device(rusty_backend::Error::Kernel {
-            device: "test".into(),
-            entry: "gemm".into(),
-            log: "no such instruction".into(),
-        }))
-    }
-
-    /// Kernels of a package's facts are others than a device's own: what is found of the ones says nothing of the others.
     #[test]
-    fn results_are_of_the_facts_that_were_planned_for() {
-        let named = |name| Target::named(name).expect("target");
-        let own = named("llvmpipe");
-        assert_eq!(other_facts(&own, &own), "");
-        let [a, b] = ["vulkan", "webgpu"].map(|n| own.planned_as(&named(n)));
-        assert_ne!(other_facts(&a, &own), other_facts(&b, &own));
-        assert!(other_facts(&a, &own).starts_with('-'));
-        // Limits of memory are not among them.
-        let limited = |t: &Target| Target {
-            memory_bytes: 1,
-            ..t.clone()
-        };
-        let of_limited = other_facts(&limited(&a), &limited(&own));
-        assert_eq!(of_limited, other_facts(&a, &own));
-    }
-
-    /// What goes wrong or is not taken is left out, and no more than that.
-    #[test]
-    fn the_first_right_reduction_is_taken() {
-        let facts = Target::named("h200").expect("target");
-        let right = |wrong: fn(&Target) -> bool| {
-            let apart = |target: &Target| Ok(if wrong(target) { 0.5 } else { 1e-6 });
-            first_right(&facts, "q4_0", 1e-3, apart)
-        };
-        assert_eq!(right(|_| false).expect("right"), 0);
-        assert_eq!(right(|t| t.starts_in_order).expect("right"), 1);
-        assert_eq!(right(|t| t.packed_dot).expect("right"), 2);
-        assert_eq!(right(|t| !t.matrix_tiles.is_empty()).expect("right"), 3);
-        assert_eq!(right(|t| t.plane_ops).expect("right"), 4);
-        let apart = |t: &Target| match t.matrix_tiles.is_empty() {
-            true => Ok(1e-6),
-            false => refused(),
-        };
-        assert_eq!(first_right(&facts, "q4_0", 1e-3, apart).expect("right"), 3);
-        let wrong = right(|_| true).expect_err("wrong").to_string();
+    fn numbers_that_are_none_are_apart() {
+        let near = |have: &[f32], want: &[f32]| Difference::between(have, want).beyond(1e-3);
+        assert!(distance(&[2.0, 4.0], &[1.0, 2.0]) > 0.4);
+        assert!(near(&[1.0, 2.0001], &[1.0, 2.0]).is_none());
+        assert!(near(&[0.0, 0.0], &[0.0, 0.0]).is_none());
+        assert!(near(&[0.0, 1e-3], &[0.0, 0.0]).is_some());
+        assert!(near(&[1.0], &[1.0, 2.0]).is_some());
+        for bad in [f32::NAN, f32::INFINITY] {
+            let wrong = near(&[1.0, bad], &[1.0, 2.0]);
+            assert_eq!(wrong, Some(Difference::REFUSED), "{bad}");
+            let with_others = Difference::between(&[bad], &[1.0]).or_worse(Difference::default());
+            assert!(with_others.beyond(0.1).is_some());
+        }
+        // One of a thousand lanes.
+        let want: Vec<f32> = (0..1000).map(|i| (i % 7) as f32 - 3.0).collect();
+        let mut have = want.clone();
+        have[500] += 4.0;
+        assert!(near(&have, &want).is_some_and(|wrong| wrong.largest > 3.9));
+        // Neighbours are other experts.
         assert!(
-            wrong.contains("q4_0") && wrong.contains("driver"),
-            "{wrong}"
+            Difference::of_numbers(&[120.0, 3.0], &[120.0, 4.0])
+                .beyond(0.1)
+                .is_some()
         );
-        // Without matrix units there are four ways; a device that is full has none.
-        let mut plain = facts.clone();
-        plain.matrix_tiles.clear();
-        let mut tried = 0;
-        let wrong = first_right(&plain, "q4_0", 1e-3, |_| {
-            tried += 1;
-            refused()
-        });
-        assert!(wrong.is_err() && tried == 4, "{tried}");
-        let full = first_right(&facts, "q4_0", 1e-3, |_| Err(Error::Step("full".into())));
-        assert!(full.expect_err("full").to_string().contains("full"));
+        assert!(
+            Difference::of_numbers(&[120.0, 3.0], &[120.0, 3.0])
+                .beyond(0.0)
+                .is_none()
+        );
+    }
+
+    /// What is kept is read again, whatever it says.
+    #[test]
+    fn verdicts_are_read_back() {
+        let mut verdicts: BTreeMap<String, Verdict> = BTreeMap::new();
+        verdicts.insert("right".into(), None);
+        verdicts.insert("wrong".into(), Some(Difference::REFUSED));
+        let data = serde_json::to_vec(&verdicts).expect("written");
+        let back: BTreeMap<String, Verdict> = serde_json::from_slice(&data).expect("read");
+        assert_eq!(back, verdicts);
     }
 }

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::engine::EngineOptions;
 use crate::{Error, Result};
 use rusty_backend::Device;
-use rusty_compiler::{BindOptions, Executable, KvFormat, Plan};
+use rusty_compiler::{BindOptions, Executable, Plan};
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Checks a sample of the weights and that the device computes right, compiles the graph for the device that is asked for and binds it; `tuning`
-    /// is told how far measuring kernels has come.
+    /// Checks a sample of the weights, compiles the graph for the device that is asked for and binds it, checking that its kernels compute
+    /// right; `tuning` is told how far measuring kernels has come.
     ///
     /// # Errors
     /// Names the file, tensor, option or device that is wrong.
@@ -33,14 +33,7 @@ impl Bound {
     ) -> Result<Self> {
         rusty_loader::integrity::verify(file)?;
         let device = Device::open_within(&options.device, options.threads, options.gpu_memory)?;
-        let adapted = options.adapter_slots > 0;
-        let plan = plan(
-            graph,
-            &device,
-            options.kv,
-            adapted,
-            options.single_precision,
-        )?;
+        let plan = plan(graph, &device, options.single_precision)?;
         let context = context(&plan, options, file.label())?;
         let pages = BindOptions::pages_for(context)
             .saturating_mul(u32::try_from(options.sessions.max(1)).unwrap_or(u32::MAX));
@@ -62,28 +55,28 @@ impl Bound {
     }
 }
 
-/// The plan of a graph for a device, or for the target of a package that the device serves, without kernels that go wrong there ([`rusty_compiler::trusted`]), and without those that
-/// round inputs where a GPU is to multiply in `single_precision`. `adapted`: adapters are to run with it.
+/// The plan of a graph for a device, or for the target of a package that the device serves, without kernels that round inputs or weights
+/// where a GPU is to multiply in `single_precision`.
 ///
 /// # Errors
-/// The device goes wrong whatever is left out, or cannot run the graph.
+/// The device cannot run the graph.
 pub fn plan(
     graph: &Graph,
     device: &Device,
-    kv: KvFormat,
-    adapted: bool,
     single_precision: bool,
 ) -> rusty_compiler::Result<Plan> {
-    let mut target = rusty_compiler::trusted(device, graph, kv, adapted)?;
-    if single_precision && !target.is_cpu() {
-        target.matrix_tiles.clear();
-        target.packed_dot = false;
-    }
+    let own = device.target();
+    let wanted = match single_precision {
+        true => own.in_single_precision(),
+        false => own.clone(),
+    };
+    let target = rusty_compiler::planning_facts(&wanted);
     rusty_compiler::compile(graph, &target)
 }
 
-/// Binds a plan to weights and a device. Given `measuring`, choices among kernels that are not known yet are measured
-/// first, unless they come from a package; it is told how many of how many measurements are made.
+/// Binds a plan to weights and a device, without kernels that go wrong there ([`rusty_compiler::bind_tested`]). Given `measuring`,
+/// choices among kernels that are not known yet are measured first, unless they come from a package; it is told how many of how many
+/// measurements are made.
 ///
 /// # Errors
 /// Names the weight or kernel that is wrong, or what the device lacks.
@@ -94,10 +87,7 @@ pub fn bind(
     options: &BindOptions,
     measuring: Option<&dyn Fn(u64, u64)>,
 ) -> rusty_compiler::Result<Box<dyn Executable>> {
-    match measuring {
-        Some(progress) => rusty_compiler::bind_tuned(plan, file, device, options, progress),
-        None => rusty_compiler::bind(plan, file, device, options),
-    }
+    rusty_compiler::bind_tested(plan, file, device, options, measuring)
 }
 
 /// Tokens of context per session: what is asked for, or what the plan's model was trained with.

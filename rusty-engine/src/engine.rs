@@ -27,7 +27,7 @@ pub struct EngineOptions {
     pub gpu_memory: Option<u64>,
     /// Whether GPUs multiply in single precision only. Without, few rows of block formats round inputs to bytes with a scale for each
     /// sixteen where the GPU has packed products, more rows round inputs and weights to bf16 and queries to what keys are stored in
-    /// where it has matrix units. With, products are slower, and rows hardly depend on how many there are.
+    /// where it has matrix units, or weights of block formats to half precision where its kernels are WGSL and it has that. With, products are slower, and rows hardly depend on how many there are.
     pub single_precision: bool,
     /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once. Not where
     /// kernels come from a [package](rusty_backend::package), which has no others.

@@ -16,10 +16,10 @@ const MOST: u64 = 60 << 20;
 const PROGRAM: &str = "gpu-check";
 
 /// Packages whose test programs run on GPUs.
-const TESTED: [&str; 2] = ["rusty-compiler", "rusty-engine"];
+const TESTED: [&str; 3] = ["rusty-backend", "rusty-compiler", "rusty-engine"];
 
 /// What the tests read.
-const DATA: [&str; 10] = [
+const DATA: [&str; 11] = [
     "tests/goldens/hostile",
     "tests/goldens/models",
     "tests/goldens/gguf",
@@ -27,6 +27,7 @@ const DATA: [&str; 10] = [
     "tests/goldens/adapter_combos",
     "tests/architectures",
     "tests/checkpoints",
+    "tests/gguf_adapters",
     "assets/demo/adapters",
     "assets/demo/experts",
     "assets/demo/expected.json",

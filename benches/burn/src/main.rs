@@ -80,12 +80,8 @@ impl Maker<'_> {
     /// The chain, with its inputs on the device.
     fn chain(&self) -> Box<dyn Fn() -> Tensor<2>> {
         let Job {
-            rows,
             width,
             inner,
-            heads,
-            kv_heads,
-            head_dim,
             scores,
             ..
         } = *self.job;
@@ -102,20 +98,7 @@ impl Maker<'_> {
                 let x = self.rows(1, scores);
                 Box::new(move || activation::softmax(x.clone() * 4.0, 1))
             }
-            "rotary" => {
-                let x = self.rows(1, heads * head_dim);
-                let [cos, sin] = self.angles();
-                let spread = move |t: Tensor<2>| t.reshape([rows, 1, head_dim]);
-                let (cos, sin) = (spread(cos), spread(sin));
-                Box::new(move || {
-                    let x = x.clone().reshape([rows, heads, head_dim]);
-                    let low = x.clone().slice([0..rows, 0..heads, 0..head_dim / 2]);
-                    let high = x.clone().slice([0..rows, 0..heads, head_dim / 2..head_dim]);
-                    let turned = Tensor::cat(vec![-high, low], 2);
-                    let rotated = x * cos.clone() + turned * sin.clone();
-                    rotated.reshape([rows, heads * head_dim])
-                })
-            }
+            "rotary" => self.rotary(),
             "matmul" => {
                 let (x, w) = (self.rows(1, width), self.matrix(2, inner, width));
                 Box::new(move || x.clone().matmul(w.clone()))
@@ -134,30 +117,59 @@ impl Maker<'_> {
                     gated * x.matmul(up.clone())
                 })
             }
-            "attention" => {
-                let q = self.rows(1, heads * head_dim);
-                let [k, v] = [2, 3].map(|seed| self.rows(seed, kv_heads * head_dim));
-                let hidden = Tensor::<2, Bool>::tril_mask([rows, rows], 0, self.device);
-                let split =
-                    move |t: Tensor<2>, heads| t.reshape([rows, heads, head_dim]).swap_dims(0, 1);
-                Box::new(move || {
-                    let group = heads / kv_heads;
-                    let shared = |t: Tensor<2>| {
-                        let t = split(t, kv_heads).reshape([kv_heads, 1, rows, head_dim]);
-                        t.repeat_dim(1, group).reshape([heads, rows, head_dim])
-                    };
-                    let (k, v) = (shared(k.clone()), shared(v.clone()));
-                    let scores = split(q.clone(), heads).matmul(k.swap_dims(1, 2));
-                    let scores = scores * (1.0 / (head_dim as f32).sqrt());
-                    let mask = hidden.clone().reshape([1, rows, rows]);
-                    let mask = mask.repeat_dim(0, heads);
-                    let shares = activation::softmax(scores.mask_fill(mask, f32::NEG_INFINITY), 2);
-                    let out = shares.matmul(v).swap_dims(0, 1);
-                    out.reshape([rows, heads * head_dim])
-                })
-            }
+            "attention" => self.attention(),
             other => panic!("no chain {other}"),
         }
+    }
+
+    fn rotary(&self) -> Box<dyn Fn() -> Tensor<2>> {
+        let Job {
+            rows,
+            heads,
+            head_dim,
+            ..
+        } = *self.job;
+        let x = self.rows(1, heads * head_dim);
+        let [cos, sin] = self.angles();
+        let spread = move |t: Tensor<2>| t.reshape([rows, 1, head_dim]);
+        let (cos, sin) = (spread(cos), spread(sin));
+        Box::new(move || {
+            let x = x.clone().reshape([rows, heads, head_dim]);
+            let low = x.clone().slice([0..rows, 0..heads, 0..head_dim / 2]);
+            let high = x.clone().slice([0..rows, 0..heads, head_dim / 2..head_dim]);
+            let turned = Tensor::cat(vec![-high, low], 2);
+            let rotated = x * cos.clone() + turned * sin.clone();
+            rotated.reshape([rows, heads * head_dim])
+        })
+    }
+
+    fn attention(&self) -> Box<dyn Fn() -> Tensor<2>> {
+        let Job {
+            rows,
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = *self.job;
+        let q = self.rows(1, heads * head_dim);
+        let [k, v] = [2, 3].map(|seed| self.rows(seed, kv_heads * head_dim));
+        let hidden = Tensor::<2, Bool>::tril_mask([rows, rows], 0, self.device);
+        let split = move |t: Tensor<2>, heads| t.reshape([rows, heads, head_dim]).swap_dims(0, 1);
+        Box::new(move || {
+            let group = heads / kv_heads;
+            let shared = |t: Tensor<2>| {
+                let t = split(t, kv_heads).reshape([kv_heads, 1, rows, head_dim]);
+                t.repeat_dim(1, group).reshape([heads, rows, head_dim])
+            };
+            let (k, v) = (shared(k.clone()), shared(v.clone()));
+            let scores = split(q.clone(), heads).matmul(k.swap_dims(1, 2));
+            let scores = scores * (1.0 / (head_dim as f32).sqrt());
+            let mask = hidden.clone().reshape([1, rows, rows]);
+            let mask = mask.repeat_dim(0, heads);
+            let shares = activation::softmax(scores.mask_fill(mask, f32::NEG_INFINITY), 2);
+            let out = shares.matmul(v).swap_dims(0, 1);
+            out.reshape([rows, heads * head_dim])
+        })
     }
 }
 

@@ -1,33 +1,41 @@
-//! A CUDA device behind the seam: one context, one stream that all work goes through.
+//! A CUDA device behind the seam: one context, a stream of kernels and one of uploads.
 
 use super::graph::{CudaKernel, Graph, Prepared};
-use super::memory::DeviceMemory;
+use super::memory::{DeviceMemory, Turns};
+use super::order::Queues;
+use super::read_back::ReadBack;
 use super::transfer::{RING_BYTES, Ring, SMALL};
 use super::{facts, failed, nvrtc};
 use crate::memory::{Accounts, Charge, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, GpuDevice, KernelText, Language, Launch, Pipeline, Recording, Result,
-    Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Language, Launch, Pipeline, Recording,
+    Result, Target,
 };
 use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Dynamic shared memory that a kernel may use without asking the driver first.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;
+/// Bytes of the smallest memory that results come back through.
+const LEAST_READ: usize = 4096;
 
 /// An opened CUDA device.
 pub struct CudaDevice {
     target: Target,
     context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    queues: Queues<Arc<CudaStream>>,
     /// Captures recordings; its lock also serialises submissions.
     capture: Mutex<Arc<CudaStream>>,
     accounts: Arc<Accounts>,
     ring: Mutex<Option<(Ring, Charge)>>,
+    /// What nobody reads through now.
+    read_back: Mutex<Vec<ReadBack>>,
+    submissions: AtomicU64,
     pipelines: Mutex<HashMap<String, Pipeline>>,
 }
 
@@ -38,8 +46,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CudaDevice {
     pub(super) fn open(ordinal: usize, memory_limit: Option<u64>) -> Result<Self, DriverError> {
         let context = CudaContext::new(ordinal)?;
-        // SAFETY: all work goes through one stream, so cudarc's events between streams are not needed; they
-        // would also end up in captures.
+        // SAFETY: cudarc's own slices are not used, and work of two streams is ordered by events of ours (`order.rs`);
+        // cudarc's would also end up in captures.
         unsafe { context.disable_event_tracking() };
         let mut target = facts::target(&context)?;
         // Others use the device too: what they have is not to be had.
@@ -47,9 +55,15 @@ impl CudaDevice {
         target.memory_bytes = memory_limit.unwrap_or(u64::MAX).min(free);
         Ok(Self {
             accounts: Accounts::new(&target.name, target.memory_bytes),
-            stream: context.new_stream()?,
+            queues: Queues::new(
+                context.new_stream()?,
+                context.new_stream()?,
+                context.new_event(None)?,
+            ),
             capture: Mutex::new(context.new_stream()?),
             ring: Mutex::default(),
+            read_back: Mutex::default(),
+            submissions: AtomicU64::new(0),
             pipelines: Mutex::default(),
             target,
             context,
@@ -112,18 +126,43 @@ impl CudaDevice {
         })
     }
 
-    fn write_large(&self, address: sys::CUdeviceptr, data: &[u8], label: &str) -> Result<()> {
+    /// Writes through the ring, on the stream that the memory is uploaded on.
+    fn write_large(
+        &self,
+        turns: Option<&Arc<Turns>>,
+        address: sys::CUdeviceptr,
+        data: &[u8],
+        label: &str,
+    ) -> Result<()> {
         let mut ring = lock(&self.ring);
         if ring.is_none() {
             let charge = self.accounts.charge(Owner::Staging, RING_BYTES)?;
-            let made = Ring::new(&self.stream).map_err(|e| self.failed("make the ring", e))?;
+            let made = Ring::new(&self.context).map_err(|e| self.failed("make the ring", e))?;
             *ring = Some((made, charge));
         }
         let Some((ring, _)) = ring.as_mut() else {
             return Ok(());
         };
-        ring.write(address, data)
+        self.queues
+            .write(turns, |stream| ring.write(stream, address, data))
             .map_err(|e| self.failed(&format!("write {label}"), e))
+    }
+
+    /// Memory of at least `bytes` to read through, which nobody else uses.
+    fn read_back(&self, bytes: usize) -> Result<ReadBack> {
+        let idle = lock(&self.read_back).pop();
+        if let Some(idle) = idle.filter(|idle| idle.size() >= bytes) {
+            return Ok(idle);
+        }
+        let size = bytes.next_power_of_two().max(LEAST_READ);
+        let charge = self.accounts.charge(Owner::Staging, size as u64)?;
+        ReadBack::new(&self.context, size, charge)
+            .map_err(|e| self.failed("alloc memory to read through", e))
+    }
+
+    /// Counts what is handed to the driver.
+    fn count(&self) {
+        self.submissions.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -136,7 +175,8 @@ impl GpuDevice for CudaDevice {
         let size = bytes.max(4).next_multiple_of(4);
         let charge = self.accounts.charge(owner, size)?;
         let call = format!("alloc {label}");
-        let memory = match DeviceMemory::new(&self.context, size as usize) {
+        let beside = owner == Owner::Weights;
+        let memory = match DeviceMemory::new(&self.context, size as usize, beside) {
             Ok(memory) => memory,
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 // Others use the device too: say what it has left, not what this process may have.
@@ -151,26 +191,35 @@ impl GpuDevice for CudaDevice {
             }
             Err(error) => return Err(self.failed(&call, error)),
         };
-        // SAFETY: the range was just allocated with this size.
-        unsafe {
-            result::memset_d8_async(memory.address(), 0, size as usize, self.stream.cu_stream())
-        }
-        .map_err(|e| self.failed(&call, e))?;
+        let zero = |stream: &Arc<CudaStream>| {
+            // SAFETY: the range was just allocated with this size.
+            unsafe {
+                result::memset_d8_async(memory.address(), 0, size as usize, stream.cu_stream())
+            }
+        };
+        self.queues
+            .write(memory.turns(), zero)
+            .map_err(|e| self.failed(&call, e))?;
         Ok(DeviceBuffer::new(Box::new(memory), bytes, label, charge))
     }
 
     fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()> {
         buffer.check_transfer(offset, data.len() as u64)?;
-        let address = buffer.raw::<DeviceMemory>()?.address() + offset;
+        let memory: &DeviceMemory = buffer.raw()?;
+        let address = memory.address() + offset;
         if data.is_empty() {
             return Ok(());
         }
         if data.len() > SMALL {
-            return self.write_large(address, data, buffer.label());
+            return self.write_large(memory.turns(), address, data, buffer.label());
         }
         self.bind()?;
-        // SAFETY: the range was checked; from pageable memory the driver has taken the bytes when it returns.
-        unsafe { result::memcpy_htod_async(address, data, self.stream.cu_stream()) }
+        let copy = |stream: &Arc<CudaStream>| {
+            // SAFETY: the range was checked; from pageable memory the driver has taken the bytes when it returns.
+            unsafe { result::memcpy_htod_async(address, data, stream.cu_stream()) }
+        };
+        self.queues
+            .write(memory.turns(), copy)
             .map_err(|e| self.failed(&format!("write {}", buffer.label()), e))
     }
 
@@ -190,17 +239,19 @@ impl GpuDevice for CudaDevice {
         let prepared = self.prepare(launches)?;
         self.bind()?;
         let capture = lock(&self.capture);
-        let graph = Graph::capture(&capture, &self.stream, &prepared)
+        let graph = Graph::capture(&capture, &self.queues.kernels, &prepared)
             .map_err(|e| self.failed("capture a recording", e))?;
         Ok(Recording::new(Box::new(graph), launches))
     }
 
     fn submit(&self, recording: &Recording) -> Result<()> {
         let graph: &Option<Graph> = recording.raw()?;
+        let Some(graph) = graph else { return Ok(()) };
         let _serial = lock(&self.capture);
-        graph.as_ref().map_or(Ok(()), |graph| {
-            graph.launch().map_err(|e| self.failed("submit", e))
-        })
+        self.count();
+        self.queues
+            .launch(graph.bound(), |_| graph.launch())
+            .map_err(|e| self.failed("submit", e))
     }
 
     fn run(&self, launches: &[Launch]) -> Result<()> {
@@ -208,23 +259,44 @@ impl GpuDevice for CudaDevice {
         self.bind()?;
         let _serial = lock(&self.capture);
         for (prepared, launch) in prepared.iter().zip(launches) {
-            prepared
-                .launch(&self.stream)
+            self.count();
+            self.queues
+                .launch(prepared.bound(), |stream| prepared.launch(stream))
                 .map_err(|e| self.failed(&format!("launch {}", launch.label), e))?;
         }
         Ok(())
     }
 
-    fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
-        buffer.check_transfer(offset, out.len() as u64)?;
-        let address = buffer.raw::<DeviceMemory>()?.address() + offset;
-        self.bind()?;
-        if !out.is_empty() {
-            // SAFETY: the range was checked, and `out` is not used before the stream was waited for.
-            unsafe { result::memcpy_dtoh_async(out, address, self.stream.cu_stream()) }
-                .map_err(|e| self.failed(&format!("read {}", buffer.label()), e))?;
+    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+        let mut sources = Vec::with_capacity(ranges.len());
+        let mut bound = Vec::new();
+        for range in ranges.iter() {
+            range.check()?;
+            let memory: &DeviceMemory = range.buffer.raw()?;
+            sources.push((memory.address() + range.offset, range.out.len()));
+            bound.extend(memory.turns().cloned());
         }
-        self.synchronize()
+        self.bind()?;
+        let bytes: usize = sources.iter().map(|(_, len)| len).sum();
+        let mut through = self.read_back(bytes)?;
+        behind.map_or(Ok(()), |recording| self.submit(recording))?;
+        let fetched = self
+            .queues
+            .launch(&bound, |stream| through.enqueue(stream, &sources))
+            .and_then(|()| through.hand_out(ranges));
+        match fetched {
+            Ok(()) => {
+                lock(&self.read_back).push(through);
+                Ok(())
+            }
+            Err(error) => {
+                // What may still be on its way must not find its memory gone.
+                if let Err(also) = self.queues.kernels.synchronize() {
+                    tracing::debug!("a read that failed has not ended: {also}");
+                }
+                Err(self.failed(&Fetch::call(ranges), error))
+            }
+        }
     }
 
     fn copy(
@@ -237,18 +309,30 @@ impl GpuDevice for CudaDevice {
     ) -> Result<()> {
         from.check_transfer(from_offset, len)?;
         to.check_transfer(to_offset, len)?;
-        let source = from.raw::<DeviceMemory>()?.address() + from_offset;
-        let target = to.raw::<DeviceMemory>()?.address() + to_offset;
+        let (source, target): (&DeviceMemory, &DeviceMemory) = (from.raw()?, to.raw()?);
+        let turns = source.turns().into_iter().chain(target.turns());
+        let bound: Vec<Arc<Turns>> = turns.cloned().collect();
+        let (source, target) = (source.address() + from_offset, target.address() + to_offset);
         self.bind()?;
-        // SAFETY: both ranges were checked, and do not overlap by contract.
-        unsafe { result::memcpy_dtod_async(target, source, len as usize, self.stream.cu_stream()) }
+        let copy = |stream: &Arc<CudaStream>| {
+            // SAFETY: both ranges were checked, and do not overlap by contract.
+            unsafe { result::memcpy_dtod_async(target, source, len as usize, stream.cu_stream()) }
+        };
+        self.queues
+            .launch(&bound, copy)
             .map_err(|e| self.failed(&format!("copy {} to {}", from.label(), to.label()), e))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.stream
-            .synchronize()
-            .map_err(|e| self.failed("synchronize", e))
+        let Queues {
+            kernels, uploads, ..
+        } = &self.queues;
+        let ended = uploads.synchronize().and_then(|()| kernels.synchronize());
+        ended.map_err(|e| self.failed("synchronize", e))
+    }
+
+    fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
     }
 
     fn usage(&self) -> Usage {

@@ -1,6 +1,6 @@
 //! Kernels, their launches and graphs of them.
 
-use super::memory::DeviceMemory;
+use super::memory::{DeviceMemory, Turns};
 use crate::{Launch, Result};
 use cudarc::driver::{CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
 use std::ffi::c_void;
@@ -19,6 +19,8 @@ pub(super) struct CudaKernel {
 pub(super) struct Prepared<'a> {
     kernel: &'a CudaKernel,
     addresses: Vec<sys::CUdeviceptr>,
+    /// Of the buffers that are uploaded beside kernels.
+    bound: Vec<Arc<Turns>>,
     info: &'a [u64],
     groups: [u32; 3],
 }
@@ -26,16 +28,25 @@ pub(super) struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     /// Lays out `launch`, which was checked.
     pub(super) fn new(launch: &'a Launch) -> Result<Self> {
-        let addresses = launch.buffers.iter().map(|slice| {
+        let mut addresses = Vec::with_capacity(launch.buffers.len());
+        let mut bound = Vec::new();
+        for slice in &launch.buffers {
             let memory: &DeviceMemory = slice.buffer.raw()?;
-            Ok(memory.address() + slice.offset)
-        });
+            addresses.push(memory.address() + slice.offset);
+            bound.extend(memory.turns().cloned());
+        }
         Ok(Self {
             kernel: launch.pipeline.raw()?,
-            addresses: addresses.collect::<Result<_>>()?,
+            addresses,
+            bound,
             info: &launch.info,
             groups: launch.groups,
         })
+    }
+
+    /// What has to be in turn where it is launched.
+    pub(super) fn bound(&self) -> &[Arc<Turns>] {
+        &self.bound
     }
 
     /// Enqueues it on `stream`, or adds it to the graph that the stream captures.
@@ -73,6 +84,7 @@ impl<'a> Prepared<'a> {
 pub(super) struct Graph {
     graph: CudaGraph,
     queue: Arc<CudaStream>,
+    bound: Vec<Arc<Turns>>,
 }
 
 // SAFETY: a graph is used only under the device's queue lock (see `CudaDevice::submit`), except for its
@@ -98,10 +110,19 @@ impl Graph {
         let Some(graph) = graph? else { return Ok(None) };
         graph.upload()?;
         capture.synchronize()?;
+        let mut bound: Vec<_> = launches.iter().flat_map(Prepared::bound).cloned().collect();
+        bound.sort_unstable_by_key(Arc::as_ptr);
+        bound.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Ok(Some(Self {
             graph,
             queue: Arc::clone(queue),
+            bound,
         }))
+    }
+
+    /// What has to be in turn where it is launched.
+    pub(super) fn bound(&self) -> &[Arc<Turns>] {
+        &self.bound
     }
 
     /// Enqueues it; the caller holds the queue lock.

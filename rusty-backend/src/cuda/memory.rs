@@ -1,26 +1,46 @@
 //! Device and pinned host memory that free themselves.
 
-use cudarc::driver::{CudaContext, DriverError, result, sys};
+use super::order;
+use cudarc::driver::{CudaContext, CudaEvent, DriverError, result, sys};
 use std::ffi::c_void;
 use std::sync::Arc;
+
+/// Whose turn it is with device memory that is uploaded beside kernels.
+pub(super) type Turns = order::Turns<CudaEvent>;
 
 /// A range of device memory.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     context: Arc<CudaContext>,
     address: sys::CUdeviceptr,
+    /// None where all goes through the kernels' stream.
+    turns: Option<Arc<Turns>>,
 }
 
 impl DeviceMemory {
-    /// `bytes` of device memory, not yet zeroed.
-    pub(super) fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, DriverError> {
+    /// `bytes` of device memory, not yet zeroed; `beside` where it is uploaded beside kernels.
+    pub(super) fn new(
+        context: &Arc<CudaContext>,
+        bytes: usize,
+        beside: bool,
+    ) -> Result<Self, DriverError> {
         context.bind_to_thread()?;
+        let turns = match beside {
+            true => Some(Arc::new(Turns::new(context.new_event(None)?))),
+            false => None,
+        };
         // SAFETY: the context is current; the address is freed once, in `drop`.
         let address = unsafe { result::malloc_sync(bytes) }?;
         Ok(Self {
             context: Arc::clone(context),
             address,
+            turns,
         })
+    }
+
+    /// Whose turn it is, where both streams touch it.
+    pub(super) fn turns(&self) -> Option<&Arc<Turns>> {
+        self.turns.as_ref()
     }
 
     /// Its address on the device.
@@ -32,7 +52,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: the address came from `malloc_sync` in this context and is not used again. cuMemFree waits for
-        // work that is under way.
+        // work that is under way, on whichever stream.
         let freed = self
             .context
             .bind_to_thread()
@@ -43,7 +63,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Host memory that the device copies from directly.
+/// Host memory that the device copies from and to directly.
 #[derive(Debug)]
 pub(super) struct PinnedMemory {
     context: Arc<CudaContext>,
@@ -77,8 +97,8 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // SAFETY: `start` came from `malloc_host` in this context and is not used again; the ring waits for its
-        // copies before it is dropped.
+        // SAFETY: `start` came from `malloc_host` in this context and is not used again; its owners wait for
+        // copies from and to it before they drop it.
         let freed = self
             .context
             .bind_to_thread()

@@ -2,13 +2,19 @@
 //!
 //! Kernels are CUDA C++ from our own compiler, turned into machine code for the very device by NVRTC. Arguments
 //! of a kernel are its buffers' addresses in order and then its info block by value. A recording is a CUDA graph,
-//! captured on a stream of its own and launched on the one stream that all work of a device goes through.
+//! captured on a stream of its own and launched on the stream that all kernels of a device go through, as do small writes
+//! before a step and the copies of its results behind it.
+//!
+//! Weights go through a second stream, so that those of later layers travel while earlier ones run. `order.rs` holds
+//! the rules between the two; all else that is written is behind the kernels, in the order of the calls.
 
 mod device;
 mod facts;
 mod graph;
 mod memory;
 pub mod nvrtc;
+mod order;
+mod read_back;
 mod transfer;
 
 pub use device::CudaDevice;

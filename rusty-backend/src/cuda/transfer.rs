@@ -1,7 +1,7 @@
 //! Host to device through a bounded ring of pinned memory.
 
 use super::memory::PinnedMemory;
-use cudarc::driver::{CudaEvent, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::sync::Arc;
 
 /// Bytes of one piece of the ring.
@@ -13,20 +13,17 @@ pub(super) const RING_BYTES: u64 = (PIECE * PIECES) as u64;
 /// Writes up to this are copied by the driver; larger ones go through the ring.
 pub(super) const SMALL: usize = 256 << 10;
 
-/// The upload ring of a stream.
+/// The upload ring of a device; each piece belongs to the stream that it travels on until it has arrived.
 #[derive(Debug)]
 pub(super) struct Ring {
-    stream: Arc<CudaStream>,
     pieces: Vec<(PinnedMemory, CudaEvent)>,
     next: usize,
 }
 
 impl Ring {
-    pub(super) fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
-        let context = stream.context();
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
         let piece = || Ok((PinnedMemory::new(context, PIECE)?, context.new_event(None)?));
         Ok(Self {
-            stream: Arc::clone(stream),
             pieces: (0..PIECES)
                 .map(|_| piece())
                 .collect::<Result<_, DriverError>>()?,
@@ -34,14 +31,15 @@ impl Ring {
         })
     }
 
-    /// Enqueues the copy of `data` to `address`, of which the caller owns as many bytes; returns once `data`
-    /// may change.
+    /// Enqueues the copy of `data` to `address` on `stream`; the caller owns as many bytes there. Returns once `data` may
+    /// change.
     pub(super) fn write(
         &mut self,
+        stream: &CudaStream,
         address: sys::CUdeviceptr,
         data: &[u8],
     ) -> Result<(), DriverError> {
-        self.stream.context().bind_to_thread()?;
+        stream.context().bind_to_thread()?;
         let mut address = address;
         for chunk in data.chunks(PIECE) {
             let (memory, travelled) = &mut self.pieces[self.next];
@@ -51,8 +49,8 @@ impl Ring {
             piece.copy_from_slice(chunk);
             // SAFETY: the target range was checked by the caller; the piece is not touched again until the
             // event after the copy has been waited for.
-            unsafe { result::memcpy_htod_async(address, piece, self.stream.cu_stream()) }?;
-            travelled.record(&self.stream)?;
+            unsafe { result::memcpy_htod_async(address, piece, stream.cu_stream()) }?;
+            travelled.record(stream)?;
             address += chunk.len() as u64;
         }
         Ok(())

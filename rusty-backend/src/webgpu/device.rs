@@ -2,11 +2,13 @@
 
 use super::faults::{Faults, guarded};
 use super::pipelines::Pipelines;
+use super::queue::Queue;
+use super::read_back::{ReadBack, copied_bytes};
 use super::recording::WgpuRecording;
-use super::transfer::{ReadBack, Ring, SMALL};
+use super::transfer::{Ring, SMALL};
 use crate::memory::{Accounts, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgpu::BufferUsages;
@@ -16,12 +18,12 @@ use wgpu::BufferUsages;
 pub struct WgpuDevice {
     target: Target,
     device: wgpu::Device,
-    queue: wgpu::Queue,
+    queue: Queue,
     accounts: Arc<Accounts>,
     faults: Arc<Faults>,
     pipelines: Pipelines,
     ring: Mutex<Ring>,
-    read_back: Mutex<ReadBack>,
+    read_back: ReadBack,
 }
 
 impl WgpuDevice {
@@ -36,10 +38,10 @@ impl WgpuDevice {
             faults: Faults::watch(&device),
             pipelines: Pipelines::new(&device, cache),
             ring: Mutex::default(),
-            read_back: Mutex::default(),
+            read_back: ReadBack::default(),
             target,
             device,
-            queue,
+            queue: Queue::new(queue),
         }
     }
 
@@ -56,7 +58,7 @@ impl WgpuDevice {
         })
     }
 
-    fn handles(&self) -> (&wgpu::Device, &wgpu::Queue) {
+    fn handles(&self) -> (&wgpu::Device, &Queue) {
         (&self.device, &self.queue)
     }
 }
@@ -110,13 +112,12 @@ impl GpuDevice for WgpuDevice {
                 .write(self.handles(), &self.accounts, raw, offset, whole)
                 .map_err(|e| self.failed(&format!("write {}", buffer.label()), e))?;
         } else if !whole.is_empty() {
-            self.queue.write_buffer(raw, offset, whole);
+            self.queue.write(raw, offset, whole);
         }
         if !tail.is_empty() {
             let mut word = [0; 4];
             word[..tail.len()].copy_from_slice(tail);
-            self.queue
-                .write_buffer(raw, offset + whole.len() as u64, &word);
+            self.queue.write(raw, offset + whole.len() as u64, &word);
         }
         Ok(())
     }
@@ -139,15 +140,24 @@ impl GpuDevice for WgpuDevice {
         Ok(())
     }
 
-    fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
+    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
         self.check()?;
-        buffer.check_transfer(offset, out.len() as u64)?;
-        if out.is_empty() {
+        for range in ranges.iter() {
+            range.check()?;
+            range.buffer.raw::<wgpu::Buffer>()?;
+        }
+        let bytes: u64 = ranges.iter().map(copied_bytes).sum();
+        if bytes == 0 {
+            behind.map_or(Ok(()), |recording| self.submit(recording))?;
             return self.synchronize();
         }
-        lock(&self.read_back)
-            .read(self.handles(), &self.accounts, buffer.raw()?, offset, out)
-            .map_err(|e| self.failed(&format!("read {}", buffer.label()), e))?;
+        let recording = behind.map(Recording::raw::<WgpuRecording>).transpose()?;
+        let (device, accounts) = (&self.device, &self.accounts);
+        let through = self.read_back.take(device, &self.target, accounts, bytes)?;
+        through
+            .fetch(self.handles(), recording, ranges)
+            .map_err(|e| self.failed(&Fetch::call(ranges), e))?;
+        self.read_back.give_back(through);
         self.check()
     }
 
@@ -197,6 +207,10 @@ impl GpuDevice for WgpuDevice {
             .poll(wgpu::PollType::wait_indefinitely())
             .map_err(|e| self.failed("synchronize", e.to_string()))?;
         self.check()
+    }
+
+    fn submissions(&self) -> u64 {
+        self.queue.submissions()
     }
 
     fn usage(&self) -> Usage {

@@ -55,6 +55,11 @@ impl WgpuRecording {
         encode(device, &self.steps)
     }
 
+    /// The same pass among other commands.
+    pub(super) fn encode_into(&self, encoder: &mut wgpu::CommandEncoder) {
+        pass(encoder, &self.steps);
+    }
+
     /// Finds the launch that wgpu refuses.
     fn blame(&self, device: &wgpu::Device, launches: &[Launch], error: &wgpu::Error) -> Error {
         for (step, launch) in self.steps.iter().zip(launches) {
@@ -124,20 +129,22 @@ fn entry<'a>(
 
 fn encode(device: &wgpu::Device, steps: &[Step]) -> wgpu::CommandBuffer {
     let mut encoder = device.create_command_encoder(&Default::default());
-    {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut current = None;
-        for step in steps {
-            if current != Some(&step.pipeline) {
-                pass.set_pipeline(&step.pipeline);
-                current = Some(&step.pipeline);
-            }
-            pass.set_bind_group(0, &step.operands, &[]);
-            let [x, y, z] = step.groups;
-            pass.dispatch_workgroups(x, y, z);
-        }
-    }
+    pass(&mut encoder, steps);
     encoder.finish()
+}
+
+fn pass(encoder: &mut wgpu::CommandEncoder, steps: &[Step]) {
+    let mut pass = encoder.begin_compute_pass(&Default::default());
+    let mut current = None;
+    for step in steps {
+        if current != Some(&step.pipeline) {
+            pass.set_pipeline(&step.pipeline);
+            current = Some(&step.pipeline);
+        }
+        pass.set_bind_group(0, &step.operands, &[]);
+        let [x, y, z] = step.groups;
+        pass.dispatch_workgroups(x, y, z);
+    }
 }
 
 fn check(target: &Target, launch: &Launch) -> Result<()> {

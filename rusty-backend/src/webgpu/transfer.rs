@@ -1,7 +1,8 @@
-//! Host to device through a bounded ring of mapped buffers, and back through one that grows.
+//! Host to device through a bounded ring of mapped buffers.
 
+use super::queue::Queue;
+use crate::Result;
 use crate::memory::{Accounts, Charge, Owner};
-use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use wgpu::{BufferUsages, MapMode};
@@ -28,13 +29,14 @@ struct Piece {
     travelling: Option<(wgpu::SubmissionIndex, Receiver<Mapped>)>,
 }
 
-type Mapped = Result<(), wgpu::BufferAsyncError>;
+/// Word of a buffer's being mapped, or why it is not.
+pub(super) type Mapped = Result<(), wgpu::BufferAsyncError>;
 
 impl Ring {
     /// Copies `data` to `offset` of `to`; both are multiples of 4.
     pub(super) fn write(
         &mut self,
-        (device, queue): (&wgpu::Device, &wgpu::Queue),
+        (device, queue): (&wgpu::Device, &Queue),
         accounts: &Arc<Accounts>,
         to: &wgpu::Buffer,
         offset: u64,
@@ -52,7 +54,7 @@ impl Ring {
 
     fn through_pieces(
         &mut self,
-        (device, queue): (&wgpu::Device, &wgpu::Queue),
+        (device, queue): (&wgpu::Device, &Queue),
         to: &wgpu::Buffer,
         mut offset: u64,
         data: &[u8],
@@ -116,88 +118,8 @@ impl Piece {
     }
 }
 
-/// The buffer that results are read through; grows to the largest read.
-#[derive(Debug, Default)]
-pub(super) struct ReadBack {
-    buffer: Option<(wgpu::Buffer, Charge)>,
-}
-
-impl ReadBack {
-    /// Waits for everything enqueued and copies `bytes` from `offset` of `from`; both are multiples of 4.
-    pub(super) fn read(
-        &mut self,
-        queue: (&wgpu::Device, &wgpu::Queue),
-        accounts: &Arc<Accounts>,
-        from: &wgpu::Buffer,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), String> {
-        let read = self.try_read(queue, accounts, from, offset, out);
-        if read.is_err() {
-            // It may be mapped, or on its way to be, and could not be copied to again.
-            self.buffer = None;
-        }
-        read
-    }
-
-    fn try_read(
-        &mut self,
-        (device, queue): (&wgpu::Device, &wgpu::Queue),
-        accounts: &Arc<Accounts>,
-        from: &wgpu::Buffer,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), String> {
-        let bytes = (out.len() as u64).next_multiple_of(4);
-        let buffer = self
-            .at_least(device, accounts, bytes)
-            .map_err(|e| e.to_string())?;
-        let mut encoder = device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(from, offset, buffer, 0, bytes);
-        let submission = queue.submit([encoder.finish()]);
-        let (tell, word) = channel();
-        buffer.map_async(MapMode::Read, ..bytes, move |mapped| {
-            // The receiver lives until the wait below is over.
-            let _ = tell.send(mapped);
-        });
-        wait(device, submission, &word)?;
-        {
-            let view = buffer
-                .get_mapped_range(..bytes)
-                .map_err(|e| e.to_string())?;
-            out.copy_from_slice(&view[..out.len()]);
-        }
-        buffer.unmap();
-        Ok(())
-    }
-
-    fn at_least(
-        &mut self,
-        device: &wgpu::Device,
-        accounts: &Arc<Accounts>,
-        bytes: u64,
-    ) -> Result<&wgpu::Buffer, Error> {
-        if self.buffer.as_ref().is_none_or(|(b, _)| b.size() < bytes) {
-            self.buffer = None;
-            let size = bytes.next_power_of_two().max(4096);
-            let charge = accounts.charge(Owner::Staging, size)?;
-            let buffer = device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("read back"),
-                size,
-                usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            });
-            self.buffer = Some((buffer, charge));
-        }
-        match &self.buffer {
-            Some((buffer, _)) => Ok(buffer),
-            None => Err(accounts.refuse(Owner::Staging, bytes)),
-        }
-    }
-}
-
 /// Waits for a submission and for the word that a buffer is mapped.
-fn wait(
+pub(super) fn wait(
     device: &wgpu::Device,
     submission: wgpu::SubmissionIndex,
     word: &Receiver<Mapped>,

@@ -12,9 +12,10 @@ use rusty_backend::DeviceChoice;
 use rusty_compiler::{DeltaTable, KvFormat, SlotData};
 use rusty_engine::experts::Library;
 use rusty_engine::{AdapterSet, Engine, EngineOptions, Message, Prompt};
+use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 use rusty_loader::output_file::{self, is_taken};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
@@ -40,20 +41,8 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
     let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
     let seconds = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
-    let format = |t: &Option<DeltaTable>| t.as_ref().map_or("-", |t| t.format().name());
     if options.json {
-        let sites = adapter.sites.iter().map(|(id, d)| {
-            json!({
-                "site": graph.site(*id).name, "rank": d.rank, "a": format(&d.a), "b": format(&d.b),
-                "gain_in": d.gain_in.is_some(), "gain_out": d.gain_out.is_some(),
-                "bias": d.bias.is_some(), "bytes": d.bytes(),
-            })
-        });
-        let object = json!({
-            "adapter": adapter.name, "bytes": adapter.bytes(), "rank": adapter.largest_rank(),
-            "virtual_tokens": adapter.virtual_tokens(), "embedding": adapter.embedding.is_some(),
-            "prepared_s": seconds, "sites": sites.collect::<Vec<_>>(),
-        });
+        let object = facts(&adapter, &graph, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&object)?)?;
         return Ok(());
     }
@@ -94,6 +83,26 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// An adapter as JSON.
+fn facts(adapter: &SlotData, graph: &Graph, seconds: f64) -> Value {
+    let sites = adapter.sites.iter().map(|(id, d)| {
+        json!({
+            "site": graph.site(*id).name, "rank": d.rank, "a": format(&d.a), "b": format(&d.b),
+            "gain_in": d.gain_in.is_some(), "gain_out": d.gain_out.is_some(),
+            "bias": d.bias.is_some(), "bytes": d.bytes(),
+        })
+    });
+    json!({
+        "adapter": adapter.name, "bytes": adapter.bytes(), "rank": adapter.largest_rank(),
+        "virtual_tokens": adapter.virtual_tokens(), "embedding": adapter.embedding.is_some(),
+        "prepared_s": seconds, "sites": sites.collect::<Vec<_>>(),
+    })
+}
+
+fn format(table: &Option<DeltaTable>) -> &'static str {
+    table.as_ref().map_or("-", |t| t.format().name())
 }
 
 fn merged(options: &AdapterMerge) -> Result<()> {

@@ -73,9 +73,8 @@ pub fn run(options: &Bench) -> Result<()> {
 /// The model's plan for the device.
 fn plan(options: &Bench, file: &dyn ModelFile, device: &Device) -> Result<Plan> {
     let graph = rusty_graph::arch::build(file)?;
-    let (adapted, single) = (options.adapters.count > 0, options.gpu.single_precision);
-    let plan = rusty_engine::bound::plan(&graph, device, options.kv.into(), adapted, single);
-    Ok(plan?)
+    let single = options.gpu.single_precision;
+    Ok(rusty_engine::bound::plan(&graph, device, single)?)
 }
 
 /// The plan on the device, its kernels chosen by measuring unless that is not wanted.

@@ -31,15 +31,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mut input = std::io::stdin().lock();
     let mut failed = 0;
-    loop {
-        if terminal {
-            eprint!("> ");
-        }
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        let line = String::from_utf8_lossy(&line);
+    while let Some(line) = next_line(&mut input, terminal)? {
         let said = match Line::read(&line) {
             Line::Nothing => continue,
             Line::Exit => break,
@@ -75,6 +67,16 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     }
     ensure!(failed == 0, "turns that were not answered: {failed}");
     Ok(())
+}
+
+/// The next line, asked for on a terminal; `None`: the input has ended.
+fn next_line(input: &mut impl BufRead, terminal: bool) -> Result<Option<String>> {
+    if terminal {
+        eprint!("> ");
+    }
+    let mut line = Vec::new();
+    let read = input.read_until(b'\n', &mut line)?;
+    Ok((read > 0).then(|| String::from_utf8_lossy(&line).into_owned()))
 }
 
 /// What a line asks for.

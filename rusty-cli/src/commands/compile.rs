@@ -14,7 +14,10 @@ use std::path::Path;
 
 /// Writes the package and says what it holds.
 pub fn run(options: &Compile) -> Result<()> {
-    let target = model::target(&options.target)?;
+    let mut target = model::target(&options.target)?;
+    if options.single_precision {
+        target = target.in_single_precision();
+    }
     let file = model::open_or_outline(options.model.as_deref(), &options.random, &options.rope)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let bind = BindOptions {

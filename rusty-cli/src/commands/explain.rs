@@ -1,6 +1,6 @@
 //! `rusty explain`: what the compiler makes of a model.
 
-use crate::args::{Explain, Gpu, Kv};
+use crate::args::{Explain, Gpu};
 use crate::{gpu, model};
 use anyhow::Result;
 use rusty_compiler::plan::Kernel;
@@ -16,7 +16,7 @@ pub fn run(options: &Explain) -> Result<()> {
         Some(target) => target,
         None => {
             let device = gpu::open(&options.device, None, &Gpu::default())?;
-            rusty_compiler::trusted(&device, &graph, Kv::F16.into(), false)?
+            rusty_compiler::planning_facts(device.target())
         }
     };
     let report = rusty_compiler::explain(&graph, &target)?;

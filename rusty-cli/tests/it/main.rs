@@ -5,6 +5,7 @@ mod answers;
 mod command;
 mod facts;
 mod failures;
+mod gpus;
 mod packages;
 mod quality;
 mod rope;

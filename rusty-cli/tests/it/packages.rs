@@ -1,21 +1,12 @@
 //! Packages of kernels, made with no device at hand.
 
-use crate::answers::floats;
 use crate::command::{command, failure, golden, json, said, stdout};
-use safetensors::SafeTensors;
+use crate::gpus::{folder, has_llvmpipe, logits};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder).expect("removed");
-    }
-    folder
-}
-
-fn compiled(target: &str, name: &str) -> (PathBuf, Vec<Value>) {
+fn compiled(target: &str, name: &str, more: &[&str]) -> (PathBuf, Vec<Value>) {
     let folder = folder(name);
     let out = folder.to_str().expect("UTF-8");
     let shape = [
@@ -25,7 +16,8 @@ fn compiled(target: &str, name: &str) -> (PathBuf, Vec<Value>) {
         "q4_0",
         "--no-adapters",
     ];
-    let said = stdout(&[&["compile", "--target", target, "--out", out], &shape[..]].concat());
+    let to = ["compile", "--target", target, "--out", out];
+    let said = stdout(&[&to[..], &shape[..], more].concat());
     let manifest = fs::read(folder.join("manifest.json")).expect("a manifest");
     let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
     let kernels = manifest["kernels"].as_array().expect("kernels").clone();
@@ -45,7 +37,7 @@ fn packages_hold_every_kernel() {
         ("dx12", "wgsl", "rusty_gemm"),
         ("webgpu", "wgsl", "rusty_gemm"),
     ] {
-        let (folder, kernels) = compiled(target, &format!("package-{}", &target[..4]));
+        let (folder, kernels) = compiled(target, &format!("package-{}", &target[..4]), &[]);
         assert!(kernels.len() > 10, "{target}: {}", kernels.len());
         assert!(
             kernels.iter().any(|k| k["entry"] == entry),
@@ -74,13 +66,12 @@ fn packages_hold_every_kernel() {
     }
 }
 
-/// Whether packages' kernels can run here.
-fn has_llvmpipe() -> bool {
-    let has = stdout(&["devices"]).contains("llvmpipe");
-    if !has {
-        println!("packages are loaded on llvmpipe here, which this machine does not have");
-    }
-    has
+/// What is said where a model runs on the Vulkan device.
+fn bench(cache: &Path, more: &[&str]) -> String {
+    let model = ["bench", "--random", "qwen3-tiny", "--format", "q4_0"];
+    let sizes = ["--device", "vulkan", "-p", "8", "-n", "2", "-r", "1"];
+    let arguments = [&model[..], &sizes[..], more].concat();
+    said(command(&arguments).env("RUSTY_CACHE", cache)).1
 }
 
 /// Texts that were made with a cache of its own.
@@ -94,46 +85,42 @@ fn packages_are_loaded() {
     if !has_llvmpipe() {
         return;
     }
-    let bench = [
-        "bench",
-        "--random",
-        "qwen3-tiny",
-        "--format",
-        "q4_0",
-        "--device",
-        "vulkan",
-    ];
-    let sizes = ["-p", "8", "-n", "2", "-r", "1"];
     let cache = folder("package-cache");
-    let texts_after = |kernels: &[&str]| {
-        let arguments = [&bench[..], &sizes[..], kernels].concat();
-        let (_, warnings) = said(command(&arguments).env("RUSTY_CACHE", &cache));
-        assert!(!warnings.contains("package"), "{warnings}");
-        texts(&cache)
-    };
     for target in ["llvmpipe", "vulkan"] {
-        let (package, _) = compiled(target, &format!("package-on-{target}"));
-        let package = package.to_str().expect("UTF-8");
-        assert_eq!(texts_after(&["--kernels", package]), 0, "{target}");
+        let (package, _) = compiled(target, &format!("package-on-{target}"), &[]);
+        let warnings = bench(&cache, &["--kernels", package.to_str().expect("UTF-8")]);
+        assert!(!warnings.contains("package"), "{warnings}");
+        assert_eq!(texts(&cache), 0, "{target}");
     }
-    assert!(texts_after(&[]) > 10);
+    let warnings = bench(&cache, &[]);
+    assert!(!warnings.contains("package"), "{warnings}");
+    assert!(texts(&cache) > 10);
 }
 
-/// Logits of a model on the Vulkan device, and warnings.
-fn logits(model: &str, cache: &Path, kernels: &[&str]) -> (Vec<f32>, String) {
-    let folder = tempfile::tempdir().expect("folder");
-    let out = folder.path().join("logits.safetensors");
-    let path = out.to_str().expect("UTF-8");
-    let tokens = "5,9,40,3,77,21,8,60,12,33";
-    let words = ["logits", model, "--tokens", tokens, "--out", path];
-    // Where keys are not rounded, neither are differences.
-    let options = ["--device", "vulkan", "--kv", "f32"];
-    let arguments = [&words[..], &options[..], kernels].concat();
-    let (_, warnings) = said(command(&arguments).env("RUSTY_CACHE", cache));
-    let written = fs::read(&out).expect("written");
-    let written = SafeTensors::deserialize(&written).expect("safetensors");
-    let logits = floats(written.tensor("logits").expect("logits").data());
-    (logits, warnings)
+/// A package whose kernels round no inputs serves whoever wants none rounded, and whoever does not mind; one whose kernels may round some
+/// is said not to serve the former.
+#[test]
+fn packages_are_for_a_precision() {
+    if !has_llvmpipe() {
+        return;
+    }
+    let cache = folder("package-precision-cache");
+    let (single, _) = compiled("llvmpipe", "package-single", &["--single-precision"]);
+    let single = single.to_str().expect("UTF-8");
+    for options in [&["--single-precision"][..], &[]] {
+        let warnings = bench(&cache, &[options, &["--kernels", single]].concat());
+        assert!(!warnings.contains("package"), "{warnings}");
+        assert_eq!(texts(&cache), 0, "{options:?}");
+    }
+    let (rounding, _) = compiled("llvmpipe", "package-rounding", &[]);
+    let rounding = rounding.to_str().expect("UTF-8");
+    let warnings = bench(&cache, &["--single-precision", "--kernels", rounding]);
+    assert!(
+        warnings.contains("half-precision arithmetic")
+            && warnings.contains("rusty compile --single-precision"),
+        "{warnings}"
+    );
+    assert!(texts(&cache) > 10);
 }
 
 /// Kernels planned for what GPUs of an API have (no planes here) give what those give that are planned for the device at hand, and none
@@ -149,14 +136,14 @@ fn packages_for_other_facts_serve_or_are_said_not_to() {
     let made = ["--target", "vulkan", "--kv", "f32", "--out", path];
     stdout(&[&["compile", &model], &made[..]].concat());
     let (own_cache, cache) = (folder("cache-of-its-own"), folder("cache-of-others"));
-    let (want, _) = logits(&model, &own_cache, &[]);
+    let (want, _) = logits(&model, &own_cache, &[], "warn");
     let close = |have: &[f32]| {
         assert_eq!(have.len(), want.len());
         let apart = have.iter().zip(&want).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0.0, f32::max);
         assert!(apart < 1e-3, "{apart}");
     };
-    let (have, warnings) = logits(&model, &cache, &["--kernels", path]);
+    let (have, warnings) = logits(&model, &cache, &["--kernels", path], "warn");
     close(&have);
     assert!(!warnings.contains("package"), "{warnings}");
     assert_eq!(texts(&cache), 0);
@@ -172,12 +159,12 @@ fn packages_for_other_facts_serve_or_are_said_not_to() {
         folder.to_str().expect("UTF-8").to_string()
     };
     let planes = changed(&|m| m["target"]["plane_ops"] = true.into());
-    let (have, warnings) = logits(&model, &cache, &["--kernels", &planes]);
+    let (have, warnings) = logits(&model, &cache, &["--kernels", &planes], "warn");
     close(&have);
     assert!(warnings.contains("lacks planes of 32 units"), "{warnings}");
     assert_eq!(texts(&cache), texts(&own_cache));
     let build = changed(&|m| m["rusty"] = "0".into());
-    let (have, warnings) = logits(&model, &cache, &["--kernels", &build]);
+    let (have, warnings) = logits(&model, &cache, &["--kernels", &build], "warn");
     close(&have);
     assert!(warnings.contains("another build"), "{warnings}");
     assert_eq!(texts(&cache), texts(&own_cache));

@@ -1,18 +1,18 @@
-//! The launches of attention: single rows of different sequences, or tiles of rows.
+//! The launches of attention: rows alone, whose keys are split, and tiles of rows.
 
 use super::kernels::attention::AttentionConfig;
 use super::kernels::attention_shape::AttentionShape;
-use super::kernels::body::{Program, Source};
+use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::UnitConfig;
 use super::kernels::matrix_attention::MatrixAttentionConfig;
 use super::kernels::reduce::Team;
 use super::kernels::row_attention::RowAttentionConfig;
-use super::kernels::sink::Store;
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
-use crate::plan::{Body, F32, Inst, Kernel, Sink};
+use crate::plan::exclusion::{MATRIX_ATTENTION, ROW_ATTENTION};
+use crate::plan::{Body, F32, Inst, Kernel, Sink, Tail};
 use rusty_backend::Language;
 use rusty_graph::{AttentionSpec, AttentionValues};
 
@@ -24,50 +24,44 @@ const MOST_QUERIES: u32 = 32;
 const MOST_REGISTERS: usize = 160;
 /// Planes of a cube of that kernel: each leaves a result in shared memory.
 const MOST_PLANES: u32 = 8;
-/// Cubes of an attention launch among which keys are split; more would wait for each other.
+/// Cubes among which an attention launch splits rows' keys at most; more would wait for each other.
 pub(super) const SPLIT_CUBES: u32 = 512;
 
 impl Lowering<'_> {
-    /// Attention of single rows of different sequences. Targets without planes run tiles of one row.
+    /// Whether there is a kernel for rows alone: not without planes, nor where it goes wrong. Steps are cut for all kernels alike, so one
+    /// shape that goes wrong is enough.
+    pub(super) fn has_rows_alone(&self) -> bool {
+        self.target.plane_ops && !self.plan.excludes_for_any(ROW_ATTENTION)
+    }
+
+    /// Attention of rows alone, or, where [there is none](Self::has_rows_alone), tiles of one row.
     pub(super) fn row_attention(
         &self,
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
     ) -> Result<Template> {
-        if !self.target.plane_ops {
+        if !self.has_rows_alone() {
             return self.tiles(kernel, q, spec, 1);
         }
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
-        let store =
-            |tail, source, scalars: &mut Scalars| self.store(tail, &places, source, scalars);
-        let own = |t: &&crate::plan::Tail| !matches!(t.sink, Sink::Value(_));
-        let mut stores: Vec<Store> = kernel
-            .heads
-            .iter()
-            .filter(own)
-            .map(|t| store(t, Source::None, &mut scalars))
+        let made = kernel.heads.iter();
+        let (queries, pages): (Vec<&Tail>, Vec<&Tail>) =
+            made.partition(|t| matches!(t.sink, Sink::Value(_)));
+        let stores = (pages.into_iter())
+            .map(|tail| {
+                let mut made = self.store(tail, &places, Source::None, &mut scalars);
+                made.program.segment = made.width / spec.kv_heads;
+                made
+            })
             .collect();
-        for made in &mut stores {
-            made.program.segment = made.width / spec.kv_heads;
-        }
-        let made = kernel.heads.iter().find(|t| !own(t));
-        let given = Body::identity(Inst::Load(q));
-        let query = Program {
-            segment: spec.head_dim,
-            ..self.program(
-                made.map_or(&given, |t| &t.body),
-                &places,
-                Source::None,
-                spec.head_dim,
-            )
-        };
+        let query = self.query(q, queries.first().map(|t| &t.body), &places, spec);
         let tails = kernel.tails.iter();
         let unit = UnitConfig {
             parts: vec![0],
             tails: tails
-                .map(|t| store(t, Source::Given, &mut scalars))
+                .map(|t| self.store(t, &places, Source::Given, &mut scalars))
                 .collect(),
             arg: 0,
         };
@@ -96,14 +90,30 @@ impl Lowering<'_> {
         Ok(made)
     }
 
-    /// Attention of tiles of rows: on matrix units where there are some and the heads fit.
+    /// The program of a head's queries: the body that makes them, or what operand `q` is.
+    fn query(
+        &self,
+        q: u16,
+        made: Option<&Body>,
+        places: &[Place],
+        spec: &AttentionSpec,
+    ) -> Program {
+        let given = Body::identity(Inst::Load(q));
+        let body = made.unwrap_or(&given);
+        Program {
+            segment: spec.head_dim,
+            ..self.program(body, places, Source::None, spec.head_dim)
+        }
+    }
+
+    /// Attention of tiles of rows: on matrix units where there are some, which do not go wrong, and the heads fit.
     pub(super) fn tile_attention(
         &self,
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
     ) -> Result<Template> {
-        if self.target.multiplies_bf16() {
+        if self.target.multiplies_bf16() && !self.plan.excludes(MATRIX_ATTENTION, kernel) {
             for queries in [64, 32] {
                 let (config, scalars) = self.matrix_attention(kernel, q, spec, queries)?;
                 let fits = config.shared_bytes() <= self.target.shared_bytes

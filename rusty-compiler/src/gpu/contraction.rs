@@ -3,18 +3,20 @@
 use super::kernels::body::{Place, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
+use super::kernels::gemm::GemmConfig;
 use super::kernels::gemv_sizes::team_units;
 use super::kernels::matrix::MatrixConfig;
 use super::kernels::matrix_product::MatrixTile;
 use super::kernels::reduce::Team;
-use super::kernels::tile;
+use super::kernels::tile::{self, TileShape};
 use super::lower::Lowering;
 use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Teams, Unit};
+use crate::plan::exclusion::HALF_TILES;
+use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Sums, Teams, Unit, Way};
 use rusty_backend::Language;
 use rusty_graph::WeightId;
 
@@ -36,19 +38,6 @@ pub(super) struct Vectors {
     pub plane: u32,
     /// Whether they are of bytes.
     pub bytes: bool,
-}
-
-/// How a contraction runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Teams of units make a few lanes of a row each.
-    Vector(Vectors),
-    /// They do so for several rows at once.
-    Rows(Vectors),
-    /// Tiles in single precision.
-    Tile,
-    /// Tiles on matrix units.
-    Matrix(MatrixTile),
 }
 
 impl Lowering<'_> {
@@ -78,8 +67,7 @@ impl Lowering<'_> {
             .map(|u| u.parts.iter().map(|p| parts[*p].weight).collect())
             .collect();
         let mut launches = Vec::new();
-        let inside =
-            matches!(way, Way::Vector(_) | Way::Rows(_)) && kernel.can_shrink_inside(self.target);
+        let inside = way.is_of_vectors() && kernel.can_shrink_inside(self.target);
         if adapters.is_some() && !inside {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
@@ -121,8 +109,7 @@ impl Lowering<'_> {
         let mut config = self.config(kernel, &places, how, &mut scalars)?;
         let (rows, tile) = match how.way {
             Way::Vector(_) | Way::Rows(_) => (config.cube_rows, config.cube_lanes()),
-            Way::Tile => (tile::ROWS, tile::LANES),
-            Way::Matrix(tile) => (tile.rows, tile.lanes),
+            Way::Tile { rows, lanes } | Way::Matrix { rows, lanes } => (rows, lanes),
         };
         let mut tiles = 0;
         for (unit, range) in units.iter().zip(ranges) {
@@ -157,7 +144,7 @@ impl Lowering<'_> {
             tiles: config.shrink_cubes() + tiles,
             rows,
         };
-        let (kind, shared) = self.kind(config, how.way);
+        let (kind, shared) = self.kind(kernel, config, how.way);
         self.fits(kernel, shared)?;
         let mut made = template(kernel, kind, grid, scalars, Some(chunk));
         made.shrunk = shrunk;
@@ -180,16 +167,16 @@ impl Lowering<'_> {
             bytes: false,
         };
         let (teams, vectors) = match how.way {
-            Way::Vector(vectors) | Way::Rows(vectors) => (self.teams(kernel), vectors),
-            Way::Tile | Way::Matrix(_) => (TILE_TEAMS, none),
+            Way::Vector(sums) | Way::Rows(sums) => (self.teams(kernel), self.vectors_of(sums)),
+            Way::Tile { .. } | Way::Matrix { .. } => (TILE_TEAMS, none),
         };
         let team = Team {
             units: teams.units.min(self.target.max_units),
             plane: vectors.plane,
         };
         let (cube_rows, lanes) = match how.way {
-            Way::Rows(Vectors { bytes, .. }) => {
-                let rows = if bytes { BYTE_ROWS } else { FLOAT_ROWS };
+            Way::Rows(_) => {
+                let rows = if vectors.bytes { BYTE_ROWS } else { FLOAT_ROWS };
                 (
                     rows,
                     lanes_beside(rows, most_parts(kernel), team, teams.lanes),
@@ -227,26 +214,53 @@ impl Lowering<'_> {
     }
 
     /// The kernel of a way, and the bytes of shared memory that it takes.
-    fn kind(&self, config: ContractConfig, way: Way) -> (Kind, u32) {
+    fn kind(&self, kernel: &Kernel, config: ContractConfig, way: Way) -> (Kind, u32) {
         match way {
             Way::Vector(_) | Way::Rows(_) => {
                 let shared = config.row_bytes();
                 (Kind::Gemv(config), shared)
             }
-            Way::Tile => {
-                let shared = config.tile_bytes();
+            Way::Tile { rows, lanes } => {
+                let config = GemmConfig {
+                    halves: self.has_halves(kernel, &config),
+                    contract: config,
+                    tile: TileShape { rows, lanes },
+                };
+                let shared = config.shared_bytes();
                 (Kind::Gemm(config), shared)
             }
-            Way::Matrix(tile) => {
+            Way::Matrix { rows, lanes } => {
                 let config = MatrixConfig {
                     contract: config,
-                    tile,
+                    tile: MatrixTile { rows, lanes },
                     native: self.target.language == Language::CudaC,
                 };
                 let shared = config.shared_bytes();
                 (Kind::Matrix(config), shared)
             }
         }
+    }
+
+    /// Whether tiles hold a contraction's weights in half precision.
+    fn has_halves(&self, kernel: &Kernel, config: &ContractConfig) -> bool {
+        self.target.f16
+            && self.target.language == Language::Wgsl
+            && self.plan.tuning.half_tiles
+            && config
+                .parts
+                .iter()
+                .all(|p| GemmConfig::has_halves(p.format))
+            && !self.plan.excludes(HALF_TILES, kernel)
+    }
+
+    /// Matrix-vector products by the target's planes.
+    pub(super) fn vectors_of(&self, sums: Sums) -> Vectors {
+        let (plane, bytes) = match sums {
+            Sums::Bytes => (self.target.plane(), true),
+            Sums::Planes => (self.target.plane_size, false),
+            Sums::Shared => (0, false),
+        };
+        Vectors { plane, bytes }
     }
 
     fn teams(&self, kernel: &Kernel) -> Teams {

@@ -1,28 +1,32 @@
 //! A plan bound to a GPU.
 
 mod recording;
+mod results;
 mod retuning;
+mod self_test;
 
 use super::adapters::Pool;
 use super::arena::arena_bytes;
+use super::attention_cuts::Room;
 use super::kernels::page_words::PageWords;
 use super::lower::stages;
 use super::operands::encode;
 use super::pages::{caches, page_bytes, page_format, page_words};
 use super::prepare::{
-    Pipelines, compile, counters, of_this_language, split_room, tile_rows, vector_weights,
+    Pipelines, attention_room, compile, counters, of_this_language, vector_weights,
 };
-use super::residence::Residence;
+use super::random_weights::Maker;
+use super::residence::{Contents, Residence};
 use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
-use crate::plan::{Kernel, Plan, PlanValueId};
+use crate::plan::{Kernel, Plan};
 use crate::slots::{EmbeddingDelta, KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
 use crate::{
-    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, RowResult, SlotId, Step,
-    StepOutput, Want,
+    BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, SlotId, Step, StepOutput,
 };
 use recording::Recordings;
+use results::Results;
 use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
 use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
@@ -59,10 +63,9 @@ pub struct GpuExecutable {
     ranks: u32,
     recordings: Recordings,
     weights: Residence,
-    /// Query rows of an attention tile.
-    tile_rows: u32,
-    /// Rows whose keys may be split, and words of the arena for what splits leave.
-    split_rows: u32,
+    /// What attention's kernels take of a step.
+    room: Room,
+    /// Words of the arena for what splits of attention leave.
     split_words: u32,
     /// How many splits of a row's heads are done; zero between launches.
     counters: DeviceBuffer,
@@ -90,11 +93,12 @@ impl GpuExecutable {
         let stages = stages(&plan, pages, options.slots > 0, &places, &mut store)?;
         let (chunks, contents) = store.into_chunks();
         let pipelines = compile(&stages, &plan.target, &*device, &Pipelines::new())?;
+        let maker = maker(&contents, &*device)?;
         device.keep_pipelines();
         let pools = pools(&plan, options.slots, &*device)?;
         let rows = plan.output_budget() as u64;
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
-        let (split_words, split_rows) = split_room(&stages, &plan.target);
+        let (split_words, room) = attention_room(&stages, &plan.target);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
         let arena = arena_bytes(&plan, split_words, ranks);
         let mut bound = Self {
@@ -103,7 +107,7 @@ impl GpuExecutable {
             chunks,
             arena: device.alloc(arena, Owner::Arena, "arena")?,
             counters: other(counters(&plan) * 4, "cubes done")?,
-            split_rows,
+            room,
             split_words,
             step: other(FIRST_STEP_WORDS * 4, "step operands")?,
             picks: other(rows * 4, "chosen tokens")?,
@@ -112,7 +116,6 @@ impl GpuExecutable {
                 other(256, "no pages")?,
                 other(256, "no adapters")?,
             ],
-            tile_rows: tile_rows(&stages),
             kv,
             pages,
             stages,
@@ -127,7 +130,7 @@ impl GpuExecutable {
             device,
         };
         // Last, because they take what the rest leaves.
-        bound.weights = Residence::place(contents, &*bound.device)?;
+        bound.weights = Residence::place(contents, maker, &*bound.device)?;
         Ok(bound)
     }
 
@@ -147,57 +150,6 @@ impl GpuExecutable {
         Ok(self
             .device
             .write(&self.step, 0, bytemuck::cast_slice(words))?)
-    }
-
-    /// Reads back what the rows want.
-    fn results(&self, step: &Step<'_>) -> Result<StepOutput> {
-        let selected = step.selected();
-        let wants: Vec<Want> = selected.iter().map(|r| step.wants[*r as usize]).collect();
-        let picks: Vec<u32> = match wants.contains(&Want::ArgMax) {
-            true => {
-                let bytes = self
-                    .device
-                    .read(&self.picks, 0, selected.len() as u64 * 4)?;
-                bytemuck::pod_collect_to_vec(&bytes)
-            }
-            false => Vec::new(),
-        };
-        let logits = self.value_rows(self.plan.logits, &wants, Want::Logits)?;
-        let hidden = self.value_rows(self.plan.hidden, &wants, Want::Hidden)?;
-        let row =
-            |(data, width): &(Vec<f32>, usize), i: usize| data[i * width..(i + 1) * width].to_vec();
-        let result = |i: usize, want: Want| match want {
-            Want::Logits => RowResult::Logits(row(&logits, i)),
-            Want::Hidden => RowResult::Hidden(row(&hidden, i)),
-            Want::ArgMax | Want::Nothing => RowResult::pick(picks[i]),
-        };
-        let results = wants
-            .iter()
-            .enumerate()
-            .map(|(i, w)| (selected[i], result(i, *w)));
-        Ok(StepOutput {
-            results: results.collect(),
-        })
-    }
-
-    /// Rows of a value from the first, up to the last that is wanted.
-    fn value_rows(&self, id: PlanValueId, wants: &[Want], want: Want) -> Result<(Vec<f32>, usize)> {
-        let value = self.plan.value(id);
-        let width = value.width as usize;
-        let rows = wants
-            .iter()
-            .rposition(|w| *w == want)
-            .map_or(0, |last| last + 1);
-        if rows == 0 {
-            return Ok((Vec::new(), width));
-        }
-        let mut data = vec![0.0f32; rows * width];
-        self.device.read_into(
-            &self.arena,
-            value.offset,
-            bytemuck::cast_slice_mut(&mut data),
-        )?;
-        Ok((data, width))
     }
 
     /// Makes room for the intermediate of an adapter's ranks.
@@ -255,6 +207,12 @@ impl GpuExecutable {
     }
 }
 
+/// What makes weights on the device, where it can make some.
+fn maker(contents: &[Contents], device: &dyn GpuDevice) -> Result<Option<Maker>> {
+    let promised = contents.iter().any(Contents::is_promised);
+    promised.then(|| Maker::new(device)).transpose()
+}
+
 /// Room for the tables of `slots` adapters, by kernel; none where adapters cannot act.
 fn pools(plan: &Plan, slots: u32, device: &dyn GpuDevice) -> Result<Vec<Option<Pool>>> {
     let pool = |k: &Kernel| {
@@ -275,11 +233,12 @@ impl Executable for GpuExecutable {
             slots: self.options.slots,
             prompt_rows: &|slot| embedding(slot).map_or(0, EmbeddingDelta::prompt_rows),
         })?;
-        let rows = (self.tile_rows, self.split_rows);
-        let encoded = encode(step, &self.plan, rows, embedding);
+        let encoded = encode(step, &self.plan, self.room, embedding);
         self.upload(&encoded.words)?;
-        self.run_shape(encoded.shape)?;
-        self.results(step)
+        let mut results = Results::of(step, &self.plan);
+        let (picks, arena) = (self.picks.clone(), self.arena.clone());
+        self.run_shape(encoded.shape, &mut results.ranges(&picks, &arena))?;
+        Ok(results.output())
     }
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {

@@ -4,7 +4,7 @@ use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
-use super::kernels::grouped::{SumConfig, sum_scalar};
+use super::kernels::grouped::{SumConfig, TILE, sum_scalar};
 use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
 use super::kernels::tile;
@@ -140,7 +140,7 @@ impl Lowering<'_> {
                     (Kind::Experts(config), Grid::Results { tiles, per_row })
                 }
                 None => {
-                    let tiles = lanes.div_ceil(tile::LANES);
+                    let tiles = lanes.div_ceil(TILE.lanes);
                     let experts = products.weights.len() as u32;
                     (Kind::Grouped(config), Grid::Experts { tiles, experts })
                 }

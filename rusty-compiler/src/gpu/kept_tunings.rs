@@ -1,7 +1,7 @@
 //! How much [tuning](super::tuner) tries for a plan, and where what it found is kept.
 
-use crate::device_cache;
-use crate::plan::{Anchor, ContractionFamily, Plan, Tuning};
+use crate::plan::{Anchor, ContractionFamily, Kernel, Plan, Tuning};
+use crate::{BindOptions, KvFormat, PAGE_TOKENS, device_cache};
 use rusty_backend::cuda::nvrtc;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Bytes of weights of a step below which a family is left as guessed.
+    /// Bytes of weights of a step below which a family is left as guessed, or of keys and values below which attention is.
     pub least_bytes: u64,
     /// Cubes of a launch below which a cut is not tried, because processors would be idle.
     pub fewest_cubes: u32,
@@ -30,6 +30,9 @@ impl Default for Effort {
     }
 }
 
+/// Tokens of the deep context at which attention is measured, where there is room for them.
+const DEEP: u32 = 8192;
+
 /// Families of a plan of which a step reads enough, those of most bytes first.
 pub(super) fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
     let mut bytes: BTreeMap<ContractionFamily, u64> = BTreeMap::new();
@@ -47,17 +50,47 @@ pub(super) fn families(plan: &Plan, effort: &Effort) -> Vec<ContractionFamily> {
     all.into_iter().map(|(family, _)| family).collect()
 }
 
+/// Tokens of a short and of a deep context at which attention is measured, as far as the cache has room; none where a row reads little
+/// even of the deep one.
+pub(super) fn contexts(plan: &Plan, options: &BindOptions, effort: &Effort) -> Option<[u32; 2]> {
+    let room = options.pages.saturating_mul(PAGE_TOKENS as u32);
+    let deep = 1u32 << room.min(plan.context).min(DEEP).checked_ilog2()?;
+    let short = deep / 8;
+    let reads = cache_bytes(plan, options.kv, deep);
+    (short >= PAGE_TOKENS as u32 && reads >= effort.least_bytes).then_some([short, deep])
+}
+
+/// Bytes of keys and values that a row reads at the end of a context.
+pub(super) fn cache_bytes(plan: &Plan, kv: KvFormat, context: u32) -> u64 {
+    let of = |kernel: &Kernel| match &kernel.anchor {
+        Anchor::Attention { spec, .. } => {
+            let layer = &plan.kv[spec.layer as usize];
+            let lanes = [layer.key_lanes(), layer.value_lanes()];
+            let seen = spec.window.map_or(context, |window| window.min(context));
+            lanes.map(|l| kv.bytes(l.into())).iter().sum::<u64>() * u64::from(seen)
+        }
+        _ => 0,
+    };
+    plan.kernels.iter().map(of).sum()
+}
+
 /// Where what was found for a plan is kept.
-pub(super) fn kept_name(plan: &Plan, effort: &Effort) -> Option<String> {
+pub(super) fn kept_name(plan: &Plan, options: &BindOptions, effort: &Effort) -> Option<String> {
     let families = families(plan, effort);
     let target = &plan.target;
-    let facts = (target.plane_ops, target.packed_dot, &target.matrix_tiles);
-    let digest = nvrtc::digest(&format!("{families:?} {facts:?}"));
+    let facts = (
+        target.plane_ops,
+        target.packed_dot,
+        target.f16,
+        &target.matrix_tiles,
+    );
+    let cache = (&plan.kv, options.kv, contexts(plan, options, effort));
+    let digest = nvrtc::digest(&format!("{families:?} {cache:?} {facts:?}"));
     (!families.is_empty()).then(|| device_cache::name("tuned", &plan.target, &digest))?
 }
 
-/// What an earlier process found for a plan.
-pub fn kept(plan: &Plan, effort: &Effort) -> Option<Tuning> {
-    let kept = rusty_backend::cache::load(&kept_name(plan, effort)?)?;
+/// What an earlier process found for a plan that is bound so.
+pub fn kept(plan: &Plan, options: &BindOptions, effort: &Effort) -> Option<Tuning> {
+    let kept = rusty_backend::cache::load(&kept_name(plan, options, effort)?)?;
     serde_json::from_slice(&kept).ok()
 }

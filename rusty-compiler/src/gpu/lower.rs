@@ -14,6 +14,7 @@ use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Stage, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
+use crate::plan::exclusion::SHRINK_PLANE;
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, Result};
 use rusty_backend::Target;
@@ -280,8 +281,12 @@ impl Lowering<'_> {
         let places = self.places(kernel, &mut scalars);
         let arg = scalars.push(0);
         scalars.push(0);
+        let plane = match self.plan.excludes(SHRINK_PLANE, kernel) {
+            true => 0,
+            false => self.target.plane(),
+        };
         let config = ShrinkConfig {
-            team: team(k / 4, self.target.plane(), self.target),
+            team: team(k / 4, plane, self.target),
             k,
             prologue: self.program(&kernel.prologue, &places, Source::None, k),
             adapters: Adapters {

@@ -12,6 +12,7 @@
 mod adapters;
 mod arena;
 mod attention;
+mod attention_cuts;
 mod contraction;
 mod executable;
 mod experts;
@@ -22,6 +23,7 @@ mod lower;
 mod operands;
 mod pages;
 mod prepare;
+pub mod random_weights;
 mod residence;
 mod stage;
 pub mod text;

@@ -3,7 +3,8 @@
 //! The header says where each section starts, so a step takes only the room that it needs and the kernels'
 //! scalars never change.
 
-use super::kernels::env::header;
+use super::attention_cuts::{Room, Split, cuts};
+use super::kernels::env::{SPLIT_WORDS, header};
 use crate::plan::Plan;
 use crate::slots::{EmbeddingDelta, RowChange};
 use crate::{PAGE_TOKENS, SlotId, Step};
@@ -18,10 +19,10 @@ pub(super) struct Shape {
     pub selected: u32,
     /// Attention tiles, likewise.
     pub tiles: u32,
+    /// Splits of the rows that are attended to alone, likewise.
+    pub splits: u32,
     /// Whether every row is of another sequence.
     pub decode: bool,
-    /// Among how many cubes a row's keys are split.
-    pub splits: u32,
     /// Whether a row names an adapter.
     pub adapted: bool,
     /// Whether a row wants its most likely token.
@@ -36,33 +37,23 @@ pub(super) struct Encoded {
     pub shape: Shape,
 }
 
-/// Keys for which a cube of their own is worth its launch.
-const SPLIT_KEYS: u32 = 128;
-/// Splits of a row's keys: the last cube adds them up one by one.
-const MOST_SPLITS: u32 = 32;
-
-/// Encodes a checked step. Attention takes up to `tile_rows` rows of a sequence at once, or splits the keys of
-/// single rows where a step has up to `split_rows` of them; `embedding` is what a slot does to embeddings.
+/// Encodes a checked step. `room` is what attention's kernels take of it, `embedding` what a slot does to embeddings.
 pub(super) fn encode<'a>(
     step: &Step<'_>,
     plan: &Plan,
-    (tile_rows, split_rows): (u32, u32),
+    room: Room,
     embedding: impl Fn(SlotId) -> Option<&'a EmbeddingDelta>,
 ) -> Encoded {
     let ropes = &plan.ropes;
     let rows = step.rows();
     let selected = step.selected();
-    let tiles = tiles(step, tile_rows);
-    let decode = all_apart(step);
+    let cuts = cuts(step, room, plan.tuning.attention);
     let shape = Shape {
         rows: bucket(rows as u32),
         selected: bucket(selected.len() as u32),
-        tiles: bucket(tiles.len() as u32),
-        decode,
-        splits: match decode {
-            true => splits(step, bucket(tiles.len() as u32), split_rows),
-            false => 1,
-        },
+        tiles: bucket(cuts.tiles.len() as u32),
+        splits: bucket(cuts.splits.len() as u32),
+        decode: cuts.apart,
         adapted: step.slots.iter().any(|s| *s != crate::SlotId::BASE),
         argmax: step.wants.contains(&crate::Want::ArgMax),
         hidden: step.wants.contains(&crate::Want::Hidden),
@@ -80,13 +71,11 @@ pub(super) fn encode<'a>(
     );
     section(&mut words, header::SLOTS, step.slots.iter().map(|s| s.0));
     section(&mut words, header::CHOSEN, selected.iter().copied());
-    let padding = (shape.tiles as usize - tiles.len()) * 2;
-    let tiles = tiles.into_iter().flat_map(|(first, n)| [first, n]);
-    section(
-        &mut words,
-        header::TILES,
-        tiles.chain(std::iter::repeat_n(0, padding)),
-    );
+    words[header::HEADS] = u32::from(!cuts.apart);
+    let tiles = cuts.tiles.into_iter().map(|(first, n)| [first, n]);
+    padded(&mut words, header::TILES, tiles, shape.tiles);
+    let splits = cuts.splits.into_iter().map(split_words);
+    padded(&mut words, header::SPLITS, splits, shape.splits);
     pages(step, &mut words);
     if shape.adapted {
         changes(step, plan, embedding, &mut words);
@@ -98,25 +87,25 @@ pub(super) fn encode<'a>(
     Encoded { words, shape }
 }
 
-/// Whether no row sees another's keys.
-fn all_apart(step: &Step<'_>) -> bool {
-    let mut seen = vec![false; step.sequences.len()];
-    let first = |s: &u32| !std::mem::replace(&mut seen[*s as usize], true);
-    step.sequence_of.iter().all(first)
-}
-
-/// Among how many cubes the keys of each row are split: by the longest, as far as there is room. A power of two, so
-/// that few recordings serve a growing text.
-fn splits(step: &Step<'_>, rows: u32, split_rows: u32) -> u32 {
-    let longest = step.positions.iter().max().map_or(0, |p| p + 1);
-    let wanted = longest.div_ceil(SPLIT_KEYS).next_power_of_two();
-    let room = (split_rows / rows.max(1)).max(1);
-    wanted.min(1 << room.ilog2()).min(MOST_SPLITS)
-}
-
 fn section(words: &mut Vec<u32>, at: usize, values: impl Iterator<Item = u32>) {
     words[at] = words.len() as u32;
     words.extend(values);
+}
+
+/// A section of `count` entries: those behind the last are zeros, which kernels leave alone.
+fn padded<const N: usize>(
+    words: &mut Vec<u32>,
+    at: usize,
+    entries: impl Iterator<Item = [u32; N]>,
+    count: u32,
+) {
+    section(words, at, entries.flatten());
+    words.resize(words[at] as usize + count as usize * N, 0);
+}
+
+/// A split as the kernel reads it.
+fn split_words(split: Split) -> [u32; SPLIT_WORDS as usize] {
+    [split.row, split.number, split.of, split.first]
 }
 
 /// Page lists, and for each row the word where its sequence's list starts.
@@ -166,19 +155,6 @@ fn rotary(step: &Step<'_>, rope: &RopeSpec, words: &mut Vec<u32>) {
         let pairs = turns[*sequence as usize].at(*position);
         words.extend(pairs.flat_map(|(cos, sin)| [cos.to_bits(), sin.to_bits()]));
     }
-}
-
-/// Runs of rows of one sequence, cut to the rows of an attention tile: first row and number of rows.
-fn tiles(step: &Step<'_>, tile_rows: u32) -> Vec<(u32, u32)> {
-    let mut tiles: Vec<(u32, u32)> = Vec::new();
-    for row in 0..step.rows() {
-        let same = row > 0 && step.sequence_of[row] == step.sequence_of[row - 1];
-        match tiles.last_mut() {
-            Some((_, n)) if same && *n < tile_rows => *n += 1,
-            _ => tiles.push((row as u32, 1)),
-        }
-    }
-    tiles
 }
 
 /// Rounded up where counts are many, so that steps of nearly equal size share a recording.

@@ -36,22 +36,63 @@ pub(super) fn page_words(
     for (half, (rows, width)) in all.iter().take(halves(layer) as usize).enumerate() {
         let rows = rows.chunks_exact(*width as usize);
         for row in rows.skip(first).take(PAGE_TOKENS) {
-            let start = words.len();
-            let row: Vec<f32> = row.iter().map(|v| kv.stored(*v)).collect();
-            match kv {
-                PageWords::F32 => words.extend(row.iter().map(|v| v.to_bits())),
-                PageWords::F16 => words.extend(pairs(&row, |v| f16::from_f32(v).to_bits())),
-                PageWords::Bf16 => words.extend(pairs(&row, |v| bf16::from_f32(v).to_bits())),
-                PageWords::Codes(bits) => words.extend(
-                    row.chunks_exact(BLOCK as usize)
-                        .flat_map(|b| codes(b, bits)),
-                ),
-            }
-            words.resize(start + token, 0);
+            let end = words.len() + token;
+            words.extend(token_words(row, kv));
+            words.resize(end, 0);
         }
         words.resize((half + 1) * PAGE_TOKENS * token, 0);
     }
     words
+}
+
+/// One token's keys or values as they lie in a page.
+fn token_words(row: &[f32], kv: PageWords) -> Vec<u32> {
+    let row: Vec<f32> = row.iter().map(|v| kv.stored(*v)).collect();
+    match kv {
+        PageWords::F32 => row.iter().map(|v| v.to_bits()).collect(),
+        PageWords::F16 => pairs(&row, |v| f16::from_f32(v).to_bits()).collect(),
+        PageWords::Bf16 => pairs(&row, |v| bf16::from_f32(v).to_bits()).collect(),
+        PageWords::Codes(bits) => {
+            let blocks = row.chunks_exact(BLOCK as usize);
+            blocks.flat_map(|b| codes(b, bits)).collect()
+        }
+    }
+}
+
+/// One token's keys or values out of their words in a page.
+pub(super) fn token_lanes(words: &[u32], kv: PageWords) -> Vec<f32> {
+    let halves = |word: &u32| [*word as u16, (word >> 16) as u16];
+    match kv {
+        PageWords::F32 => words.iter().map(|w| f32::from_bits(*w)).collect(),
+        PageWords::F16 => {
+            let bits = words.iter().flat_map(halves);
+            bits.map(|b| f16::from_bits(b).to_f32()).collect()
+        }
+        PageWords::Bf16 => {
+            let bits = words.iter().flat_map(halves);
+            bits.map(|b| bf16::from_bits(b).to_f32()).collect()
+        }
+        PageWords::Codes(bits) => {
+            let blocks = words.chunks_exact(bits as usize + 1);
+            blocks.flat_map(|b| decoded(b, bits)).collect()
+        }
+    }
+}
+
+/// One token's keys or values as they are read back from a page.
+pub(super) fn kept_lanes(row: &[f32], kv: PageWords) -> Vec<f32> {
+    token_lanes(&token_words(row, kv), kv)
+}
+
+/// The lanes of a block of codes and its step.
+fn decoded(block: &[u32], bits: u32) -> [f32; BLOCK as usize] {
+    let (half, per_word) = ((1 << (bits - 1)) as f32, 32 / bits as usize);
+    let step = f32::from_bits(block[bits as usize]);
+    let shifted = |i: usize| block[i / per_word] >> (i % per_word * bits as usize);
+    let code = |i: usize| shifted(i) & ((1 << bits) - 1);
+    let mut lanes = std::array::from_fn(|i| (code(i) as f32 - half) * step);
+    crate::rotation::rotate(&mut lanes);
+    lanes
 }
 
 /// A block of codes and its step, as `gpu/kernels/page_blocks.rs` stores them.
@@ -116,4 +157,34 @@ pub(super) fn caches(
             Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read back is what was stored, but for rounding.
+    #[test]
+    fn tokens_are_read_back() {
+        let row: Vec<f32> = (0..64)
+            .map(|i| ((i * 37 + 11) % 64) as f32 / 32.0 - 1.0)
+            .collect();
+        for (kv, most) in [
+            (PageWords::F32, 0.0),
+            (PageWords::F16, 1e-3),
+            (PageWords::Bf16, 1e-2),
+            (PageWords::Codes(8), 0.05),
+            (PageWords::Codes(4), 0.9),
+        ] {
+            let back = kept_lanes(&row, kv);
+            assert_eq!(back.len(), row.len());
+            let apart = row.iter().zip(&back).map(|(a, b)| (a - b).abs());
+            let worst = apart.fold(0.0, f32::max);
+            assert!(worst <= most, "{kv:?}: {worst}");
+            // What was rounded is not rounded again.
+            let again = kept_lanes(&back, kv);
+            let apart = back.iter().zip(&again).map(|(a, b)| (a - b).abs());
+            assert!(apart.fold(0.0, f32::max) < 1e-5, "{kv:?}");
+        }
+    }
 }

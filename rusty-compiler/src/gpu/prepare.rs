@@ -1,15 +1,17 @@
 //! What an executable needs before its first step: kernels compiled, sizes known.
 
 use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
+use super::attention_cuts::Room;
 use super::kernels::gemv_order::COUNTER_STRIDE;
-use super::stage::{Stage, When};
+use super::stage::{Choice, Stage, When};
 use super::text::{KernelSpec, Kind};
 use crate::plan::{Operand, Plan};
+use crate::self_test::is_refusal;
 use crate::{Error, Result};
 use rayon::prelude::*;
 use rusty_backend::{GpuDevice, Pipeline, Target};
 use rusty_graph::WeightId;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 /// Kernels that are compiled.
 pub(super) type Pipelines = HashMap<KernelSpec, Pipeline>;
@@ -37,30 +39,51 @@ pub(super) fn vector_weights(plan: &Plan) -> Vec<WeightId> {
 }
 
 /// Compiles every kernel that is not `known`, in parallel, and gives those that are needed.
+///
+/// # Errors
+/// [`Error::Refused`] where the device does not take one; [`Error::Device`] where it fails.
 pub(super) fn compile<'a>(
     stages: impl IntoIterator<Item = &'a Stage>,
     target: &Target,
     device: &dyn GpuDevice,
     known: &Pipelines,
 ) -> Result<Pipelines> {
-    let mut needed: HashSet<&KernelSpec> = HashSet::new();
+    let mut needed: HashMap<&KernelSpec, &Choice> = HashMap::new();
     for stage in stages {
         for choice in stage.plain.iter().chain(&stage.adapted) {
-            needed.extend(choice.templates.iter().map(|t| &t.spec));
+            needed.extend(choice.templates.iter().map(|t| (&t.spec, choice)));
         }
     }
+    let fresh = |spec: &KernelSpec| -> Result<Pipeline> {
+        let text = spec.found_text(target)?;
+        Ok(device.pipeline(&text)?)
+    };
     let made = needed
         .into_par_iter()
-        .map(|spec| {
+        .map(|(spec, choice)| {
             let pipeline = match known.get(spec) {
                 Some(pipeline) => pipeline.clone(),
-                None => device.pipeline(&spec.found_text(target)?)?,
+                None => fresh(spec).map_err(|error| refused(error, choice, target))?,
             };
             Ok((spec.clone(), pipeline))
         })
         .collect::<Result<Pipelines>>()?;
     tracing::debug!(kernels = made.len(), "compiled");
     Ok(made)
+}
+
+/// An error that says for what there may be another kernel, where it is not the device that fails.
+fn refused(error: Error, choice: &Choice, target: &Target) -> Error {
+    if !is_refusal(&error) {
+        return error;
+    }
+    let label = choice.templates.first().map(|t| t.label.clone());
+    Error::Refused {
+        target: target.name.clone(),
+        kernel: label.unwrap_or_default(),
+        variant: Box::new(choice.variant.clone()),
+        reason: error.to_string(),
+    }
 }
 
 /// Words of counters of cubes that are done: of rows whose keys are split, and of launches whose cubes wait for the first of the same
@@ -70,33 +93,32 @@ pub(super) fn counters(plan: &Plan) -> u64 {
     u64::from(SPLIT_CUBES).max(u64::from(COUNTER_STRIDE) * rows)
 }
 
-/// Words that splits of attention take at most, and the single rows whose keys may be split: none where cubes do not see
-/// what others leave.
-pub(super) fn split_room(stages: &[Stage], target: &Target) -> (u32, u32) {
-    if !target.orders_groups {
-        return (0, 0);
-    }
+/// Words that splits of attention take at most, and what its kernels take of a step: no splits where cubes do not see what others
+/// leave.
+pub(super) fn attention_room(stages: &[Stage], target: &Target) -> (u32, Room) {
     let choices = stages.iter().flat_map(|s| &s.plain);
     let templates = choices.flat_map(|choice| &choice.templates);
     let configs = templates.filter_map(|t| match &t.spec.kind {
         Kind::RowAttention(config) => Some(config),
         _ => None,
     });
-    let room = configs.map(|c| {
-        (
-            SPLIT_CUBES * c.partial_words(),
-            SPLIT_CUBES / c.shape.cubes(),
-        )
-    });
-    room.reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
-        .unwrap_or((0, 0))
+    let configs: Vec<_> = configs.collect();
+    let split = configs.iter().filter(|_| target.orders_groups);
+    let words = split.clone().map(|c| SPLIT_CUBES * c.partial_words());
+    let splits = split.map(|c| SPLIT_CUBES / c.shape.cubes());
+    let room = Room {
+        tile_rows: tile_rows(stages),
+        alone: !configs.is_empty(),
+        splits: splits.min().unwrap_or(0),
+    };
+    (words.max().unwrap_or(0), room)
 }
 
 /// Query rows that every prefill attention kernel of a plan takes at once: many query heads per key/value head, or
 /// little shared memory, leave room for fewer.
-pub(super) fn tile_rows(stages: &[Stage]) -> u32 {
+fn tile_rows(stages: &[Stage]) -> u32 {
     let prefill = stages.iter().flat_map(|s| &s.plain);
-    let prefill = prefill.filter(|choice| choice.when == When::Decode(false));
+    let prefill = prefill.filter(|choice| choice.when != When::Decode(true));
     let rows = prefill
         .flat_map(|choice| &choice.templates)
         .filter_map(|t| match &t.spec.kind {

@@ -5,7 +5,15 @@
 //! of the plan stay in the mapping and take turns in a window for each size. As soon as a window's kernels are submitted
 //! the host copies its next chunk into the upload ring, a layer ahead of use, and has the system read the one after that.
 //! Of experts all stream, those that a step does not take too.
+//!
+//! What a file does not hold comes at once: memory's bytes are uploaded, so that they need not be held, and promised ones the device
+//! [makes](Maker) where they are to lie. Through windows all come from the host, so that streaming costs what it would with a file.
+//!
+//! What makes this right is the order of the calls: a chunk is written before the launches that bind its buffer, and a
+//! window behind those that read what it held. What may overlap is for the device to say: under CUDA a chunk travels while
+//! kernels of other buffers run, under wgpu copies and kernels take turns.
 
+use super::random_weights::Maker;
 use crate::{Error, Result};
 use rusty_backend::memory::Usage;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
@@ -38,6 +46,32 @@ impl Contents {
             write(device, buffer, *at, bytes)?;
         }
         Ok(())
+    }
+
+    /// The same, but what the device can make it makes; the bytes that came from the host.
+    fn settle(
+        &self,
+        buffer: &DeviceBuffer,
+        device: &dyn GpuDevice,
+        mut maker: Option<&mut Maker>,
+    ) -> Result<u64> {
+        let mut written = 0;
+        for (at, bytes) in &self.pieces {
+            let made = match &mut maker {
+                Some(maker) => maker.make(bytes, (buffer, *at), device)?,
+                None => false,
+            };
+            if !made {
+                write(device, buffer, *at, bytes)?;
+                written += bytes.len() as u64;
+            }
+        }
+        Ok(written)
+    }
+
+    /// Whether the device can make some of it.
+    pub fn is_promised(&self) -> bool {
+        self.pieces.iter().any(|(_, b)| b.pattern().is_some())
     }
 
     fn mapped(&self) -> bool {
@@ -91,11 +125,15 @@ pub(super) struct Residence {
 
 impl Residence {
     /// Reserves memory for chunks, of which as few stream as the device's free memory allows. What is no mapped
-    /// file's is uploaded at once, so that it need not be held.
+    /// file's is uploaded at once, so that it need not be held, or made there by `maker`.
     ///
     /// # Errors
     /// [`Error::Device`] where not even the windows fit.
-    pub fn place(contents: Vec<Contents>, device: &dyn GpuDevice) -> Result<Self> {
+    pub fn place(
+        contents: Vec<Contents>,
+        mut maker: Option<Maker>,
+        device: &dyn GpuDevice,
+    ) -> Result<Self> {
         let Usage { limit, total, .. } = device.usage();
         let count = |streams: &[bool]| streams.iter().filter(|s| **s).count();
         let mut streams = streamed(&contents, limit, total);
@@ -116,7 +154,7 @@ impl Residence {
             let mapped = contents.mapped();
             placed.homes[at].coming = Some(contents);
             if !mapped && !streams[at] {
-                placed.upload(at, device)?;
+                placed.settle(at, device, maker.as_mut())?;
             }
         }
         if placed.pending == 0 {
@@ -124,9 +162,9 @@ impl Residence {
         }
         let streamed = placed.streamed_bytes();
         if streamed > 0 {
+            let name = &device.target().name;
             tracing::warn!(
-                "{}: weights do not fit; {streamed} bytes of them stream from the file in each step",
-                device.target().name
+                "{name}: weights do not fit; {streamed} bytes of them stream from the file in each step"
             );
         }
         Ok(placed)
@@ -189,7 +227,7 @@ impl Residence {
         }
     }
 
-    /// Brings a chunk to its buffer where it is not there, ordered behind all that was submitted before.
+    /// Brings a chunk to its buffer where it is not there, ordered behind all that binds the buffer so far.
     pub fn arrive(&mut self, id: ChunkId, device: &dyn GpuDevice) -> Result<()> {
         let at = id.0 as usize;
         match &self.homes[at] {
@@ -197,7 +235,7 @@ impl Residence {
             Placed {
                 home: Home::Own(_), ..
             } => {
-                self.upload(at, device)?;
+                self.settle(at, device, None)?;
                 if self.pending == 0 {
                     self.tell(device);
                 }
@@ -219,18 +257,22 @@ impl Residence {
         }
     }
 
-    /// Uploads for good.
-    fn upload(&mut self, at: usize, device: &dyn GpuDevice) -> Result<()> {
+    /// Uploads or makes for good.
+    fn settle(
+        &mut self,
+        at: usize,
+        device: &dyn GpuDevice,
+        maker: Option<&mut Maker>,
+    ) -> Result<()> {
         if let Placed {
             home: Home::Own(buffer),
             coming: Some(contents),
         } = &self.homes[at]
         {
             let start = Instant::now();
-            contents.write(buffer, device)?;
+            self.uploaded.bytes += contents.settle(buffer, device, maker)?;
             // The device has them: none need stay resident here too.
             contents.pieces.iter().for_each(|(_, p)| p.release_pages());
-            self.uploaded.bytes += buffer.bytes();
             self.uploaded.took += start.elapsed();
             self.homes[at].coming = None;
             self.pending -= 1;

@@ -3,7 +3,7 @@
 use super::kernels::shrink::SHRINK_CUBES;
 use super::residence::ChunkId;
 use super::text::{KernelSpec, Kind};
-use crate::plan::Kernel;
+use crate::plan::{Exclusion, Kernel};
 use std::ops::RangeInclusive;
 
 /// How many groups a launch has.
@@ -21,13 +21,13 @@ pub(super) enum Grid {
     Experts { tiles: u32, experts: u32 },
     /// One per attention tile, by `y`.
     Attention { y: u32 },
-    /// One per row, by `y`, by split of its keys.
+    /// One per split of the rows that are attended to alone, by `y`.
     RowAttention { y: u32 },
 }
 
 impl Grid {
-    /// Groups of a launch over `rows` rows and `tiles` attention tiles, `splits` of each where they are single rows; at
-    /// most `max` in each dimension.
+    /// Groups of a launch over `rows` rows, `tiles` attention tiles and `splits` of rows that are attended to alone; at most
+    /// `max` in each dimension.
     pub fn groups(self, rows: u32, (tiles, splits): (u32, u32), max: [u32; 3]) -> [u32; 3] {
         let spread = |count: u32| {
             let x = count.min(max[0].min(1 << 15));
@@ -49,7 +49,7 @@ impl Grid {
             }
             Grid::Shrink { parts } => [rows, parts, SHRINK_CUBES],
             Grid::Attention { y } => [tiles, y, 1],
-            Grid::RowAttention { y } => [tiles, y, splits],
+            Grid::RowAttention { y } => [splits, y, 1],
         }
     }
 }
@@ -75,6 +75,10 @@ pub(super) enum When {
     Always,
     /// In steps whose rows are all of different sequences, or in others.
     Decode(bool),
+    /// Where a step has attention tiles.
+    Tiles,
+    /// Where a step has rows that are attended to alone.
+    Alone,
     /// Where a row wants its most likely token.
     ArgMax,
     /// Where a row wants its hidden state.
@@ -88,6 +92,8 @@ pub(super) struct Choice {
     pub rows: RangeInclusive<u32>,
     /// In which steps.
     pub when: When,
+    /// What a plan does without where it goes wrong.
+    pub variant: Exclusion,
     /// The launches, in order.
     pub templates: Vec<Template>,
 }

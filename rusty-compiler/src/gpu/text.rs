@@ -9,15 +9,17 @@ use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::env::{BINDINGS, language_name};
 use super::kernels::experts::{self, ExpertsConfig, FewExpertsConfig};
+use super::kernels::gemm::{self, GemmConfig};
 use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
 use super::kernels::matrix_product;
+use super::kernels::random::{self, RandomConfig};
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::shrink::{self, ShrinkConfig};
-use super::kernels::{gemm, gemv, tile};
+use super::kernels::{gemv, tile};
 use super::wgsl_text;
 use crate::package::BUILD;
 use crate::{Error, Result};
@@ -45,7 +47,7 @@ pub enum Kind {
     /// Contraction for few rows.
     Gemv(ContractConfig),
     /// Contraction for many rows.
-    Gemm(ContractConfig),
+    Gemm(GemmConfig),
     /// Contraction for many rows on matrix units.
     Matrix(MatrixConfig),
     /// Adapters' first factor.
@@ -54,7 +56,7 @@ pub enum Kind {
     Attention(AttentionConfig),
     /// Attention of tiles of rows on matrix units.
     MatrixAttention(MatrixAttentionConfig),
-    /// Attention of single rows.
+    /// Attention of rows alone.
     RowAttention(RowAttentionConfig),
     /// Argmax.
     Choose(ChooseConfig),
@@ -66,6 +68,8 @@ pub enum Kind {
     Grouped(ExpertsConfig),
     /// Sums of such products.
     SumProducts(SumConfig),
+    /// Random weights.
+    Random(RandomConfig),
 }
 
 /// A kernel without the values of a launch: equal specs share one pipeline.
@@ -91,6 +95,7 @@ impl KernelSpec {
             Kind::Choose(c) => c.units,
             Kind::Route(_) => ROUTE_UNITS,
             Kind::Experts(c) => c.product.team.units,
+            Kind::Random(c) => c.units,
         }
     }
 
@@ -128,6 +133,7 @@ impl KernelSpec {
             Kind::Experts(_) => "experts",
             Kind::Grouped(_) => "grouped",
             Kind::SumProducts(_) => "sum_products",
+            Kind::Random(_) => "random",
         }
     }
 
@@ -142,6 +148,7 @@ impl KernelSpec {
                 target.plane_ops,
                 target.shared_bytes,
                 target.orders_groups,
+                target.f16 && target.language == Language::Wgsl,
             );
             (BUILD, self, facts).hash(hasher);
         }
@@ -165,6 +172,7 @@ impl KernelSpec {
             reason,
         })?;
         if target.language == Language::Wgsl {
+            text.source = wgsl_text::with_halves(&text.source);
             if target.orders_groups && self.counts_cubes() {
                 text.source = wgsl_text::coherent(&text.source);
             }
@@ -216,6 +224,7 @@ impl KernelSpec {
             Kind::Rows(c) => define!(rows::rows::Rows, c),
             Kind::Gemv(c) if c.shrinks => define!(gemv::gemv_shrinking::GemvShrinking, c),
             Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
+            Kind::Gemm(c) if c.halves => define!(gemm::gemm_halves::GemmHalves, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
             Kind::Shrink(c) => define!(shrink::shrink::Shrink, c),
@@ -229,6 +238,7 @@ impl KernelSpec {
             Kind::Experts(c) => define!(experts::experts::Experts, c),
             Kind::Grouped(c) => define!(grouped::grouped::Grouped, c),
             Kind::SumProducts(c) => define!(grouped::sum_products::SumProducts, c),
+            Kind::Random(c) => define!(random::random::Random, c),
         }
     }
 }
@@ -364,6 +374,10 @@ fn device_properties(target: &Target) -> DeviceProperties {
     }
     if target.plane_ops {
         properties.features.plane.insert(Plane::Ops);
+    }
+    if target.f16 && target.language == Language::Wgsl {
+        let half = ElemType::Float(FloatKind::F16);
+        properties.register_type_usage(half, TypeUsage::all());
     }
     properties
 }

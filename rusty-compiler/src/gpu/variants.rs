@@ -1,12 +1,14 @@
 //! From a plan kernel's variants to the launches that a step chooses among.
 
-use super::contraction::{Vectors, Way};
-use super::kernels::matrix_product::MatrixTile;
 use super::lower::Lowering;
 use super::stage::{Choice, Stage, Template, When};
+use super::text::Kind;
 use super::weights::WeightStore;
 use crate::Result;
-use crate::plan::{Anchor, Implementation, Kernel};
+use crate::plan::exclusion::{
+    HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE, SHRINK_PLANE,
+};
+use crate::plan::{Anchor, Exclusion, Implementation, Kernel, Sums, Way, Work};
 
 /// What a variant launches.
 struct Launches {
@@ -40,6 +42,11 @@ impl Lowering<'_> {
             let choice = |(when, templates): (When, Vec<Template>)| Choice {
                 rows: variant.rows.clone(),
                 when,
+                variant: Exclusion::of(
+                    self.plan,
+                    kernel,
+                    replaceable(variant.implementation, &templates),
+                ),
                 templates,
             };
             let adapted = launches.adapted.map(|templates| (When::Always, templates));
@@ -56,43 +63,16 @@ impl Lowering<'_> {
         implementation: Implementation,
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
-        let plane = self.target.plane_size;
-        let floats = |plane| Vectors {
-            plane,
-            bytes: false,
-        };
-        let bytes = Vectors {
-            plane: self.target.plane(),
-            bytes: true,
-        };
-        let matrix = |rows, lanes| Way::Matrix(MatrixTile { rows, lanes });
-        match implementation {
-            Implementation::GemvBytes => self.contraction(kernel, Way::Vector(bytes), store),
-            Implementation::GemvPlane => {
-                self.contraction(kernel, Way::Vector(floats(plane)), store)
+        match implementation.work() {
+            Work::Contraction(way) => self.contraction(kernel, way, store),
+            Work::Attention => self.attention(kernel),
+            Work::Route => self.choice_of_experts(kernel),
+            Work::Experts(few) => self.products(kernel, few, store),
+            Work::Rows { planes } => {
+                let plane = if planes { self.target.plane_size } else { 0 };
+                self.whole_rows(kernel, plane, store)
             }
-            Implementation::GemvShared => self.contraction(kernel, Way::Vector(floats(0)), store),
-            Implementation::GemvRowsBytes => self.contraction(kernel, Way::Rows(bytes), store),
-            Implementation::GemvRowsPlane => {
-                self.contraction(kernel, Way::Rows(floats(plane)), store)
-            }
-            Implementation::GemvRowsShared => self.contraction(kernel, Way::Rows(floats(0)), store),
-            Implementation::GemmTiled => self.contraction(kernel, Way::Tile, store),
-            Implementation::GemmMatrix32 => self.contraction(kernel, matrix(32, 32), store),
-            Implementation::GemmMatrix64 => self.contraction(kernel, matrix(64, 64), store),
-            Implementation::GemmMatrix128 => self.contraction(kernel, matrix(128, 64), store),
-            Implementation::AttentionFlash => self.attention(kernel),
-            Implementation::Route => self.choice_of_experts(kernel),
-            Implementation::ExpertsBytes => self.products(kernel, Some(bytes), store),
-            Implementation::ExpertsPlane => self.products(kernel, Some(floats(plane)), store),
-            Implementation::ExpertsShared => self.products(kernel, Some(floats(0)), store),
-            Implementation::ExpertsGrouped => self.products(kernel, None, store),
-            Implementation::RowsPlane => self.whole_rows(kernel, plane, store),
-            Implementation::RowsShared => self.whole_rows(kernel, 0, store),
-            Implementation::CpuContract
-            | Implementation::CpuAttention
-            | Implementation::CpuExperts
-            | Implementation::CpuRows => {
+            Work::Cpu => {
                 Err(self.refuse(kernel, format!("{} runs on CPUs", implementation.name())))
             }
         }
@@ -114,17 +94,29 @@ impl Lowering<'_> {
         Ok(launches)
     }
 
-    /// The launches of attention: by rows where a step only decodes, by tiles else, behind the launch that makes heads.
+    /// The launches of attention: of tiles, and of rows alone, which make their heads themselves where none sees another's keys; else a
+    /// launch before both makes them. Where no kernel is for rows alone, single rows are tiles of one, which find their heads made.
     fn attention(&self, kernel: &Kernel) -> Result<Launches> {
         let Anchor::Attention { q, spec } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no attention"));
         };
-        let decode = vec![self.row_attention(kernel, *q, spec)?];
         let heads = (!kernel.heads.is_empty()).then(|| self.heads(kernel));
         let tiles = self.tile_attention(kernel, *q, spec)?;
-        let tiles = heads.into_iter().chain([tiles]).collect();
+        let rows = self.row_attention(kernel, *q, spec)?;
+        let (when, kinds) = match self.has_rows_alone() {
+            true => (
+                When::Decode(false),
+                [(When::Tiles, tiles), (When::Alone, rows)],
+            ),
+            false => (
+                When::Always,
+                [(When::Decode(true), rows), (When::Decode(false), tiles)],
+            ),
+        };
+        let heads = heads.map(|launch| (when, launch));
+        let all = heads.into_iter().chain(kinds);
         Ok(Launches {
-            plain: vec![(When::Decode(true), decode), (When::Decode(false), tiles)],
+            plain: all.map(|(when, launch)| (when, vec![launch])).collect(),
             adapted: None,
         })
     }
@@ -133,9 +125,10 @@ impl Lowering<'_> {
     fn products(
         &self,
         kernel: &Kernel,
-        few: Option<Vectors>,
+        few: Option<Sums>,
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
+        let few = few.map(|sums| self.vectors_of(sums));
         Ok(Launches::always(self.experts(kernel, few, store)?))
     }
 
@@ -181,4 +174,17 @@ impl Lowering<'_> {
         }
         Ok(launches)
     }
+}
+
+/// The name of what there is another kernel for, where launches go wrong: of the most particular thing that they do.
+fn replaceable(implementation: Implementation, templates: &[Template]) -> &'static str {
+    let particular = templates.iter().find_map(|t| match &t.spec.kind {
+        Kind::Shrink(config) if config.team.plane > 0 => Some(SHRINK_PLANE),
+        Kind::Gemv(config) if config.shrinks => Some(SHRINK_INSIDE),
+        Kind::Gemm(config) if config.halves => Some(HALF_TILES),
+        Kind::MatrixAttention(_) => Some(MATRIX_ATTENTION),
+        Kind::RowAttention(_) => Some(ROW_ATTENTION),
+        _ => None,
+    });
+    particular.unwrap_or(implementation.name())
 }

@@ -27,6 +27,18 @@ pub(super) fn coherent(source: &str) -> String {
     source.replace(&arena, &format!("{arena} @coherent"))
 }
 
+/// WGSL in which `reverseBits` of a half's bits are those of its value in single precision. CubeCL has no name for the conversion, and
+/// no kernel of ours reverses bits.
+pub(super) fn with_halves(source: &str) -> String {
+    if !source.contains("reverseBits(") {
+        return source.to_owned();
+    }
+    format!(
+        "{}\nfn half_value(bits: u32) -> u32 {{\n    return bitcast<u32>(unpack2x16float(bits).x);\n}}\n",
+        source.replace("reverseBits(", "half_value(")
+    )
+}
+
 /// WGSL in which `dot` of four words each is the product of their bytes. CubeCL writes that product out byte by byte, and has no
 /// other kernel of ours use `dot`.
 pub(super) fn bytewise(source: &str) -> String {

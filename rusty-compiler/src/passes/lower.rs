@@ -28,6 +28,7 @@ pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
         arch: graph.arch.clone(),
         target: target.clone(),
         tuning: Tuning::default(),
+        excluded: Vec::new(),
         symbols: graph.symbols.clone(),
         unfused_kernels: lowering.kernels.len() as u32,
         kernels: lowering.kernels,

@@ -2,12 +2,13 @@
 //! that matches wins, and EXPLAIN shows which.
 
 use crate::gpu::kernels::byte_codes::ByteCodes;
+use crate::plan::exclusion::{HALVES, SHRINK_INSIDE};
 use crate::plan::{
-    Anchor, ContractionFamily, Element, Implementation, Kernel, Part, Plan, PlanValue, PlanValueId,
-    Variant,
+    Anchor, ContractionFamily, Element, Exclusion, Implementation, Kernel, Part, Plan, PlanValue,
+    PlanValueId, Variant,
 };
 use crate::{Error, Result};
-use rusty_backend::{Family, Target};
+use rusty_backend::{Family, Language, Target};
 use rusty_graph::WeightId;
 use rusty_loader::Format;
 
@@ -20,6 +21,9 @@ struct Rule {
     implementation: Implementation,
     dispatches: u32,
 }
+
+/// What helps where nothing is left.
+const ADVICE: &str = "update its driver, or take another device";
 
 /// Rows for each expert up to which products with experts are matrix-vector products.
 const ROWS_PER_EXPERT: u32 = 4;
@@ -86,7 +90,8 @@ const RULES: &[Rule] = &[
         Implementation::GemmMatrix128,
         1,
     ),
-    rule(contract, any, gpu, Implementation::GemmTiled, 1),
+    rule(contract, small_tile, gpu, Implementation::GemmTiled16, 1),
+    rule(contract, any, gpu, Implementation::GemmTiled32, 1),
     rule(attention, any, gpu, Implementation::AttentionFlash, 1),
     rule(route, any, gpu, Implementation::Route, 1),
     rule(
@@ -112,12 +117,12 @@ fn one(_: &Plan, _: &Anchor) -> u32 {
     1
 }
 
-/// Rows of the smallest tile of matrix units.
+/// Rows up to which the smallest tile is taken, of matrix units or in single precision.
 fn small_tile(plan: &Plan, _: &Anchor) -> u32 {
     plan.tuning.small_tile_rows
 }
 
-/// Rows of the middle one; products of few lanes make too few of the larger to keep a device busy.
+/// Rows up to which matrix units take the middle one; products of few lanes make too few of the larger to keep a device busy.
 fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
         Anchor::Contract { parts, .. }
@@ -224,6 +229,55 @@ pub(crate) fn again(plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
+/// Chooses variants of all kernels once more, without what went wrong; what ways to run kernels of one shape have in common goes with
+/// all of them. Kernels of every kind convert halves by an instruction in WGSL: where nothing is left with it, all are tried anew without.
+///
+/// # Errors
+/// [`Error::Target`] where nothing is left that could be right.
+pub(crate) fn without(plan: &mut Plan, wrong: Vec<Exclusion>) -> Result<()> {
+    let halves = plan.target.f16 && plan.target.language == Language::Wgsl;
+    match exclude(plan, wrong) {
+        Err(error) if halves => {
+            let target = &plan.target.name;
+            tracing::warn!("{target}: it does without {HALVES} in all kernels, because {error}");
+            plan.target.f16 = false;
+            plan.excluded = vec![Exclusion {
+                variant: HALVES,
+                of: "all kernels".into(),
+            }];
+            anew(plan)
+        }
+        excluded => excluded,
+    }
+}
+
+fn exclude(plan: &mut Plan, wrong: Vec<Exclusion>) -> Result<()> {
+    for exclusion in wrong {
+        if plan.excluded.contains(&exclusion) {
+            return Err(Error::Target {
+                target: plan.target.name.clone(),
+                kernel: exclusion.of,
+                reason: format!("goes wrong without {} too: {ADVICE}", exclusion.variant),
+            });
+        }
+        if exclusion.variant == SHRINK_INSIDE {
+            plan.target.starts_in_order = false;
+        }
+        plan.excluded.push(exclusion);
+    }
+    anew(plan)
+}
+
+/// Chooses variants of all kernels.
+fn anew(plan: &mut Plan) -> Result<()> {
+    for at in 0..plan.kernels.len() {
+        let kernel = &plan.kernels[at];
+        let max = plan.max_rows(kernel.rows);
+        plan.kernels[at].variants = variants(plan, kernel, &plan.target, max)?;
+    }
+    Ok(())
+}
+
 /// Products that one launch makes and another sums lie somewhere between them.
 fn scratch(plan: &mut Plan, at: usize) {
     let kernel = &mut plan.kernels[at];
@@ -243,10 +297,12 @@ fn scratch(plan: &mut Plan, at: usize) {
 fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
     let mut chosen: Vec<Variant> = Vec::new();
     let mut from = 1;
-    for rule in RULES
-        .iter()
-        .filter(|r| (r.anchor)(plan, &kernel.anchor) && (r.needs)(target))
-    {
+    let serves = |r: &&Rule| {
+        (r.anchor)(plan, &kernel.anchor)
+            && (r.needs)(target)
+            && !plan.excludes(r.implementation.name(), kernel)
+    };
+    for rule in RULES.iter().filter(serves) {
         let to = (rule.up_to)(plan, &kernel.anchor).min(max);
         if to < from {
             continue;
@@ -259,10 +315,15 @@ fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<V
         from = to + 1;
     }
     if from <= max {
+        let rows = format!("no rule covers {from} to {max} rows");
+        let reason = match plan.excluded.is_empty() {
+            true => rows,
+            false => format!("{rows} but for what goes wrong: {ADVICE}"),
+        };
         return Err(Error::Target {
             target: target.name.to_string(),
             kernel: kernel.name.clone(),
-            reason: format!("no rule covers {from} to {max} rows"),
+            reason,
         });
     }
     Ok(chosen)

@@ -29,8 +29,10 @@ pub enum Implementation {
     GemmMatrix64,
     /// The same in tiles of 128 rows.
     GemmMatrix128,
-    /// On GPUs: contractions of many rows in single precision.
-    GemmTiled,
+    /// On GPUs: contractions in single precision in tiles of 16 rows.
+    GemmTiled16,
+    /// The same in tiles of 32 rows.
+    GemmTiled32,
     /// On GPUs: attention.
     AttentionFlash,
     /// On GPUs: the choice of experts.
@@ -49,18 +51,89 @@ pub enum Implementation {
     RowsShared,
 }
 
+/// What an implementation runs, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// On CPUs: anything.
+    Cpu,
+    /// On GPUs: contractions.
+    Contraction(Way),
+    /// Attention.
+    Attention,
+    /// The choice of experts.
+    Route,
+    /// Products with experts: of few rows, or (none) of many.
+    Experts(Option<Sums>),
+    /// All that takes whole rows; whether sums are by planes.
+    Rows { planes: bool },
+}
+
+/// How a contraction runs on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Teams of units make a few lanes of a row each.
+    Vector(Sums),
+    /// They do so for several rows at once.
+    Rows(Sums),
+    /// Tiles in single precision, of so many rows by lanes.
+    Tile { rows: u32, lanes: u32 },
+    /// Tiles on matrix units, of so many rows by lanes.
+    Matrix { rows: u32, lanes: u32 },
+}
+
+impl Way {
+    /// Whether these are matrix-vector products.
+    pub(crate) fn is_of_vectors(self) -> bool {
+        matches!(self, Way::Vector(_) | Way::Rows(_))
+    }
+}
+
+/// How the products of a matrix with vectors are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// Products of bytes, by planes where there are some.
+    Bytes,
+    /// Products of floats, by planes.
+    Planes,
+    /// The same, in shared memory.
+    Shared,
+}
+
 impl Implementation {
+    /// What it runs, and how.
+    pub(crate) fn work(self) -> Work {
+        let matrix = |rows, lanes| Work::Contraction(Way::Matrix { rows, lanes });
+        let tile = |rows, lanes| Work::Contraction(Way::Tile { rows, lanes });
+        match self {
+            Implementation::CpuContract
+            | Implementation::CpuAttention
+            | Implementation::CpuExperts
+            | Implementation::CpuRows => Work::Cpu,
+            Implementation::GemvBytes => Work::Contraction(Way::Vector(Sums::Bytes)),
+            Implementation::GemvPlane => Work::Contraction(Way::Vector(Sums::Planes)),
+            Implementation::GemvShared => Work::Contraction(Way::Vector(Sums::Shared)),
+            Implementation::GemvRowsBytes => Work::Contraction(Way::Rows(Sums::Bytes)),
+            Implementation::GemvRowsPlane => Work::Contraction(Way::Rows(Sums::Planes)),
+            Implementation::GemvRowsShared => Work::Contraction(Way::Rows(Sums::Shared)),
+            Implementation::GemmMatrix32 => matrix(32, 32),
+            Implementation::GemmMatrix64 => matrix(64, 64),
+            Implementation::GemmMatrix128 => matrix(128, 64),
+            Implementation::GemmTiled16 => tile(16, 32),
+            Implementation::GemmTiled32 => tile(32, 64),
+            Implementation::AttentionFlash => Work::Attention,
+            Implementation::Route => Work::Route,
+            Implementation::ExpertsBytes => Work::Experts(Some(Sums::Bytes)),
+            Implementation::ExpertsPlane => Work::Experts(Some(Sums::Planes)),
+            Implementation::ExpertsShared => Work::Experts(Some(Sums::Shared)),
+            Implementation::ExpertsGrouped => Work::Experts(None),
+            Implementation::RowsPlane => Work::Rows { planes: true },
+            Implementation::RowsShared => Work::Rows { planes: false },
+        }
+    }
+
     /// Whether it is a matrix-vector product of a contraction.
-    pub(crate) const fn is_gemv(self) -> bool {
-        matches!(
-            self,
-            Implementation::GemvBytes
-                | Implementation::GemvPlane
-                | Implementation::GemvShared
-                | Implementation::GemvRowsBytes
-                | Implementation::GemvRowsPlane
-                | Implementation::GemvRowsShared
-        )
+    pub(crate) fn is_of_vectors(self) -> bool {
+        matches!(self.work(), Work::Contraction(way) if way.is_of_vectors())
     }
 
     /// Its name: `cpu_contract`, `gemv_plane`.
@@ -79,7 +152,8 @@ impl Implementation {
             Implementation::GemmMatrix32 => "gemm_matrix_32",
             Implementation::GemmMatrix64 => "gemm_matrix_64",
             Implementation::GemmMatrix128 => "gemm_matrix_128",
-            Implementation::GemmTiled => "gemm_tiled",
+            Implementation::GemmTiled16 => "gemm_tiled_16",
+            Implementation::GemmTiled32 => "gemm_tiled_32",
             Implementation::AttentionFlash => "attention_flash",
             Implementation::Route => "route",
             Implementation::ExpertsBytes => "experts_bytes",

@@ -8,6 +8,7 @@
 //! Nothing here knows a device or a model's name. Invariants are checked by [`verify`].
 
 pub mod body;
+pub(crate) mod exclusion;
 mod implementation;
 mod text;
 mod tuning;
@@ -15,8 +16,10 @@ mod units;
 mod verify;
 
 pub use body::{Body, F32, Inst, Reg};
+pub use exclusion::Exclusion;
 pub use implementation::Implementation;
-pub use tuning::{ContractionFamily, Teams, Tuning};
+pub(crate) use implementation::{Sums, Way, Work};
+pub use tuning::{AttentionCut, ContractionFamily, Teams, Tuning};
 pub use units::Unit;
 pub use verify::{Violation, verify};
 
@@ -189,7 +192,8 @@ pub struct Variant {
     pub rows: RangeInclusive<u32>,
     /// What runs, from the target's rule table.
     pub implementation: Implementation,
-    /// Launches; one more for attention that makes its heads in a step whose rows see each other's keys.
+    /// Launches; one more for attention that makes its heads in a step whose rows see each other's keys, and another where such
+    /// a step has both tiles of rows and rows whose keys are split.
     pub dispatches: u32,
 }
 
@@ -232,8 +236,8 @@ impl Kernel {
     pub fn adapter_dispatches(&self, target: &Target, rows: u32) -> u32 {
         let mut variants = self.variants.iter();
         let chosen = variants.find(|v| v.rows.contains(&rows));
-        let inside =
-            self.can_shrink_inside(target) && chosen.is_some_and(|v| v.implementation.is_gemv());
+        let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
+        let inside = of_vectors && self.can_shrink_inside(target);
         u32::from(self.has_sites() && !target.is_cpu() && !inside)
     }
 
@@ -286,6 +290,8 @@ pub struct Plan {
     pub vocab: u32,
     /// What was chosen among kernels.
     pub tuning: Tuning,
+    /// What is not chosen, because it went wrong.
+    pub excluded: Vec<Exclusion>,
 }
 
 impl Plan {

@@ -1,8 +1,8 @@
 //! The plan as text, for people and for snapshots: one line per kernel, its bodies below.
 
 use super::{Anchor, Body, Inst, Kernel, Operand, Plan, Sink};
-use rusty_graph::{AttentionValues, Dim};
-use std::fmt::{Display, Formatter, Result, Write};
+use rusty_graph::{AttentionSpec, AttentionValues, Dim, RouteSpec, WeightId};
+use std::fmt::{Debug, Display, Formatter, Result, Write};
 
 impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -62,29 +62,15 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
 }
 
 fn anchor(plan: &Plan, kernel: &Kernel) -> String {
-    let weight = |w: rusty_graph::WeightId| {
-        let w = &plan.weights[w.index()];
-        format!("{}:{}", w.name, w.format.name())
-    };
+    let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
     match &kernel.anchor {
         Anchor::Map => "map".into(),
-        Anchor::Gather { table, .. } => format!("gather {}", weight(*table)),
-        Anchor::SelectRows { x } => format!("select {}", leaf(plan, kernel, Inst::Load(*x))),
-        Anchor::ArgMax { x } => format!("argmax {}", leaf(plan, kernel, Inst::Load(*x))),
+        Anchor::Gather { table, .. } => format!("gather {}", weight(plan, *table)),
+        Anchor::SelectRows { x } => format!("select {}", operand(*x)),
+        Anchor::ArgMax { x } => format!("argmax {}", operand(*x)),
         Anchor::Route { x, bias, spec } => {
-            let mut text = format!(
-                "route {} {} of {}",
-                leaf(plan, kernel, Inst::Load(*x)),
-                spec.used,
-                spec.experts
-            );
-            if let Some(groups) = spec.groups {
-                let _ = write!(text, " in {} of {} groups", groups.used, groups.count);
-            }
-            if let Some(bias) = bias {
-                let _ = write!(text, " by {}", leaf(plan, kernel, Inst::Load(*bias)));
-            }
-            text
+            let bias = bias.map_or_else(String::new, |b| format!(" by {}", operand(b)));
+            format!("route {} {}{bias}", operand(*x), route(spec))
         }
         Anchor::Experts {
             x,
@@ -96,40 +82,51 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
             weights,
         } => format!(
             "experts {} by {} {k} -> {n}{} {used} of {} ({}..)",
-            leaf(plan, kernel, Inst::Load(*x)),
-            routes.map_or_else(|| "head".into(), |r| leaf(plan, kernel, Inst::Load(r))),
+            operand(*x),
+            routes.map_or_else(|| "head".into(), operand),
             if *combine { " summed" } else { "" },
             weights.len(),
-            weights.first().map_or_else(String::new, |w| weight(*w))
+            weights
+                .first()
+                .map_or_else(String::new, |w| weight(plan, *w))
         ),
-        Anchor::Attention { q, spec } => {
-            let mut text = format!(
-                "attention layer {} q {}",
-                spec.layer,
-                leaf(plan, kernel, Inst::Load(*q))
-            );
-            let _ = write!(
-                text,
-                " heads {}/{}x{}",
-                spec.heads, spec.kv_heads, spec.head_dim
-            );
-            if let AttentionValues::OfKeys(lanes) = spec.values {
-                let _ = write!(text, " values {lanes} of keys");
-            }
-            if let Some(window) = spec.window {
-                let _ = write!(text, " window {window}");
-            }
-            text
-        }
+        Anchor::Attention { q, spec } => attention(spec, &operand(*q)),
         Anchor::Contract { k, parts } => {
             let mut text = format!("contract {k} ->");
             for part in parts {
                 let site = if part.site.is_some() { "*" } else { "" };
-                let _ = write!(text, " {}{site}({})", part.n, weight(part.weight));
+                let _ = write!(text, " {}{site}({})", part.n, weight(plan, part.weight));
             }
             text
         }
     }
+}
+
+fn weight(plan: &Plan, id: WeightId) -> String {
+    let weight = &plan.weights[id.index()];
+    format!("{}:{}", weight.name, weight.format.name())
+}
+
+fn route(spec: &RouteSpec) -> String {
+    let mut text = format!("{} of {}", spec.used, spec.experts);
+    if let Some(groups) = spec.groups {
+        let _ = write!(text, " in {} of {} groups", groups.used, groups.count);
+    }
+    text
+}
+
+fn attention(spec: &AttentionSpec, queries: &str) -> String {
+    let mut text = format!(
+        "attention layer {} q {queries} heads {}/{}x{}",
+        spec.layer, spec.heads, spec.kv_heads, spec.head_dim
+    );
+    if let AttentionValues::OfKeys(lanes) = spec.values {
+        let _ = write!(text, " values {lanes} of keys");
+    }
+    if let Some(window) = spec.window {
+        let _ = write!(text, " window {window}");
+    }
+    text
 }
 
 fn leaf(plan: &Plan, kernel: &Kernel, inst: Inst) -> String {
@@ -151,67 +148,63 @@ fn leaf(plan: &Plan, kernel: &Kernel, inst: Inst) -> String {
 fn body(plan: &Plan, kernel: &Kernel, body: &Body) -> String {
     let mut texts: Vec<String> = Vec::new();
     for inst in &body.insts {
-        let at = |r: u16| {
-            texts
-                .get(r as usize)
-                .cloned()
-                .unwrap_or_else(|| format!("%{r}?"))
-        };
-        let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
-        let text = match *inst {
-            Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) | Inst::Chosen(_) => {
-                leaf(plan, kernel, *inst)
-            }
-            Inst::Part {
-                from,
-                group,
-                first,
-                count,
-            } => {
-                let end = first + count;
-                format!("{}[{first}..{end} of {group}]", operand(from))
-            }
-            Inst::Join { from, lanes } => format!(
-                "join({} {}, {} {})",
-                operand(from[0]),
-                lanes[0],
-                operand(from[1]),
-                lanes[1]
-            ),
-            Inst::Unary(op, a) => format!("{}({})", format!("{op:?}").to_lowercase(), at(a)),
-            Inst::Binary(op, a, b) => {
-                format!("{}({}, {})", format!("{op:?}").to_lowercase(), at(a), at(b))
-            }
-            Inst::Scale(c, a) => format!("{:?} * {}", c, at(a)),
-            Inst::RmsNorm {
-                x,
-                weight,
-                group,
-                eps,
-            } => {
-                format!(
-                    "rmsnorm({}, {}, group {group}, eps {eps:?})",
-                    at(x),
-                    operand(weight)
-                )
-            }
-            Inst::Softmax { x, group } => format!("softmax({}, group {group})", at(x)),
-            Inst::Rope {
-                x,
-                table,
-                head_dim,
-                dims,
-                layout,
-            } => {
-                let layout = format!("{layout:?}").to_lowercase();
-                format!(
-                    "rope({}, {}, {dims}/{head_dim} {layout})",
-                    at(x),
-                    operand(table)
-                )
-            }
-        };
+        let text = expression(plan, kernel, *inst, &texts);
         texts.push(text);
     }
     texts.pop().unwrap_or_default()
+}
+
+/// An instruction over the expressions before it.
+fn expression(plan: &Plan, kernel: &Kernel, inst: Inst, texts: &[String]) -> String {
+    let at = |r: u16| match texts.get(r as usize) {
+        Some(text) => text.clone(),
+        None => format!("%{r}?"),
+    };
+    let operand = |o: u16| leaf(plan, kernel, Inst::Load(o));
+    match inst {
+        Inst::Result(_) | Inst::Load(_) | Inst::Lane(_) | Inst::Chosen(_) => {
+            leaf(plan, kernel, inst)
+        }
+        Inst::Part {
+            from,
+            group,
+            first,
+            count,
+        } => {
+            let end = first + count;
+            format!("{}[{first}..{end} of {group}]", operand(from))
+        }
+        Inst::Join { from, lanes } => {
+            let [left, right] = from.map(operand);
+            format!("join({left} {}, {right} {})", lanes[0], lanes[1])
+        }
+        Inst::Unary(op, a) => format!("{}({})", lower(op), at(a)),
+        Inst::Binary(op, a, b) => format!("{}({}, {})", lower(op), at(a), at(b)),
+        Inst::Scale(c, a) => format!("{:?} * {}", c, at(a)),
+        Inst::RmsNorm {
+            x,
+            weight,
+            group,
+            eps,
+        } => {
+            let (x, weight) = (at(x), operand(weight));
+            format!("rmsnorm({x}, {weight}, group {group}, eps {eps:?})")
+        }
+        Inst::Softmax { x, group } => format!("softmax({}, group {group})", at(x)),
+        Inst::Rope {
+            x,
+            table,
+            head_dim,
+            dims,
+            layout,
+        } => {
+            let (x, table, layout) = (at(x), operand(table), lower(layout));
+            format!("rope({x}, {table}, {dims}/{head_dim} {layout})")
+        }
+    }
+}
+
+/// A name in small letters.
+fn lower(name: impl Debug) -> String {
+    format!("{name:?}").to_lowercase()
 }

@@ -9,25 +9,32 @@ pub struct Tuning {
     /// Rows up to which contractions are matrix-vector products; beyond, tiles that reuse each dequantized weight for several
     /// rows read less.
     pub gemv_rows: u32,
-    /// Rows up to which matrix units take the smallest of their tiles.
+    /// Rows up to which the smallest tiles are taken, of matrix units or in single precision.
     pub small_tile_rows: u32,
-    /// Rows up to which they take the middle one.
+    /// Rows up to which matrix units take the middle one.
     pub middle_tile_rows: u32,
     /// Lanes from which on contractions take the largest tile at all.
     pub large_tile_lanes: u32,
+    /// Whether tiles in single precision hold weights in half precision, where the device's language and their format allow it.
+    pub half_tiles: bool,
     /// How matrix-vector products are cut, where it is not as [`Teams::guess`] says.
     pub teams: Vec<(ContractionFamily, Teams)>,
+    /// How a step's attention is cut.
+    pub attention: AttentionCut,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         Self {
             gemv_rows: 4,
-            // So contractions have two of the tiles, unless a third was found to pay for its pipelines.
+            // So contractions have two of the tiles at most, and those of rows that want an output one, unless another was found to
+            // pay for its pipelines.
             small_tile_rows: 64,
             middle_tile_rows: 64,
             large_tile_lanes: 2048,
+            half_tiles: true,
             teams: Vec::new(),
+            attention: AttentionCut::default(),
         }
     }
 }
@@ -98,6 +105,28 @@ impl Teams {
             lanes: if family.n >= 8192 { 4 } else { 2 },
             bytes: true,
             ahead: false,
+        }
+    }
+}
+
+/// How attention is cut on GPUs. No kernel depends on it: each step says how it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttentionCut {
+    /// Keys of a row for which a cube of their own is worth it.
+    pub split_keys: u32,
+    /// Splits of a row's keys at most: the last cube adds them up one by one.
+    pub most_splits: u32,
+    /// Rows of one sequence up to which each is attended to alone, where there are keys to split; tiles share what they
+    /// read among more.
+    pub alone_rows: u32,
+}
+
+impl Default for AttentionCut {
+    fn default() -> Self {
+        Self {
+            split_keys: 128,
+            most_splits: 32,
+            alone_rows: 4,
         }
     }
 }

@@ -13,8 +13,11 @@
 //! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
 //! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
-use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+mod bodies;
+
+use super::{Anchor, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_graph::{AttentionValues, KvLayer, WeightId};
+use std::collections::HashSet;
 
 /// An invariant that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +36,8 @@ pub fn verify(plan: &Plan) -> Result<(), Violation> {
     let mut state = State {
         plan,
         stored: vec![false; plan.values.len()],
-        keys: vec![],
-        vals: vec![],
+        keys: HashSet::new(),
+        vals: HashSet::new(),
     };
     for kernel in &plan.kernels {
         state.kernel(kernel).map_err(|reason| Violation {
@@ -68,8 +71,9 @@ enum Role {
 struct State<'a> {
     plan: &'a Plan,
     stored: Vec<bool>,
-    keys: Vec<u32>,
-    vals: Vec<u32>,
+    /// Layers whose keys are stored, and whose values are.
+    keys: HashSet<u32>,
+    vals: HashSet<u32>,
 }
 
 impl State<'_> {
@@ -193,101 +197,6 @@ impl State<'_> {
         Ok(())
     }
 
-    fn body(&self, kernel: &Kernel, body: &Body, width: u32, role: Role) -> Result<(), String> {
-        let prologue = role == Role::Prologue;
-        if body.insts.is_empty() {
-            return Err("empty body".into());
-        }
-        let tile = matches!(
-            kernel.anchor,
-            Anchor::Contract { .. } | Anchor::Attention { .. } | Anchor::Experts { .. }
-        );
-        if tile && role == Role::Tail && !body.is_elementwise() {
-            return Err("a tail behind a tile must be elementwise".into());
-        }
-        for (at, inst) in body.insts.iter().enumerate() {
-            let before = |r: u16| {
-                let fine = (r as usize) < at;
-                fine.then_some(())
-                    .ok_or(format!("register {r} used at {at}, before its definition"))
-            };
-            match *inst {
-                Inst::Result(i) if prologue => return Err(format!("prologue reads result {i}")),
-                Inst::Result(i) => self.result(kernel, i, width)?,
-                Inst::Load(o) | Inst::Lane(o) => self.operand(kernel, inst, o, width)?,
-                Inst::Chosen(o) => {
-                    self.operand(kernel, inst, o, width)?;
-                    let of = |o: &Operand| matches!(o, Operand::Value(v) if self.plan.value(*v).rows != kernel.rows);
-                    if !kernel.operands.get(o as usize).is_some_and(of) {
-                        return Err(format!("{inst:?} names a value of the kernel's own rows"));
-                    }
-                }
-                Inst::Part {
-                    from,
-                    group,
-                    first,
-                    count,
-                } => {
-                    if count == 0 || first + count > group || !width.is_multiple_of(count) {
-                        return Err(format!("{inst:?} in rows of {width}"));
-                    }
-                    self.operand(kernel, &Inst::Load(from), from, width / count * group)?;
-                }
-                Inst::Join { from, lanes } => {
-                    let group = lanes[0] + lanes[1];
-                    if lanes.contains(&0) || !width.is_multiple_of(group) {
-                        return Err(format!("{inst:?} in rows of {width}"));
-                    }
-                    for (from, lanes) in from.into_iter().zip(lanes) {
-                        self.operand(kernel, &Inst::Load(from), from, width / group * lanes)?;
-                    }
-                }
-                Inst::Unary(_, a) | Inst::Scale(_, a) => before(a)?,
-                Inst::Binary(_, a, b) => before(a).and(before(b))?,
-                Inst::RmsNorm {
-                    x, weight, group, ..
-                } => {
-                    before(x)?;
-                    self.operand(kernel, &Inst::Lane(weight), weight, group)?;
-                    // A prologue's is applied to products, and so the only one.
-                    let ends = !prologue || (group == width && at + 1 == body.insts.len());
-                    if group == 0 || !width.is_multiple_of(group) || !ends {
-                        return Err(format!("norm over groups of {group} in rows of {width}"));
-                    }
-                }
-                Inst::Softmax { x, group } => {
-                    before(x)?;
-                    let fits = role == Role::Tail && Body::groups_agree(&[body]);
-                    if group == 0 || !width.is_multiple_of(group) || !fits {
-                        return Err(format!("softmax over {group} lanes in rows of {width}"));
-                    }
-                }
-                Inst::Rope {
-                    x,
-                    table,
-                    head_dim,
-                    dims,
-                    ..
-                } => {
-                    before(x)?;
-                    let is_table =
-                        matches!(kernel.operands.get(table as usize), Some(Operand::Rope(_)));
-                    if prologue
-                        || !is_table
-                        || head_dim == 0
-                        || !width.is_multiple_of(head_dim)
-                        || dims > head_dim
-                    {
-                        return Err(format!(
-                            "rotation of heads of {head_dim} in rows of {width}"
-                        ));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn result(&self, kernel: &Kernel, i: u16, width: u32) -> Result<(), String> {
         let have = match &kernel.anchor {
             Anchor::Contract { parts, .. } => parts.get(i as usize).map(|p| p.n),
@@ -342,10 +251,17 @@ impl State<'_> {
                 .ok_or(format!("stores {width} lanes to the cache of {layer}"))
         };
         match sink {
-            Sink::Key { layer } => kv(layer, KvLayer::key_lanes).map(|()| self.keys.push(layer)),
-            Sink::Val { layer } => kv(layer, KvLayer::value_lanes).map(|()| self.vals.push(layer)),
-            Sink::Value(value) => self.store(kernel, width, value),
+            Sink::Key { layer } => {
+                kv(layer, KvLayer::key_lanes)?;
+                self.keys.insert(layer);
+            }
+            Sink::Val { layer } => {
+                kv(layer, KvLayer::value_lanes)?;
+                self.vals.insert(layer);
+            }
+            Sink::Value(value) => self.store(kernel, width, value)?,
         }
+        Ok(())
     }
 
     /// Whoever has several launches hands products of experts on among them.

@@ -1,25 +1,41 @@
-//! Decoding on a GPU: rows of sequences of very different lengths, whose keys are split among cubes, against the CPU and
-//! against the same rows alone.
+//! Decoding on a GPU: rows of sequences of very different lengths, whose keys are split among cubes, against the CPU: together, each
+//! alone, and beside a prompt.
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    On, SELECTED, assert_close, bound_with, gpu, gpu_without_planes, instruction_sets,
+    On, SELECTED, assert_close, bound_with, gpu, gpu_device, gpu_without_planes, in_floats,
+    instruction_sets,
 };
-use rusty_compiler::{BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want};
+use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::plan::{AttentionCut, Tuning};
+use rusty_compiler::{
+    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
+};
 
-/// Tokens in the cache before the first decoded one: nothing to split, one key more than a split, many splits.
-const LENGTHS: [usize; 3] = [1, 128, 601];
-/// Decoded tokens.
+/// Tokens in the cache before the first step: nothing to split, one key more than a split, many splits; and a prompt that is read
+/// beside those.
+const LENGTHS: [usize; 4] = [1, 128, 601, 0];
+/// Which of them is the prompt.
+const PROMPT: usize = 3;
+/// Steps: as many tokens of each other sequence are decoded.
 const STEPS: usize = 3;
+/// Tokens of the prompt in a step: tiles, of which the last is not full.
+const CHUNK: usize = 20;
 
 fn token(sequence: usize, position: usize) -> u32 {
     (sequence * 71 + position * 37 + 11) as u32 % 250
 }
 
+/// Tokens of a sequence after all steps.
+fn length(sequence: usize) -> usize {
+    let more = if sequence == PROMPT { CHUNK } else { 1 };
+    LENGTHS[sequence] + STEPS * more
+}
+
 /// Pages of a sequence, in no order.
 fn pages(sequence: usize) -> Vec<u32> {
-    let first = [0, 1, 11][sequence];
-    let count = (LENGTHS[sequence] + STEPS).div_ceil(16) as u32;
+    let first = [0, 1, 11, 50][sequence];
+    let count = length(sequence).div_ceil(16) as u32;
     (first..first + count).rev().collect()
 }
 
@@ -28,10 +44,10 @@ fn run(exe: &mut dyn Executable, rows: &[(usize, usize)], want: Want) -> Vec<Vec
     let tables: Vec<Vec<u32>> = (0..LENGTHS.len()).map(pages).collect();
     let sequences: Vec<Sequence<'_>> = tables
         .iter()
-        .zip(LENGTHS)
-        .map(|(pages, length)| Sequence {
+        .enumerate()
+        .map(|(sequence, pages)| Sequence {
             pages,
-            rope_length: (length + STEPS) as u32,
+            rope_length: length(sequence) as u32,
         })
         .collect();
     let of = |f: fn(&(usize, usize)) -> u32| rows.iter().map(f).collect::<Vec<_>>();
@@ -51,20 +67,44 @@ fn run(exe: &mut dyn Executable, rows: &[(usize, usize)], want: Want) -> Vec<Vec
     logits.collect()
 }
 
-/// Logits of [`STEPS`] decoded rows of each sequence, step by step: together, or (also) each alone.
-fn decoded(exe: &mut dyn Executable, alone: bool) -> Vec<Vec<f32>> {
+/// With whom a row is decoded.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Nobody,
+    Others,
+    Prompt,
+}
+
+/// Brings into the cache what is there before the first step.
+fn fill(exe: &mut dyn Executable) {
     for (sequence, length) in LENGTHS.into_iter().enumerate() {
         let rows: Vec<_> = (0..length).map(|position| (sequence, position)).collect();
         for chunk in rows.chunks(SELECTED) {
             run(exe, chunk, Want::Nothing);
         }
     }
+}
+
+/// Logits of the decoded rows, and of the prompt's where there are such, step by step.
+fn decoded(exe: &mut dyn Executable, beside: Beside) -> Vec<Vec<f32>> {
     let mut all = vec![];
     for step in 0..STEPS {
-        let rows = [0, 1, 2].map(|s| (s, LENGTHS[s] + step));
-        match alone {
-            true => all.extend(rows.map(|row| run(exe, &[row], Want::Logits).remove(0))),
-            false => all.extend(run(exe, &rows, Want::Logits)),
+        let [few, some, many] = [0, 1, 2].map(|s| (s, LENGTHS[s] + step));
+        let prompt = (step * CHUNK..(step + 1) * CHUNK).map(|position| (PROMPT, position));
+        match beside {
+            Beside::Nobody => {
+                let rows = [few, some, many].into_iter();
+                all.extend(rows.map(|row| run(exe, &[row], Want::Logits).remove(0)));
+            }
+            Beside::Others => all.extend(run(exe, &[few, some, many], Want::Logits)),
+            Beside::Prompt => {
+                let rows: Vec<_> = [few, some]
+                    .into_iter()
+                    .chain(prompt)
+                    .chain([many])
+                    .collect();
+                all.extend(run(exe, &rows, Want::Logits));
+            }
         }
     }
     all
@@ -88,25 +128,86 @@ fn split_keys_give_what_whole_ones_give() {
             kv,
             slots: 0,
         };
-        let on = |on: &On, alone: bool| {
+        let on = |on: &On, beside: Beside| {
             let mut exe = bound_with(&*file, on, 2, options);
-            decoded(&mut *exe, alone)
+            fill(&mut *exe);
+            decoded(&mut *exe, beside)
         };
-        let want = on(&instruction_sets().remove(0), false).concat();
-        let gpu = gpu();
-        assert_close(folder, &on(&gpu, false), &want, tolerance);
-        assert_close(
-            &format!("{folder}, alone"),
-            &on(&gpu, true),
-            &want,
-            tolerance,
-        );
-        // There keys are not split: a row is a tile of one.
-        assert_close(
-            &format!("{folder}, without planes"),
-            &on(&gpu_without_planes(), false),
-            &want,
-            tolerance,
-        );
+        let cpu = instruction_sets().remove(0);
+        let want = on(&cpu, Beside::Others).concat();
+        let want_beside_prompt = on(&cpu, Beside::Prompt).concat();
+        let (gpu, planeless) = (gpu(), gpu_without_planes());
+        for (name, device, beside, want) in [
+            ("together", &gpu, Beside::Others, &want),
+            ("alone", &gpu, Beside::Nobody, &want),
+            ("by a prompt", &gpu, Beside::Prompt, &want_beside_prompt),
+            // There keys are not split: a row is a tile of one.
+            ("without planes", &planeless, Beside::Others, &want),
+        ] {
+            let said = format!("{folder}, {kv:?}, {name}");
+            assert_close(&said, &on(device, beside), want, tolerance);
+        }
+    }
+}
+
+/// Logits of runs of a few rows of each sequence, in one step.
+fn short_runs(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
+    let runs = [(0, 1), (1, 3), (2, 5)].into_iter();
+    let rows = runs.flat_map(|(sequence, count)| {
+        let end = LENGTHS[sequence] + 1;
+        (end - count..end).map(move |position| (sequence, position))
+    });
+    run(exe, &rows.collect::<Vec<_>>(), Want::Logits)
+}
+
+/// Logits of steps of all kinds.
+fn all_steps(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
+    let mut all = decoded(exe, Beside::Others);
+    all.extend(decoded(exe, Beside::Prompt));
+    all.extend(short_runs(exe));
+    all
+}
+
+/// How rows are cut into splits and tiles changes no result, and takes no kernel of its own.
+#[test]
+fn however_attention_is_cut_it_computes_the_same() {
+    let folder = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(folder)).expect(folder);
+    let options = BindOptions {
+        pages: 64,
+        kv: KvFormat::F32,
+        slots: 0,
+    };
+    let mut cpu = bound_with(&*file, &instruction_sets().remove(0), 2, options);
+    fill(&mut *cpu);
+    let want = all_steps(&mut *cpu).concat();
+    let device = gpu_device();
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let plan = compile(&graph, &in_floats(&device)).expect("plan");
+    let gpu = device.gpu().expect("a GPU").clone();
+    let mut exe = GpuExecutable::bind(plan, &*file, gpu, options).expect("bind");
+    let kernels = exe.compiled_kernels();
+    fill(&mut exe);
+    for (split_keys, most_splits, alone_rows) in [
+        (64, 16, 1),
+        (64, 64, 8),
+        (128, 32, 4),
+        (256, 64, 2),
+        // More splits than there is room for, also of a prompt's rows; none.
+        (16, 64, u32::MAX),
+        (1024, 1, 0),
+    ] {
+        let attention = AttentionCut {
+            split_keys,
+            most_splits,
+            alone_rows,
+        };
+        let tuning = Tuning {
+            attention,
+            ..Tuning::default()
+        };
+        exe.retune(tuning).expect("tuned");
+        assert_eq!(exe.compiled_kernels(), kernels, "{attention:?}");
+        assert_close(&format!("{attention:?}"), &all_steps(&mut exe), &want, 1e-3);
     }
 }

@@ -7,10 +7,12 @@ use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitCon
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::scalar;
+use rusty_compiler::gpu::kernels::gemm::GemmConfig;
 use rusty_compiler::gpu::kernels::matrix::MatrixConfig;
 use rusty_compiler::gpu::kernels::matrix_product::MatrixTile;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
+use rusty_compiler::gpu::kernels::tile::TileShape;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::Inst;
 use rusty_graph::{BinaryOp, UnaryOp};
@@ -49,7 +51,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
                 let tiles = [(32, 32), (64, 64), (128, 64)];
                 out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
             }
-            out.push(spec(Kind::Gemm(contract)));
+            out.extend(in_tiles(&contract));
         }
     }
     let siblings = siblings(team, wide);
@@ -106,6 +108,28 @@ fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> Kern
         tile: MatrixTile { rows, lanes },
         native: contract.wide,
     }))
+}
+
+/// Tiles in single precision, and with weights in half precision where their format allows it.
+fn in_tiles(contract: &ContractConfig) -> Vec<KernelSpec> {
+    let allowed = contract
+        .parts
+        .iter()
+        .all(|p| GemmConfig::has_halves(p.format));
+    let mut out = vec![];
+    for tile in [TileShape::SMALL, TileShape::LARGE] {
+        for halves in [false, true]
+            .into_iter()
+            .filter(|halves| !halves || allowed)
+        {
+            out.push(spec(Kind::Gemm(GemmConfig {
+                contract: contract.clone(),
+                tile,
+                halves,
+            })));
+        }
+    }
+    out
 }
 
 /// A product of an expert.

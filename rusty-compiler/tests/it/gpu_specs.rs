@@ -1,21 +1,19 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
+use crate::gpu_attentions::attentions;
 use crate::gpu_contractions::{contractions, in_other_formats, of_expert};
+use crate::gpu_rows::{gathered, rows_of, selected};
 use crate::softmax::softmax_program;
-use rusty_compiler::gpu::kernels::attention::AttentionConfig;
-use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
-use rusty_compiler::gpu::kernels::contract::UnitConfig;
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
-use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
+use rusty_compiler::gpu::kernels::random::{RandomConfig, scalar as random};
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
-use rusty_compiler::gpu::kernels::row_attention::RowAttentionConfig;
 use rusty_compiler::gpu::kernels::rows::{Origin, RowsConfig};
 use rusty_compiler::gpu::kernels::shrink::ShrinkConfig;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
@@ -74,7 +72,43 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         }),
         scalars: 14,
     });
-    let rope = Program {
+    out.push(rotated(team));
+    let of_step = (team, header::ROWS);
+    out.push(rows_of(of_step, Origin::Map, softmax_program(), 2));
+    let table = Format::Blocks(&Q4_K);
+    out.extend([gathered(team, table, false), gathered(team, table, true)]);
+    out.push(selected(team));
+    out.extend(attentions(team, rope_program(), wide));
+    out.extend(routes());
+    out.extend(experts(team, wide));
+    out.push(KernelSpec {
+        kind: Kind::SumProducts(SumConfig {
+            rows: header::ROWS,
+            n: 128,
+            used: 6,
+            arg: 0,
+        }),
+        scalars: 3,
+    });
+    out.push(KernelSpec {
+        kind: Kind::Choose(ChooseConfig {
+            units: 128,
+            rows: header::SELECTED,
+            width: 1000,
+            arg: 0,
+        }),
+        scalars: 1,
+    });
+    out.push(KernelSpec {
+        kind: Kind::Random(RandomConfig { units: 128 }),
+        scalars: random::COUNT,
+    });
+    out
+}
+
+/// Heads of 64 lanes, normed and rotated.
+fn rope_program() -> Program {
+    Program {
         insts: vec![
             Inst::Load(0),
             Inst::RmsNorm {
@@ -98,176 +132,53 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         ],
         source: Source::None,
         segment: 64,
+    }
+}
+
+/// Heads that are rotated, to the arena and to pages.
+fn rotated(team: Team) -> KernelSpec {
+    let page = |half, kv| Sink::Page {
+        half,
+        halves: 2,
+        kv,
     };
-    out.push(KernelSpec {
+    let targets = [
+        Sink::Arena { arg: 2 },
+        page(0, PageWords::F16),
+        page(1, PageWords::Bf16),
+    ];
+    let store = |target| Store {
+        width: 256,
+        program: rope_program(),
+        target,
+    };
+    KernelSpec {
         kind: Kind::Rows(RowsConfig {
             team,
             rows: header::ROWS,
             origin: Origin::Map,
-            tails: vec![
-                Store {
-                    width: 256,
-                    program: rope.clone(),
-                    target: Sink::Arena { arg: 2 },
-                },
-                Store {
-                    width: 256,
-                    program: rope.clone(),
-                    target: Sink::Page {
-                        half: 0,
-                        halves: 2,
-                        kv: PageWords::F16,
-                    },
-                },
-                Store {
-                    width: 256,
-                    program: rope.clone(),
-                    target: Sink::Page {
-                        half: 1,
-                        halves: 2,
-                        kv: PageWords::Bf16,
-                    },
-                },
-            ],
+            tails: Vec::from(targets.map(store)),
         }),
         scalars: 3,
-    });
-    let of_step = (team, header::ROWS);
-    out.push(rows_of(of_step, Origin::Map, softmax_program(), 2));
-    let table = Format::Blocks(&Q4_K);
-    out.extend([gathered(team, table, false), gathered(team, table, true)]);
-    out.push(selected(team));
-    let shape = AttentionShape {
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 64,
-        value_dim: 64,
-        of_keys: false,
-        shares: 1,
-        scale: F32::new(0.125),
-        window: Some(17),
-        softcap: Some(F32::new(30.0)),
-        kv: PageWords::F16,
-    };
-    let attention = AttentionConfig {
-        units: 128,
-        rows: 4,
-        shape,
-        arg: 0,
-        unit: UnitConfig {
-            parts: vec![0],
-            arg: 0,
-            tails: vec![Store {
-                width: 256,
-                program: given(vec![Inst::Result(0)], vec![]),
-                target: Sink::Arena { arg: 1 },
-            }],
-        },
-    };
-    let of_latents = AttentionShape {
-        heads: 16,
-        kv_heads: 1,
-        head_dim: 576,
-        value_dim: 512,
-        of_keys: true,
-        shares: 4,
-        window: None,
-        softcap: None,
-        kv: PageWords::Bf16,
-        ..shape
-    };
-    let latent = AttentionConfig {
-        rows: 1,
-        shape: of_latents,
-        ..attention.clone()
-    };
-    let in_codes = |bits| AttentionConfig {
-        shape: AttentionShape {
-            kv: PageWords::Codes(bits),
-            ..shape
-        },
-        ..attention.clone()
-    };
-    let (in_8, in_4) = (in_codes(8), in_codes(4));
-    for (config, query) in [
-        (in_8, rope.clone()),
-        (in_4, rope.clone()),
-        (attention, rope),
-        (
-            latent,
-            given(
-                vec![Inst::Load(0)],
-                vec![Place::Arena {
-                    arg: 0,
-                    width: 9216,
-                }],
-            ),
-        ),
-    ] {
-        if plane > 0 {
-            let store = Store {
-                width: 128,
-                program: query.clone(),
-                target: Sink::Page {
-                    half: 0,
-                    halves: 2,
-                    kv: config.shape.kv,
-                },
-            };
-            out.push(KernelSpec {
-                kind: Kind::RowAttention(RowAttentionConfig {
-                    team,
-                    shape: config.shape,
-                    stores: if config.shape.of_keys {
-                        vec![]
-                    } else {
-                        vec![store]
-                    },
-                    query,
-                    splits: 2,
-                    unit: config.unit.clone(),
-                }),
-                scalars: 3,
-            });
-        }
-        let native = wide;
-        for (queries, kv) in [(32, PageWords::Bf16), (64, PageWords::F16)] {
-            let config = MatrixAttentionConfig {
-                queries,
-                shape: AttentionShape { kv, ..config.shape },
-                arg: config.arg,
-                unit: config.unit.clone(),
-                native,
-            };
-            if plane > 0 && config.is_whole() && !config.shape.of_keys {
-                out.push(KernelSpec {
-                    kind: Kind::MatrixAttention(config),
-                    scalars: 2,
-                });
-            }
-        }
-        out.push(KernelSpec {
-            kind: Kind::Attention(config),
-            scalars: 2,
-        });
     }
-    for (score, normalize, score_of_groups, bias) in [
-        (RouteScore::Softmax, true, None, None),
-        (RouteScore::Softmax, false, Some(GroupScore::Best), None),
-        (
-            RouteScore::Sigmoid,
-            true,
-            Some(GroupScore::BestTwo),
-            Some(2),
-        ),
-    ] {
-        out.push(KernelSpec {
+}
+
+/// The choice of experts by each score, with groups and a bias and without.
+fn routes() -> impl Iterator<Item = KernelSpec> {
+    let (softmax, sigmoid) = (RouteScore::Softmax, RouteScore::Sigmoid);
+    let all = [
+        (softmax, true, None, None),
+        (softmax, false, Some(GroupScore::Best), None),
+        (sigmoid, true, Some(GroupScore::BestTwo), Some(2)),
+    ];
+    all.into_iter()
+        .map(|(score, normalize, of_groups, bias)| KernelSpec {
             kind: Kind::Route(RouteConfig {
                 rows: header::ROWS,
                 experts: 64,
                 used: 6,
                 score,
-                groups: score_of_groups.map(|score| RouteGroups {
+                groups: of_groups.map(|score| RouteGroups {
                     count: 8,
                     used: 4,
                     score,
@@ -278,8 +189,12 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
                 bias,
             }),
             scalars: 3,
-        });
-    }
+        })
+}
+
+/// Products with experts, of few rows and of many.
+fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
+    let mut out = vec![];
     for (routed, combine, format) in [
         (true, false, Format::Bf16),
         (true, true, Format::Blocks(&Q4_K)),
@@ -304,24 +219,6 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
             out.push(KernelSpec { kind, scalars });
         }
     }
-    out.push(KernelSpec {
-        kind: Kind::SumProducts(SumConfig {
-            rows: header::ROWS,
-            n: 128,
-            used: 6,
-            arg: 0,
-        }),
-        scalars: 3,
-    });
-    out.push(KernelSpec {
-        kind: Kind::Choose(ChooseConfig {
-            units: 128,
-            rows: header::SELECTED,
-            width: 1000,
-            arg: 0,
-        }),
-        scalars: 1,
-    });
     out
 }
 
@@ -336,66 +233,4 @@ pub(crate) fn in_further_formats(plane: u32, wide: bool) -> Vec<KernelSpec> {
     ];
     let tables = tables.map(|format| gathered(team, format, false));
     in_other_formats(team, wide).chain(tables).collect()
-}
-
-/// Rows of a table; `changed`: as adapters change them.
-fn gathered(team: Team, format: Format, changed: bool) -> KernelSpec {
-    let origin = Origin::Gather {
-        format,
-        row_bytes: format.row_bytes(512) as u32,
-        arg: 0,
-        changed,
-    };
-    rows_of(
-        (team, header::ROWS),
-        origin,
-        given(vec![Inst::Result(0)], vec![]),
-        4,
-    )
-}
-
-/// Rows that want an output, normed.
-fn selected(team: Team) -> KernelSpec {
-    let norm = Program {
-        insts: vec![
-            Inst::Result(0),
-            Inst::RmsNorm {
-                x: 0,
-                weight: 0,
-                eps: F32::new(1e-6),
-                group: 512,
-            },
-        ],
-        places: vec![Place::Vectors { arg: 1 }],
-        source: Source::Given,
-        segment: 512,
-    };
-    let origin = Origin::Select { arg: 0, width: 512 };
-    rows_of((team, header::SELECTED), origin, norm, 3)
-}
-
-/// Rows of an origin through a program; the last of the scalars says where results go.
-fn rows_of(
-    (team, rows): (Team, usize),
-    origin: Origin,
-    program: Program,
-    scalars: usize,
-) -> KernelSpec {
-    let tail = Store {
-        width: 512,
-        program: Program {
-            source: RowsConfig::source(origin),
-            ..program
-        },
-        target: Sink::Arena { arg: scalars - 1 },
-    };
-    KernelSpec {
-        kind: Kind::Rows(RowsConfig {
-            team,
-            rows,
-            origin,
-            tails: vec![tail],
-        }),
-        scalars,
-    }
 }

@@ -8,7 +8,7 @@ use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 
-/// Targets that stand for the languages: with plane operations and without.
+/// Targets that stand for the languages: with plane operations and without, which for WGSL is without half precision, too.
 fn targets() -> Vec<(String, Target)> {
     let mut all = vec![];
     for (name, language) in [
@@ -20,6 +20,7 @@ fn targets() -> Vec<(String, Target)> {
             let mut target = Target::named(name).expect(name);
             target.plane_ops = plane_ops;
             target.language = language;
+            target.f16 = plane_ops || language != Language::Wgsl;
             let planes = if plane_ops { "planes" } else { "shared memory" };
             all.push((format!("{language:?}, {planes}"), target));
         }
@@ -27,9 +28,15 @@ fn targets() -> Vec<(String, Target)> {
     all
 }
 
-/// Kernels of each kind and shape.
+/// Kernels of each kind and shape; weights lie in half precision where WGSL has it.
 fn listed(target: &Target) -> Vec<KernelSpec> {
-    specs(target.plane(), target.language == Language::CudaC)
+    let halves = target.f16 && target.language == Language::Wgsl;
+    let takes = |spec: &KernelSpec| match &spec.kind {
+        Kind::Gemm(c) => halves || !c.halves,
+        _ => true,
+    };
+    let all = specs(target.plane(), target.language == Language::CudaC);
+    all.into_iter().filter(takes).collect()
 }
 
 /// Those, and, once for a language, all formats, which change no shape.
@@ -81,7 +88,11 @@ fn label(spec: &KernelSpec) -> String {
             ),
             Origin::Select { .. } => " selected".into(),
         },
-        Kind::Gemv(c) | Kind::Gemm(c) => contract(c),
+        Kind::Gemv(c) => contract(c),
+        Kind::Gemm(c) => {
+            let halves = if c.halves { " halves" } else { "" };
+            format!("{} {}{halves}", contract(&c.contract), c.tile.rows)
+        }
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
         Kind::Attention(c) => format!(" {:?}", c.shape.kv),
         Kind::MatrixAttention(c) => format!(" {:?} {}", c.shape.kv, c.queries),
@@ -190,6 +201,10 @@ fn naga_writes_every_wgsl_text_for_metal_and_dx12() {
             );
             let info = naga::valid::Validator::new(flags, all).validate(&module);
             let info = info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
+            if let Kind::Gemm(c) = &spec.kind {
+                assert_eq!(text.source.contains("enable f16;"), c.halves, "{said}");
+            }
+            assert!(!text.source.contains("reverseBits"), "{said}");
             for (language, written) in [
                 ("MSL", metal(&module, &info)),
                 ("HLSL", dx12(&module, &info)),

@@ -18,7 +18,9 @@ mod golden_models;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;
+mod gpu_attentions;
 mod gpu_contractions;
+mod gpu_rows;
 mod gpu_specs;
 mod gpu_text;
 mod long_context;
@@ -26,13 +28,16 @@ mod matrix_units;
 mod out_of_memory;
 mod own_shrinks;
 mod plans;
+mod random_weights;
 mod reference;
 mod self_tests;
 mod shape_only;
 mod shortened;
 mod softmax;
 mod streaming;
+mod submissions;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
+mod tiles;
 mod tuning;
 mod watched_gpu;

@@ -79,6 +79,64 @@ fn a_layer_is_few_dispatches() {
     );
 }
 
+/// What passes do to a layer hangs neither on where it stands nor on how many there are, and no layer adds to the arena.
+#[test]
+fn a_deep_plan_repeats_its_layers() {
+    const LAYERS: u32 = 60;
+    for id in ["llama", "qwen2", "qwen3"] {
+        for name in ["avx512", "llvmpipe", "h200"] {
+            let target = Target::named(name).expect(name);
+            let planned = |layers| {
+                let graph = arch::build(&ShapeOnly::deep(id, layers)).expect("graph");
+                compile(&graph, &target).expect("plan")
+            };
+            let (deep, shallow) = (planned(LAYERS), planned(4));
+            let second = layer_text(&deep, 1);
+            assert!(second.lines().count() > 8, "{id} on {name}: {second}");
+            for layer in 2..LAYERS - 1 {
+                assert_eq!(
+                    layer_text(&deep, layer),
+                    second,
+                    "{layer} of {id} on {name}"
+                );
+            }
+            assert_eq!(layer_text(&shallow, 1), second, "{id} on {name}");
+            assert_eq!(deep.arena_bytes, shallow.arena_bytes, "{id} on {name}");
+            let kernels = |plan: &Plan| plan.kernels.len() as u32;
+            let of_layer = deep.kernels.iter().filter(|k| k.name.starts_with("blk.1."));
+            let more = of_layer.count() as u32 * (LAYERS - 4);
+            assert_eq!(kernels(&deep), kernels(&shallow) + more, "{id} on {name}");
+        }
+    }
+}
+
+/// A layer's kernels as text, without its number and the places of its values.
+fn layer_text(plan: &Plan, layer: u32) -> String {
+    let own = format!("blk.{layer}.");
+    let text = plan.to_string();
+    let mut kept = String::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if !line.starts_with(' ') {
+            inside = line.starts_with(&own);
+        }
+        let words = line.split(' ').filter(|word| !word.starts_with('@'));
+        if inside {
+            kept.extend(words.flat_map(|word| [word, " "]));
+            kept.push('\n');
+        }
+    }
+    let renamed = [
+        (own, "own."),
+        (format!("blk.{}.", layer - 1), "before."),
+        (format!("keys[{layer}]"), "keys"),
+        (format!("values[{layer}]"), "values"),
+        (format!("layer {layer} "), "layer "),
+    ];
+    let rename = |text: String, (found, put): (String, &str)| text.replace(&found, put);
+    renamed.into_iter().fold(kept, rename)
+}
+
 /// Each pipeline takes time at load, so layers share them: there are as many as ways to run what a layer has.
 #[test]
 fn a_model_of_one_format_needs_few_pipelines() {

@@ -66,10 +66,11 @@ pub(crate) fn gpu_in_order(bytes: bool) -> On {
     On::GpuAs(device, Box::new(target))
 }
 
-/// What a GPU has but for what rounds inputs: references are single precision. `matrix_units.rs` is about bf16, `byte_products.rs`
-/// about bytes.
-fn in_floats(device: &Device) -> Target {
+/// What a GPU has but for what rounds inputs or weights: references are single precision. `matrix_units.rs` is about bf16,
+/// `byte_products.rs` about bytes, `tiles.rs` about half precision.
+pub(crate) fn in_floats(device: &Device) -> Target {
     Target {
+        f16: false,
         packed_dot: false,
         matrix_tiles: vec![],
         ..device.target().clone()

@@ -1,36 +1,231 @@
-//! The test of a device before a model runs on it, on one that computes right.
+//! The test of a plan's kernels on a device before it runs there: on one that computes right, and on ones that have a broken kernel.
 
-use crate::reference::gpu_device;
-use rusty_backend::{CpuDevice, Device};
-use rusty_compiler::KvFormat;
+use crate::golden_paths::golden;
+use crate::reference::{SELECTED, all_logits, assert_close, bound, gpu, gpu_device};
+use crate::watched_gpu::WatchedGpu;
+use rusty_backend::{Language, Target, cache};
+use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::plan::Implementation;
+use rusty_compiler::{BindOptions, KvFormat, Result, compile, replace_wrong};
+use rusty_loader::ModelFile;
+use std::fs;
+use std::sync::Arc;
 
-/// A device that is right keeps all its facts, the first time and when it is known.
-fn check(shape: &str, format: &str, kv: KvFormat, adapted: bool) {
-    let cpu = Device::Cpu(CpuDevice::new(Some(1)));
-    let gpu = gpu_device();
-    let file = rusty_loader::random::model(shape, format).expect("random");
-    let graph = rusty_graph::arch::build(&*file).expect("graph");
-    for device in [&cpu, &gpu, &gpu] {
-        let target = rusty_compiler::trusted(device, &graph, kv, adapted).expect("trusted");
-        assert_eq!(target, *device.target());
+const OPTIONS: BindOptions = BindOptions {
+    pages: 24,
+    kv: KvFormat::F32,
+    slots: 0,
+};
+
+/// A GPU of this name of which nothing is known, in floats but for what `change` makes of it.
+fn unknown(name: &str, change: fn(&mut Target)) -> Arc<WatchedGpu> {
+    if let Some(folder) = cache::folder() {
+        let known = fs::read_dir(folder.join("self-test")).into_iter().flatten();
+        for kept in known.flatten() {
+            if kept.file_name().to_string_lossy().starts_with(name) {
+                fs::remove_dir_all(kept.path()).expect("removed");
+            }
+        }
+    }
+    WatchedGpu::new(|target| {
+        target.name = name.into();
+        target.f16 = false;
+        target.packed_dot = false;
+        target.matrix_tiles = vec![];
+        change(target);
+    })
+}
+
+/// Whether kernels of the tests' GPU may have halves; those of software Vulkan may.
+fn has_halves() -> bool {
+    let device = gpu_device();
+    let has = device.target().f16 && device.target().language == Language::Wgsl;
+    if !has {
+        println!("the GPU has no half precision: nothing to test");
+    }
+    has
+}
+
+fn executable(gpu: &Arc<WatchedGpu>, file: &dyn ModelFile, options: BindOptions) -> GpuExecutable {
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let target = rusty_backend::GpuDevice::target(&**gpu);
+    let plan = compile(&graph, target).expect("plan");
+    GpuExecutable::bind(plan, file, gpu.clone(), options).expect("bound")
+}
+
+/// All kernels of a model's plan are tried once and found right; the second time they are known.
+fn right(name: &str, change: fn(&mut Target), path: &str, (kv, slots): (KvFormat, u32)) {
+    let gpu = unknown(name, change);
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let options = BindOptions {
+        pages: 24,
+        kv,
+        slots,
+    };
+    let mut exe = executable(&gpu, &*file, options);
+    let kernels = rusty_compiler::Executable::compiled_kernels(&exe);
+    replace_wrong(&mut exe, &*file).expect(path);
+    let excluded = &exe.plan().excluded;
+    assert!(excluded.is_empty(), "{name}, {path}: {excluded:?}");
+    // Each kernel at least once.
+    let ran = gpu.ran();
+    assert!(ran >= kernels, "{name}, {path}: {ran} of {kernels}");
+    let mut exe = executable(&gpu, &*file, options);
+    replace_wrong(&mut exe, &*file).expect(path);
+    assert_eq!(gpu.ran(), ran, "{name}, {path}");
+}
+
+#[test]
+fn kernels_of_float_models_are_right() {
+    for (path, kv) in [
+        ("models/qwen3-tied", KvFormat::F16),
+        ("models/gemma2", KvFormat::F32),
+        ("models/mistral-window", KvFormat::Bf16),
+        ("models/phi3-longrope", KvFormat::F16),
+        ("models/gemma3", KvFormat::F32),
+        ("models/qwen2-bias", KvFormat::F16),
+    ] {
+        right("tested-floats", |_| {}, path, (kv, 0));
     }
 }
 
 #[test]
-fn right_devices_are_trusted() {
-    check("qwen3-tiny", "f32", KvFormat::F16, true);
-    check("llama-tiny", "q4_0", KvFormat::Q8_0, false);
-    check("qwen3-tiny", "q4_k", KvFormat::Q4_0, false);
+fn kernels_of_experts_and_latents_are_right() {
+    for path in ["models/mixtral", "models/qwen3-moe", "models/deepseek-v3"] {
+        right("tested-experts", |_| {}, path, (KvFormat::F16, 0));
+    }
 }
 
 #[test]
-fn right_devices_are_trusted_with_experts() {
-    check("qwen3moe-tiny", "q4_0", KvFormat::F16, true);
+fn kernels_of_block_formats_are_right() {
+    let bytes: fn(&mut Target) = |t| t.packed_dot = true;
+    for (path, kv) in [
+        ("gguf/llama/mix-Q4_K_M.gguf", KvFormat::F16),
+        ("gguf/qwen3-zoo/zoo.gguf", KvFormat::F32),
+    ] {
+        right("tested-blocks", |_| {}, path, (kv, 0));
+        right("tested-bytes", bytes, path, (kv, 0));
+    }
+    for kv in [KvFormat::Q8_0, KvFormat::Q4_0] {
+        right("tested-caches", |_| {}, "models/qwen3-tied", (kv, 0));
+    }
+}
+
+/// Those that convert halves by an instruction, and tiles of halves.
+#[test]
+fn kernels_of_halves_are_right() {
+    if !has_halves() {
+        return;
+    }
+    for path in [
+        "gguf/qwen3-float/F16.gguf",
+        "gguf/llama/mix-Q4_K_M.gguf",
+        "gguf/qwen3-zoo/zoo.gguf",
+    ] {
+        right("tested-halves", |t| t.f16 = true, path, (KvFormat::F16, 0));
+    }
+}
+
+/// With adapters, whose first factor has a launch of its own or none; with tiles of matrix units; without planes.
+#[test]
+fn kernels_of_other_facts_are_right() {
+    let path = "models/qwen3-tied";
+    let kv = KvFormat::F16;
+    right("tested-adapters", |_| {}, path, (kv, 2));
+    right("tested-order", |t| t.starts_in_order = true, path, (kv, 1));
+    let tiles: fn(&mut Target) = |t| t.matrix_tiles = vec![(16, 8, 16)];
+    right("tested-tiles", tiles, "gguf/qwen3-float/BF16.gguf", (kv, 0));
+    right("tested-shared", |t| t.plane_ops = false, path, (kv, 2));
+}
+
+/// A model on a GPU with a broken kernel, and what it does without.
+fn replaced(gpu: &Arc<WatchedGpu>, file: &dyn ModelFile) -> Result<GpuExecutable> {
+    let mut exe = executable(gpu, file, OPTIONS);
+    replace_wrong(&mut exe, file)?;
+    Ok(exe)
+}
+
+/// The kernel that is broken is found, named and replaced, and remembered: logits are those of a right device.
+fn finds(broken: &Arc<WatchedGpu>, file: &dyn ModelFile, names: &[&str]) -> GpuExecutable {
+    let mut exe = replaced(broken, file).expect("others");
+    let excluded = exe.plan().excluded.clone();
+    let of_names = |name: &&str| excluded.iter().any(|e| e.variant == *name);
+    assert!(names.iter().all(of_names), "{excluded:?}");
+    assert!(
+        excluded.iter().all(|e| names.contains(&e.variant)),
+        "{excluded:?}"
+    );
+    let ran = broken.ran();
+    assert!(ran > 10, "{ran}");
+    let again = replaced(broken, file).expect("others");
+    assert_eq!(again.plan().excluded, excluded);
+    assert_eq!(broken.ran(), ran);
+    let ids: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 250).collect();
+    let pages: Vec<u32> = (0..24).rev().collect();
+    let mut right = bound(file, &gpu(), KvFormat::F32, 1);
+    for chunk in [1, 3, SELECTED] {
+        let have = all_logits(&mut exe, &ids, chunk, &pages);
+        let want = all_logits(&mut *right, &ids, chunk, &pages).concat();
+        assert_close(&format!("by {chunk}"), &have, &want, 1e-3);
+    }
+    exe
 }
 
 #[test]
-fn right_devices_are_trusted_with_latent_attention() {
-    check("deepseek-tiny", "q8_0", KvFormat::F16, true);
-    // Blocks are no format for latents: nothing to test.
-    check("deepseek-tiny", "q8_0", KvFormat::Q8_0, true);
+fn broken_products_of_bytes_are_replaced() {
+    let gpu = unknown("broken-bytes", |t| t.packed_dot = true);
+    gpu.break_kernels(|text| {
+        ["dot4I8Packed", "__dp4a"]
+            .iter()
+            .any(|w| text.source.contains(w))
+    });
+    let file = rusty_loader::random::model("qwen3-tiny", "q4_0").expect("random");
+    let exe = finds(&gpu, &*file, &["gemv_bytes", "gemv_rows_bytes"]);
+    let excluded = &exe.plan().excluded;
+    assert!(excluded.iter().all(|e| e.of.contains("q")), "{excluded:?}");
+    let mut variants = exe.plan().kernels.iter().flat_map(|k| &k.variants);
+    assert!(!variants.any(|v| v.implementation == Implementation::GemvBytes));
+}
+
+#[test]
+fn broken_attention_of_rows_is_replaced() {
+    let gpu = unknown("broken-rows", |_| {});
+    gpu.break_kernels(|text| text.entry == "rusty_row_attention");
+    let file = rusty_loader::open(golden("models/qwen3-tied")).expect("golden");
+    finds(&gpu, &*file, &["row_attention"]);
+}
+
+#[test]
+fn broken_tiles_of_halves_are_replaced() {
+    if !has_halves() {
+        return;
+    }
+    let gpu = unknown("broken-half-tiles", |t| t.f16 = true);
+    gpu.break_kernels(|text| text.source.contains("enable f16;"));
+    let file = rusty_loader::open(golden("gguf/qwen3-float/F16.gguf")).expect("golden");
+    let exe = finds(&gpu, &*file, &["half_tiles"]);
+    assert!(exe.plan().target.f16);
+}
+
+/// Kernels of all kinds have the instruction: without it others need not be left out.
+#[test]
+fn broken_conversions_of_halves_are_replaced() {
+    if !has_halves() {
+        return;
+    }
+    let gpu = unknown("broken-conversions", |t| t.f16 = true);
+    gpu.break_kernels(|text| text.source.contains("half_value("));
+    let file = rusty_loader::open(golden("gguf/qwen3-float/F16.gguf")).expect("golden");
+    let exe = finds(&gpu, &*file, &["halves"]);
+    assert!(!exe.plan().target.f16);
+}
+
+#[test]
+fn devices_without_a_right_kernel_are_refused() {
+    let gpu = unknown("broken-tiles", |_| {});
+    gpu.break_kernels(|text| text.entry == "rusty_gemm");
+    let file = rusty_loader::open(golden("models/qwen3-tied")).expect("golden");
+    let refused = replaced(&gpu, &*file).err().expect("nothing is left");
+    let said = refused.to_string();
+    assert!(said.contains("driver") && said.contains("rows"), "{said}");
 }

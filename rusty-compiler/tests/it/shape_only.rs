@@ -14,8 +14,13 @@ pub struct ShapeOnly {
 
 impl ShapeOnly {
     pub fn new(arch: &'static str) -> Self {
+        Self::deep(arch, 2)
+    }
+
+    /// The same with another number of layers.
+    pub fn deep(arch: &'static str, layers: u32) -> Self {
         let meta = [
-            (keys::BLOCK_COUNT, 2),
+            (keys::BLOCK_COUNT, u64::from(layers)),
             (keys::CONTEXT_LENGTH, 256),
             (keys::EMBEDDING_LENGTH, 64),
             (keys::FEED_FORWARD_LENGTH, 96),
@@ -35,13 +40,13 @@ impl ShapeOnly {
         };
         file.add("token_embd.weight", &[320, 64]);
         file.add("output_norm.weight", &[64]);
-        for layer in 0..2 {
+        for layer in 0..layers {
             file.add_layer(layer);
         }
         file
     }
 
-    fn add_layer(&mut self, layer: usize) {
+    fn add_layer(&mut self, layer: u32) {
         let rows = [
             ("attn_q", 128, 64),
             ("attn_k", 64, 64),

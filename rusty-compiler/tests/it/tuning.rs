@@ -11,8 +11,9 @@ use rusty_loader::ModelFile;
 use std::cell::Cell;
 use std::time::Duration;
 
+/// Pages for contexts of which the deep one has keys to split.
 const OPTIONS: BindOptions = BindOptions {
-    pages: 16,
+    pages: 64,
     kv: KvFormat::F32,
     slots: 0,
 };
@@ -46,7 +47,9 @@ fn every_cut_computes_the_same() {
         .kernels
         .iter()
         .filter_map(|k| ContractionFamily::of(&plan, &k.anchor));
-    for (units, lanes, gemv_rows) in [(64, 1, 1), (256, 8, 13), (128, 4, u32::MAX)] {
+    for (units, lanes, gemv_rows, small_tile_rows) in
+        [(64, 1, 1, 0), (256, 8, 13, 39), (128, 4, u32::MAX, 64)]
+    {
         let all = families.clone().fold(Tuning::default(), |all, family| {
             let teams = Teams {
                 units,
@@ -56,7 +59,12 @@ fn every_cut_computes_the_same() {
             };
             all.with(&family, teams)
         });
-        exe.retune(Tuning { gemv_rows, ..all }).expect("tuned");
+        let tuning = Tuning {
+            gemv_rows,
+            small_tile_rows,
+            ..all
+        };
+        exe.retune(tuning).expect("tuned");
         let name = format!("{units} units, {lanes} lanes");
         assert_close(&name, &logits(&mut exe), &want, 1e-3);
     }
@@ -83,9 +91,15 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     let (done, total) = told.get();
     assert!(done == total && total > 20, "{done} of {total}");
     let tuned = exe.plan().tuning.clone();
-    assert_eq!(kept(&plan, &effort).as_ref(), Some(&tuned));
+    assert_eq!(kept(&plan, &OPTIONS, &effort).as_ref(), Some(&tuned));
+    // Other keys and values are read in other times.
+    let halves = BindOptions {
+        kv: KvFormat::F16,
+        ..OPTIONS
+    };
+    assert_eq!(kept(&plan, &halves, &effort), None);
     let have = logits(&mut exe);
-    // Bytes for the same rows, or inputs would be rounded otherwise; all else as guessed.
+    // Bytes for the same rows and weights in the same precision, or they would be rounded otherwise; all else as guessed.
     let guessed = |family: &ContractionFamily, teams: &Teams| Teams {
         bytes: teams.bytes,
         ..Teams::guess(family)
@@ -94,6 +108,7 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     let teams = teams.map(|(family, teams)| (family.clone(), guessed(family, teams)));
     let same_products = Tuning {
         gemv_rows: tuned.gemv_rows,
+        half_tiles: tuned.half_tiles,
         teams: teams.collect(),
         ..Tuning::default()
     };
@@ -104,5 +119,5 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     let never = |_, _| panic!("measures");
     tune(&mut exe, &Effort::default(), &never).expect("as guessed");
     assert_eq!(exe.plan().tuning, Tuning::default());
-    assert_eq!(kept(&plan, &Effort::default()), None);
+    assert_eq!(kept(&plan, &OPTIONS, &Effort::default()), None);
 }

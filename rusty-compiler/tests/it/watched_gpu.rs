@@ -3,7 +3,8 @@
 use crate::reference::gpu_device;
 use rusty_backend::memory::Usage;
 use rusty_backend::{
-    DeviceBuffer, Error, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result,
+    Target,
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,9 @@ pub(crate) struct Made {
     pub(crate) bytes: u64,
 }
 
+/// Which kernels are meant.
+pub(crate) type Picks = fn(&KernelText) -> bool;
+
 /// The tests' GPU behind what watches it.
 #[derive(Debug)]
 pub(crate) struct WatchedGpu {
@@ -23,6 +27,12 @@ pub(crate) struct WatchedGpu {
     target: Target,
     made: Mutex<Vec<Made>>,
     compiled: AtomicUsize,
+    /// Bytes that were written to buffers of weights.
+    uploaded: AtomicU64,
+    /// Launches that were not recorded.
+    ran: AtomicUsize,
+    /// Kernels that are to do nothing.
+    broken: Mutex<Option<Picks>>,
     /// Bytes of the largest buffer that it still has room for.
     room: AtomicU64,
 }
@@ -38,6 +48,9 @@ impl WatchedGpu {
             target,
             made: Mutex::default(),
             compiled: AtomicUsize::new(0),
+            uploaded: AtomicU64::new(0),
+            ran: AtomicUsize::new(0),
+            broken: Mutex::default(),
             room: AtomicU64::new(u64::MAX),
         })
     }
@@ -45,6 +58,16 @@ impl WatchedGpu {
     /// Has no memory for buffers of more bytes from here on.
     pub(crate) fn leave_room(&self, bytes: u64) {
         self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Kernels that are compiled from here on do nothing where they are of these.
+    pub(crate) fn break_kernels(&self, these: Picks) {
+        *self.broken.lock().expect("no other user") = Some(these);
+    }
+
+    /// Launches that were run without being recorded.
+    pub(crate) fn ran(&self) -> usize {
+        self.ran.load(Ordering::Relaxed)
     }
 
     /// All buffers that were made, in order.
@@ -63,6 +86,11 @@ impl WatchedGpu {
     /// Kernels that were compiled.
     pub(crate) fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of weights that came from the host.
+    pub(crate) fn uploaded(&self) -> u64 {
+        self.uploaded.load(Ordering::Relaxed)
     }
 
     /// Bytes booked for adapters.
@@ -100,12 +128,20 @@ impl GpuDevice for WatchedGpu {
     }
 
     fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()> {
+        if buffer.owner() == Owner::Weights {
+            let bytes = data.len() as u64;
+            self.uploaded.fetch_add(bytes, Ordering::Relaxed);
+        }
         self.gpu.write(buffer, offset, data)
     }
 
     fn pipeline(&self, text: &KernelText) -> Result<Pipeline> {
         self.compiled.fetch_add(1, Ordering::Relaxed);
-        self.gpu.pipeline(text)
+        let broken = *self.broken.lock().expect("no other user");
+        match broken.is_some_and(|these| these(text)) {
+            true => self.gpu.pipeline(&without_effect(text)),
+            false => self.gpu.pipeline(text),
+        }
     }
 
     fn record(&self, launches: &[Launch]) -> Result<Recording> {
@@ -117,11 +153,12 @@ impl GpuDevice for WatchedGpu {
     }
 
     fn run(&self, launches: &[Launch]) -> Result<()> {
+        self.ran.fetch_add(launches.len(), Ordering::Relaxed);
         self.gpu.run(launches)
     }
 
-    fn read_into(&self, buffer: &DeviceBuffer, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.gpu.read_into(buffer, offset, out)
+    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+        self.gpu.fetch(behind, ranges)
     }
 
     fn copy(
@@ -139,7 +176,24 @@ impl GpuDevice for WatchedGpu {
         self.gpu.synchronize()
     }
 
+    fn submissions(&self) -> u64 {
+        self.gpu.submissions()
+    }
+
     fn usage(&self) -> Usage {
         self.gpu.usage()
     }
+}
+
+/// The text of a kernel that leaves at once.
+fn without_effect(text: &KernelText) -> KernelText {
+    let mut text = text.clone();
+    let mut marks = ["@compute", "__global__"].iter();
+    let entry = marks.find_map(|mark| text.source.find(mark));
+    let entry = entry.expect("an entry point");
+    let body = text.source[entry..].find('{').expect("a body");
+    let leave = "\n    if (true) { return; }";
+    text.source.insert_str(entry + body + 1, leave);
+    text.key.push_str("-without-effect");
+    text
 }

@@ -8,7 +8,7 @@ use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::{Launch, Recording};
+use rusty_backend::{Fetch, GpuDevice, Launch, Recording};
 use std::collections::HashMap;
 
 /// Recordings kept; beyond, the one that was used longest ago makes room.
@@ -59,18 +59,22 @@ struct Segment {
 }
 
 impl GpuExecutable {
-    /// Runs a step of this shape. It is recorded once, unless it has to wait for weights.
-    pub(super) fn run_shape(&mut self, shape: Shape) -> Result<()> {
+    /// Runs a step of this shape and brings its results. It is recorded once, unless it has to wait for weights.
+    pub(super) fn run_shape(&mut self, shape: Shape, results: &mut [Fetch<'_>]) -> Result<()> {
         if let Some(recording) = self.recordings.of(shape) {
-            return Ok(self.device.submit(recording)?);
+            return enqueue(&*self.device, recording, results);
         }
         let mut segments = self.segments(shape)?;
         if segments.iter().any(|s| s.arrives.is_some()) {
-            return segments.iter().try_for_each(|s| self.run_segment(s));
+            segments.iter().try_for_each(|s| self.run_segment(s))?;
+            return match results.is_empty() {
+                true => Ok(()),
+                false => Ok(self.device.fetch(None, results)?),
+            };
         }
         let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
         let recording = self.device.record(&launches)?;
-        self.device.submit(&recording)?;
+        enqueue(&*self.device, &recording, results)?;
         self.recordings.keep(shape, recording);
         Ok(())
     }
@@ -148,13 +152,7 @@ impl GpuExecutable {
         // The last variant reaches to the symbol's maximum, beyond which only rounded counts can lie.
         let last = variants.last().map_or(0, |choice| *choice.rows.end());
         for choice in variants {
-            let now = match choice.when {
-                When::Always => true,
-                When::Decode(decode) => decode == shape.decode,
-                When::ArgMax => shape.argmax,
-                When::Hidden => shape.hidden,
-            };
-            if now && choice.rows.contains(&rows.min(last)) {
+            if is_now(choice.when, shape) && choice.rows.contains(&rows.min(last)) {
                 for template in &choice.templates {
                     let launch = self.launch(template, at, rows, shape)?;
                     launches.push((launch, template.weights));
@@ -164,7 +162,13 @@ impl GpuExecutable {
         Ok(())
     }
 
-    fn launch(&self, template: &Template, at: usize, rows: u32, shape: Shape) -> Result<Launch> {
+    pub(super) fn launch(
+        &self,
+        template: &Template,
+        at: usize,
+        rows: u32,
+        shape: Shape,
+    ) -> Result<Launch> {
         let stage = &self.stages[at];
         let mut scalars = template.scalars.clone();
         if let Some(first) = template.shrunk {
@@ -218,6 +222,27 @@ impl GpuExecutable {
     }
 }
 
+/// Whether steps of a shape have what is launched then.
+pub(super) fn is_now(when: When, shape: Shape) -> bool {
+    match when {
+        When::Always => true,
+        When::Decode(decode) => decode == shape.decode,
+        When::Tiles => shape.tiles > 0,
+        When::Alone => shape.splits > 0,
+        When::ArgMax => shape.argmax,
+        When::Hidden => shape.hidden,
+    }
+}
+
+/// Enqueues a step; waits for it where there are results to wait for.
+fn enqueue(device: &dyn GpuDevice, recording: &Recording, results: &mut [Fetch<'_>]) -> Result<()> {
+    match results.is_empty() {
+        true => device.submit(recording)?,
+        false => device.fetch(Some(recording), results)?,
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,14 +250,14 @@ mod tests {
     use rusty_backend::{DescribedDevice, Target};
     use std::sync::Arc;
 
-    /// Steps of so many rows that all want an output.
+    /// Steps of so many rows of different sequences that all want an output.
     fn shape(rows: u32, adapted: bool) -> Shape {
         Shape {
             rows,
             selected: rows,
-            tiles: rows,
+            tiles: 0,
+            splits: rows,
             decode: true,
-            splits: 1,
             adapted,
             argmax: true,
             hidden: false,
@@ -283,6 +308,22 @@ mod tests {
                 let free = name == "h200" && rows == 1;
                 assert_eq!(launches(true) == launches(false), free, "{rows} on {name}");
             }
+            // Rows that see each other's keys cost a launch per layer for heads; rows alone beside tiles one more.
+            let layers = exe.plan.kv.len();
+            let launches = |tiles, splits| {
+                let shape = Shape {
+                    tiles,
+                    splits,
+                    decode: false,
+                    ..shape(40, false)
+                };
+                let segments = exe.segments(shape).expect("launches");
+                segments.iter().map(|s| s.launches.len()).sum::<usize>()
+            };
+            let decoding = exe.plan.dispatches(40) as usize;
+            assert_eq!(launches(5, 0), decoding + layers, "tiles on {name}");
+            assert_eq!(launches(0, 8), decoding + layers, "rows alone on {name}");
+            assert_eq!(launches(5, 8), decoding + 2 * layers, "both on {name}");
         }
     }
 }

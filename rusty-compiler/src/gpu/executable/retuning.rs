@@ -1,13 +1,14 @@
 //! Kernels chosen anew for weights that lie where they are.
 
 use super::GpuExecutable;
+use crate::gpu::attention_cuts::Room;
 use crate::gpu::lower::stages;
-use crate::gpu::prepare::{Pipelines, compile};
+use crate::gpu::prepare::{Pipelines, attention_room, compile};
 use crate::gpu::stage::Stage;
 use crate::gpu::weights::WeightStore;
 use crate::passes::select;
-use crate::plan::{Plan, Tuning};
-use crate::{KvFormat, Result};
+use crate::plan::{Exclusion, Plan, Tuning};
+use crate::{BindOptions, Error, Result};
 use rusty_backend::GpuDevice;
 
 impl GpuExecutable {
@@ -22,6 +23,34 @@ impl GpuExecutable {
         Ok(())
     }
 
+    /// Chooses kernels anew without some that went wrong, and without those in their stead that the device refuses.
+    ///
+    /// # Errors
+    /// [`Error::Target`] where nothing is left; [`Error::Device`] where the device fails.
+    pub(crate) fn do_without(&mut self, mut wrong: Vec<Exclusion>) -> Result<()> {
+        let mut plan = self.plan.clone();
+        loop {
+            select::without(&mut plan, wrong)?;
+            let stages = self.lowered(&plan, self.options.slots > 0)?;
+            // The same kernels have other texts where halves are converted otherwise.
+            let none = Pipelines::new();
+            let known = match plan.target.f16 == self.plan.target.f16 {
+                true => &self.pipelines,
+                false => &none,
+            };
+            match compile(&stages, &plan.target, &*self.device, known) {
+                Err(Error::Refused { variant, .. }) => wrong = vec![*variant],
+                compiled => {
+                    let pipelines = compiled?;
+                    // Tiles of attention may be others, and rows alone may have no kernel. What splits take of the arena stays.
+                    (_, self.room) = attention_room(&stages, &plan.target);
+                    self.adopt(plan, stages, pipelines);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     /// Takes over what [`GpuExecutable::tuned`] gave, compiled.
     pub(in crate::gpu) fn adopt(&mut self, plan: Plan, stages: Vec<Stage>, pipelines: Pipelines) {
         self.recordings.clear();
@@ -32,18 +61,18 @@ impl GpuExecutable {
         &self.pipelines
     }
 
-    pub(in crate::gpu) fn device(&self) -> &dyn GpuDevice {
+    pub(crate) fn device(&self) -> &dyn GpuDevice {
         &*self.device
     }
 
-    /// Storage of keys and values.
-    pub(in crate::gpu) fn kv(&self) -> KvFormat {
-        self.options.kv
+    /// What it was bound for.
+    pub(crate) fn options(&self) -> &BindOptions {
+        &self.options
     }
 
-    /// Pages of keys and values.
-    pub(in crate::gpu) fn pages(&self) -> u32 {
-        self.options.pages
+    /// What attention's kernels take of a step.
+    pub(in crate::gpu) fn room(&self) -> Room {
+        self.room
     }
 
     /// The plan and its launches as another tuning has them.
@@ -55,8 +84,13 @@ impl GpuExecutable {
         let mut plan = self.plan.clone();
         plan.tuning = tuning;
         select::again(&mut plan)?;
-        let mut store = WeightStore::known(&plan, &*self.device, self.chunks.clone());
-        let stages = stages(&plan, self.pages, adapters, &self.places, &mut store)?;
+        let stages = self.lowered(&plan, adapters)?;
         Ok((plan, stages))
+    }
+
+    /// The launches of a plan of the same weights.
+    fn lowered(&self, plan: &Plan, adapters: bool) -> Result<Vec<Stage>> {
+        let mut store = WeightStore::known(plan, &*self.device, self.chunks.clone());
+        stages(plan, self.pages, adapters, &self.places, &mut store)
     }
 }

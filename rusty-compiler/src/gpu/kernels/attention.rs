@@ -1,7 +1,7 @@
 //! Flash attention over KV pages: online softmax (arXiv 2205.14135) with grouped queries (arXiv 2305.13245).
 //!
 //! A cube takes one key/value head for a tile of rows of one sequence, so that every key and value it reads
-//! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. Single rows have a kernel
+//! serves all of the group's query heads (or the share of them that fits) and all rows of the tile. Rows alone have a kernel
 //! of their own where there are planes, [`row_attention`](super::row_attention); elsewhere they are tiles of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
 use super::attention_shape::{
@@ -81,16 +81,7 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
     // Where each key and each value of the step starts.
     let places = Shared::<[u32]>::new_slice(comptime!((KEYS * 2) as usize));
     load_queries(buffers, &q, &state, first, rows, comptime!(config.clone()));
-    if comptime!(config.shape.kv.is_blocks()) {
-        sync_cube();
-        rotate_shared(
-            &q,
-            comptime!(dim / BLOCK),
-            dim,
-            queries,
-            comptime!(config.units),
-        );
-    }
+    turn_queries(&q, comptime!(config.clone()));
     let mut sums = Array::<f32>::new(comptime!((config.pairs() * 2) as usize));
     let lowest = position_of(buffers, first);
     let end = position_of(buffers, first + rows - 1) + 1;
@@ -137,6 +128,22 @@ fn attend(buffers: &Buffers<'_>, first: u32, rows: u32, #[comptime] config: Atte
         turn_back(&mut sums, &q, comptime!(config.clone()));
     }
     store(buffers, &sums, &state, first, rows, config);
+}
+
+/// Turns queries as keys are turned that lie in blocks.
+#[cube]
+fn turn_queries(q: &Shared<[f32]>, #[comptime] config: AttentionConfig) {
+    if comptime!(config.shape.kv.is_blocks()) {
+        let dim = comptime!(config.shape.head_dim);
+        sync_cube();
+        rotate_shared(
+            q,
+            comptime!(dim / BLOCK),
+            dim,
+            comptime!(config.queries()),
+            comptime!(config.units),
+        );
+    }
 }
 
 /// Scaled queries into shared memory, `[query][lane]`; query `m * group + h` is head `h` of row `m`.

@@ -1,7 +1,7 @@
 //! What the kernels of attention share: its shape, what is seen, and how keys and values are read.
 
 use super::bits::f16_value;
-use super::body::safe_tanh;
+use super::elementwise::safe_tanh;
 use super::env::{Buffers, header, put};
 use super::page_blocks::pair_of;
 use super::page_words::PageWords;

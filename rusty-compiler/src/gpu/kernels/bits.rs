@@ -3,7 +3,7 @@
 //! Weights and caches are bound as 32-bit words because WGSL has no smaller storage types and blocks of 18,
 //! 34 or 210 bytes start anywhere.
 
-use super::env::is_cuda;
+use super::env::{is_cuda, is_wgsl_with_halves};
 use cubecl::prelude::*;
 use rusty_loader::formats::BitField;
 
@@ -11,6 +11,7 @@ use rusty_loader::formats::BitField;
 #[cube]
 pub fn f16_value(bits: u32) -> f32 {
     let cuda = is_cuda();
+    let wgsl = is_wgsl_with_halves();
     if comptime!(cuda) {
         // Assembly takes values; a variable would be handed over by its address.
         let bits = u32::reinterpret(f32::reinterpret(bits));
@@ -21,6 +22,10 @@ pub fn f16_value(bits: u32) -> f32 {
             options(nomem),
         );
         out
+    } else if comptime!(wgsl) {
+        // Stands for the conversion: `wgsl_text.rs` puts that in its place. No half is known when a kernel is compiled, so none is
+        // folded.
+        f32::reinterpret(bits.reverse_bits())
     } else {
         let magnitude = f32::reinterpret((bits & 0x7fff) << 13) * 5.192_297e33_f32;
         f32::reinterpret(u32::reinterpret(magnitude) | ((bits & 0x8000) << 16))

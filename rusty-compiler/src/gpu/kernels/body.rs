@@ -4,15 +4,14 @@
 //! for another. Only norms and softmaxes over a whole segment are reductions; their [factors](super::factors) are made
 //! beforehand by the cube that owns the segment, or, of contractions' inputs, [last](super::norms).
 
-// `erf` is CubeCL's; the standard library's unstable method of that name takes no part.
-#![allow(unstable_name_collisions)]
-
 use super::decode::decode_one;
+use super::elementwise::{binary, unary};
+use super::embedding::changed;
 use super::env::{Buffers, header};
 use super::factors::{norm_factor, softmax_factors};
 use crate::plan::Inst;
 use cubecl::prelude::*;
-use rusty_graph::{BinaryOp, RopeLayout, UnaryOp};
+use rusty_graph::RopeLayout;
 use rusty_loader::Format;
 
 /// Where an operand of a body lies.
@@ -122,13 +121,10 @@ pub(super) fn instruction(
     #[comptime] at: usize,
 ) -> f32 {
     match comptime!(program.insts[at]) {
-        Inst::Result(i) => match comptime!(program.source) {
-            Source::Given => results[comptime!(i as usize)],
-            Source::Weight { format } => decode_one(buffers, base, lane, format),
-            Source::ChangedWeight { format } => changed(buffers, base, row, lane, format),
-            Source::Arena => buffers.arena[(base + lane) as usize],
-            Source::None => 0.0f32.runtime(),
-        },
+        Inst::Result(i) => {
+            let source = comptime!(program.source);
+            result(buffers, results, base, row, lane, source, i)
+        }
         Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Chosen(o) => {
@@ -144,31 +140,153 @@ pub(super) fn instruction(
             let moved = lane / count * group + first + lane % count;
             load(buffers, row, moved, comptime!(program.operand(from)))
         }
-        Inst::Join { from, lanes } => {
-            let (left, right) = comptime!((lanes[0], lanes[1]));
-            let turn = lane / comptime!(left + right);
-            let inner = lane % comptime!(left + right);
-            let in_left = inner < left;
-            // Both are read, at a lane that is there.
-            let a = load(
-                buffers,
-                row,
-                turn * left + min(inner, comptime!(left - 1).runtime()),
-                comptime!(program.operand(from[0])),
-            );
-            let b = load(
-                buffers,
-                row,
-                turn * right + select(in_left, 0u32.runtime(), inner - left),
-                comptime!(program.operand(from[1])),
-            );
-            select(in_left, a, b)
-        }
+        Inst::Join { from, lanes } => joined(
+            buffers,
+            row,
+            lane,
+            comptime!(program.operand(from[0])),
+            comptime!(program.operand(from[1])),
+            comptime!(lanes[0]),
+            comptime!(lanes[1]),
+        ),
         Inst::Unary(op, x) => unary(regs[comptime!(x as usize)], op),
         Inst::Binary(op, a, b) => {
             binary(regs[comptime!(a as usize)], regs[comptime!(b as usize)], op)
         }
         Inst::Scale(c, x) => regs[comptime!(x as usize)] * comptime!(c.get()),
+        _ => of_group(
+            buffers,
+            results,
+            factors,
+            regs,
+            base,
+            row,
+            lane,
+            comptime!(program.clone()),
+            at,
+        ),
+    }
+}
+
+/// What the anchor made: result `number`.
+#[cube]
+fn result(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] source: Source,
+    #[comptime] number: u16,
+) -> f32 {
+    match source {
+        Source::Given => results[comptime!(number as usize)],
+        Source::Weight { format } => decode_one(buffers, base, lane, format),
+        Source::ChangedWeight { format } => changed(buffers, base, row, lane, format),
+        Source::Arena => buffers.arena[(base + lane) as usize],
+        Source::None => 0.0f32.runtime(),
+    }
+}
+
+/// A lane of two operands' rows that are joined group by group, of `left` and `right` lanes.
+#[cube]
+fn joined(
+    buffers: &Buffers<'_>,
+    row: u32,
+    lane: u32,
+    #[comptime] first: Place,
+    #[comptime] second: Place,
+    #[comptime] left: u32,
+    #[comptime] right: u32,
+) -> f32 {
+    let turn = lane / comptime!(left + right);
+    let inner = lane % comptime!(left + right);
+    let in_left = inner < left;
+    // Both are read, at a lane that is there.
+    let a = load(
+        buffers,
+        row,
+        turn * left + min(inner, comptime!(left - 1).runtime()),
+        first,
+    );
+    let b = load(
+        buffers,
+        row,
+        turn * right + select(in_left, 0u32.runtime(), inner - left),
+        second,
+    );
+    select(in_left, a, b)
+}
+
+/// Value of an instruction that looks at other lanes of its group.
+#[cube]
+fn of_group(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    regs: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] at: usize,
+) -> f32 {
+    match comptime!(program.insts[at]) {
+        Inst::RmsNorm { .. } => normed(
+            buffers,
+            results,
+            factors,
+            regs,
+            base,
+            row,
+            lane,
+            comptime!(program.clone()),
+            at,
+        ),
+        Inst::Softmax { x, .. } => {
+            let (most, by) = softmax_factors(factors, comptime!(program.clone()), at);
+            (regs[comptime!(x as usize)] - most).exp() * by
+        }
+        Inst::Rope {
+            x,
+            table,
+            head_dim,
+            dims,
+            layout,
+        } => rotate(
+            buffers,
+            results,
+            factors,
+            regs[comptime!(x as usize)],
+            base,
+            row,
+            lane,
+            comptime!(program.clone()),
+            comptime!(x as usize),
+            comptime!(program.operand(table)),
+            head_dim,
+            dims,
+            layout,
+        ),
+        // The others look at their own lane.
+        _ => 0.0f32.runtime(),
+    }
+}
+
+/// A lane of a norm.
+#[cube]
+fn normed(
+    buffers: &Buffers<'_>,
+    results: &Sequence<f32>,
+    factors: &Sequence<f32>,
+    regs: &Sequence<f32>,
+    base: u32,
+    row: u32,
+    lane: u32,
+    #[comptime] program: Program,
+    #[comptime] at: usize,
+) -> f32 {
+    match comptime!(program.insts[at]) {
         Inst::RmsNorm {
             x,
             weight,
@@ -196,53 +314,8 @@ pub(super) fn instruction(
             );
             regs[comptime!(x as usize)] * factor * gain
         }
-        Inst::Softmax { x, .. } => {
-            let (most, by) = softmax_factors(factors, comptime!(program.clone()), at);
-            (regs[comptime!(x as usize)] - most).exp() * by
-        }
-        Inst::Rope {
-            x,
-            table,
-            head_dim,
-            dims,
-            layout,
-        } => rotate(
-            buffers,
-            results,
-            factors,
-            regs[comptime!(x as usize)],
-            base,
-            row,
-            lane,
-            comptime!(program.clone()),
-            comptime!(x as usize),
-            comptime!(program.operand(table)),
-            head_dim,
-            dims,
-            layout,
-        ),
+        _ => 0.0f32.runtime(),
     }
-}
-
-/// Element `lane` of a token's embedding, as the row's adapter changes it.
-#[cube]
-fn changed(
-    buffers: &Buffers<'_>,
-    base: u32,
-    row: u32,
-    lane: u32,
-    #[comptime] format: Format,
-) -> f32 {
-    let entry = buffers.step[header::CHANGES] + row * 2;
-    let at = buffers.step[entry as usize];
-    let mut value = 0.0f32;
-    if at == 0 || buffers.step[(entry + 1) as usize] > 0 {
-        value = decode_one(buffers, base, lane, format);
-    }
-    if at > 0 {
-        value += f32::reinterpret(buffers.step[(at + lane) as usize]);
-    }
-    value
 }
 
 /// Reads an operand.
@@ -306,37 +379,4 @@ fn rotate(
         out = own * cos + select(second, other, -other) * sin;
     }
     out
-}
-
-/// Elementwise functions of one operand.
-#[cube]
-pub fn unary(x: f32, #[comptime] op: UnaryOp) -> f32 {
-    match op {
-        UnaryOp::Silu => x / (1.0 + (-x).exp()),
-        UnaryOp::Gelu => 0.5 * x * (1.0 + (x * 0.707_106_77_f32).erf()),
-        UnaryOp::GeluTanh => {
-            let inner = 0.797_884_6_f32 * (x + 0.044715f32 * x * x * x);
-            0.5 * x * (1.0 + safe_tanh(inner))
-        }
-        UnaryOp::Tanh => safe_tanh(x),
-        UnaryOp::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        UnaryOp::Relu => max(x, 0.0f32),
-        UnaryOp::Neg => -x,
-    }
-}
-
-/// `tanh` that does not overflow where a device computes it by `exp`.
-#[cube]
-pub fn safe_tanh(x: f32) -> f32 {
-    1.0 - 2.0 / ((2.0 * x).exp() + 1.0)
-}
-
-#[cube]
-fn binary(a: f32, b: f32, #[comptime] op: BinaryOp) -> f32 {
-    match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-    }
 }

@@ -53,29 +53,15 @@ pub fn run_codes(
     #[unroll]
     for p in 0..comptime!(codec.codes.len()) {
         match comptime!(codec.codes[p]) {
-            Part::Bits(field) => {
-                if comptime!(is_wordwise(&field)) {
-                    gather_words(
-                        buffers.weights,
-                        block,
-                        first,
-                        codes,
-                        comptime!(up + field.place),
-                        field,
-                        comptime!(codec.block_bytes),
-                    );
-                } else {
-                    gather_groups(
-                        buffers.weights,
-                        block,
-                        first,
-                        codes,
-                        up,
-                        field,
-                        comptime!(codec.block_bytes),
-                    );
-                }
-            }
+            Part::Bits(field) => flip_bits(
+                buffers.weights,
+                block,
+                first,
+                codes,
+                up,
+                field,
+                comptime!(codec.block_bytes),
+            ),
             Part::Grid(grid) => flip_points(
                 buffers,
                 block,
@@ -102,6 +88,25 @@ pub fn run_codes(
                 }
             }
         }
+    }
+}
+
+/// Flips a run's codes by a field of bits, `up` above where it belongs.
+#[cube]
+fn flip_bits(
+    words: &[u32],
+    block: u32,
+    first: u32,
+    codes: &mut Array<u32>,
+    #[comptime] up: u32,
+    #[comptime] field: BitField,
+    #[comptime] block_bytes: usize,
+) {
+    if comptime!(is_wordwise(&field)) {
+        let to = comptime!(up + field.place);
+        gather_words(words, block, first, codes, to, field, block_bytes);
+    } else {
+        gather_groups(words, block, first, codes, up, field, block_bytes);
     }
 }
 

@@ -14,7 +14,7 @@ use super::sink::{Store, store_pair};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
-/// Depth of tiles: elements of a weight's row that a cube holds at once.
+/// Depth of tiles of matrix units: elements of a weight's row that a cube holds at once.
 pub const TILE_DEPTH: u32 = 32;
 
 /// A product.

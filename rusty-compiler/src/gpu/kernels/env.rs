@@ -5,6 +5,7 @@
 //! buffer at addresses that its header states, so that a recorded launch stays valid from step to step.
 
 use cubecl::frontend::comptime;
+use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
 use rusty_backend::Language;
 
@@ -39,6 +40,17 @@ pub fn is_wgsl() -> comptime_type!(bool) {
     comptime!(properties.identity.name == language_name(Language::Wgsl))
 }
 
+/// Whether the kernel becomes WGSL for a device with half precision, which no other language's properties state.
+#[cube]
+pub fn is_wgsl_with_halves() -> comptime_type!(bool) {
+    let properties = comptime::device_properties().comptime();
+    comptime!(
+        !properties
+            .type_usage(ElemType::Float(FloatKind::F16))
+            .is_empty()
+    )
+}
+
 /// Words of a step buffer's header.
 pub mod header {
     /// Rows of the step.
@@ -60,10 +72,18 @@ pub mod header {
     /// Where the changes of embeddings start, `[rows, 2]`: word of the row that is added to the token's, 0 where none
     /// is; and whether the token's own counts.
     pub const CHANGES: usize = 8;
+    /// Where the splits of rows that are attended to alone start, each of [`SPLIT_WORDS`](super::SPLIT_WORDS) words: the row,
+    /// which of the row's splits it is, how many the row has (0 behind the last), and how many of rows of several come before it.
+    pub const SPLITS: usize = 9;
+    /// Whether a launch of its own has made attention's heads for all rows: 1 where rows may see each other's keys.
+    pub const HEADS: usize = 10;
     /// First word of the list of rotary tables; entry `i` says where table `i` starts,
     /// `[rows, dims / 2, 2]` floats by their bits.
-    pub const ROPES: usize = 9;
+    pub const ROPES: usize = 11;
 }
+
+/// Words of a split of a row's keys.
+pub const SPLIT_WORDS: u32 = 4;
 
 /// The buffers of a kernel. Those that it does not use are bound to small dummies.
 #[derive(CubeType)]

@@ -1,5 +1,10 @@
 //! Contraction for many rows: a cube makes a [tile](super::tile) of rows by lanes of a unit, dequantizing each weight
 //! once per tile into shared memory.
+//!
+//! Where the device has half precision, weights may lie there in it: a tile is smaller, and half as much is read of them. They are
+//! then rounded to eleven bits; inputs, products and sums stay single precision, because inputs have any range, and half precision
+//! ends at 65504. A trained weight comes nowhere near that; stored as bf16 or single precision it might be what half precision
+//! has no bits for, so such weights stay as they are. Whether it is faster is for [tuning](crate::plan::Tuning) to find out.
 
 use super::contract::{
     ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar, tile_input,
@@ -8,33 +13,66 @@ use super::env::{Buffers, bound, put};
 use super::norms::{RowShares, tile_norms};
 use super::reduce::no_sums;
 use super::tile::{
-    DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, TILE_WORDS, UNITS, WeightRows, load_weights,
-    multiply, own_lane, own_row,
+    QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane, own_row,
+    own_slice,
 };
 use cubecl::prelude::*;
+use half::f16;
+use rusty_loader::Format;
 
-/// Quads of a row's inputs.
-const QUADS: u32 = DEPTH / QUAD;
-/// How units share the inputs of a tile: each makes a quad of some rows.
-const INPUTS: RowShares = RowShares {
-    parts: QUADS,
-    rows: ROWS * QUADS / UNITS,
-    units: UNITS,
-};
+/// What a contraction kernel of tiles is specialised for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GemmConfig {
+    /// The contraction.
+    pub contract: ContractConfig,
+    /// The tile.
+    pub tile: TileShape,
+    /// Whether weights lie in shared memory in half precision.
+    pub halves: bool,
+}
 
-impl ContractConfig {
-    /// Floats of all parts' products of half of a tile's rows.
-    fn product_floats(&self) -> usize {
-        self.most_parts() * (ROWS / 2 * LANES) as usize
+impl GemmConfig {
+    /// Whether half precision has room for weights of a format.
+    pub fn has_halves(format: Format) -> bool {
+        matches!(format, Format::F16 | Format::Blocks(_))
     }
 
-    /// Bytes of shared memory of the tiled kernel.
-    pub fn tile_bytes(&self) -> u32 {
-        4 * (TILE_WORDS + ROWS) + 4 * self.product_floats() as u32
+    /// How units share the inputs of a tile: each makes a quad of some rows.
+    fn inputs(&self) -> RowShares {
+        let quads = self.tile.quads();
+        RowShares {
+            parts: quads,
+            rows: self.tile.rows * quads / UNITS,
+            units: UNITS,
+        }
+    }
+
+    /// Quads of the inputs.
+    fn x_quads(&self) -> usize {
+        (self.tile.rows * self.tile.stride()) as usize
+    }
+
+    /// Quads of the weights.
+    fn w_quads(&self) -> usize {
+        (self.tile.lanes * self.tile.stride()) as usize
+    }
+
+    /// Floats of all parts' products, and all slices of them, of half of a tile's rows.
+    fn product_floats(&self) -> usize {
+        self.contract.most_parts() * UNITS as usize * SIDE * SIDE / 2
+    }
+
+    /// Bytes of shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        let of_weight = if self.halves { 2 } else { 4 };
+        let weights = of_weight * QUAD as usize * self.w_quads();
+        let inputs = 4 * QUAD as usize * self.x_quads();
+        let products = 4 * (self.product_floats() + self.tile.rows as usize);
+        (weights + inputs + products) as u32
     }
 }
 
-/// Cubes: `(rows / ROWS, y * z >= tiles)`.
+/// Cubes: `(rows / tile rows, y * z >= tiles)`.
 #[cube(launch_unchecked)]
 pub fn gemm(
     weights: &[u32],
@@ -44,29 +82,51 @@ pub fn gemm(
     words: &[u32],
     pool: &[u32],
     args: Sequence<u32>,
-    #[comptime] config: ContractConfig,
+    #[comptime] config: GemmConfig,
 ) {
-    let count = step[comptime!(config.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    cube_tile::<f32>(&buffers, config);
+}
+
+/// [`gemm()`] whose weights lie in shared memory in half precision.
+#[cube(launch_unchecked)]
+pub fn gemm_halves(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: GemmConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    cube_tile::<f16>(&buffers, config);
+}
+
+/// The cube's tile, in the unit in which it lies.
+#[cube]
+fn cube_tile<W: Scalar>(buffers: &Buffers<'_>, #[comptime] config: GemmConfig) {
+    let count = buffers.step[comptime!(config.contract.rows)];
     let tile = lane_tile();
-    let row = CUBE_POS_X * ROWS;
-    let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
-    let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
+    let row = CUBE_POS_X * config.tile.rows;
+    let x_tile = Shared::<[Quad]>::new_slice(comptime!(config.x_quads()));
+    let w_tile = Shared::<[Vector<W, Const<4>>]>::new_slice(comptime!(config.w_quads()));
     let products = Shared::<[f32]>::new_slice(comptime!(config.product_floats()));
-    let norms = Shared::<[f32]>::new_slice(comptime!(ROWS as usize));
+    let norms = Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize));
     if row < count {
         #[unroll]
-        for u in 0..comptime!(config.units.len()) {
+        for u in 0..comptime!(config.contract.units.len()) {
             let (inside, first) = lane_in_unit(
-                &buffers,
+                buffers,
                 tile,
-                comptime!(LANES),
-                comptime!(config.clone()),
+                comptime!(config.tile.lanes),
+                comptime!(config.contract.clone()),
                 u,
             );
             if inside {
-                unit_tile(
-                    &buffers,
+                unit_tile::<W>(
+                    buffers,
                     &x_tile,
                     &w_tile,
                     &products,
@@ -75,7 +135,7 @@ pub fn gemm(
                     row,
                     first,
                     comptime!(config.clone()),
-                    comptime!(config.units[u].clone()),
+                    comptime!(config.contract.units[u].clone()),
                 );
             }
         }
@@ -83,71 +143,106 @@ pub fn gemm(
 }
 
 #[cube]
-fn unit_tile(
+fn unit_tile<W: Scalar>(
     buffers: &Buffers<'_>,
     x_tile: &Shared<[Quad]>,
-    w_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Vector<W, Const<4>>]>,
     products: &Shared<[f32]>,
     norms: &Shared<[f32]>,
     count: u32,
     row: u32,
     first: u32,
-    #[comptime] config: ContractConfig,
+    #[comptime] config: GemmConfig,
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
+    let tile = comptime!(config.tile);
+    let inputs = comptime!(config.inputs());
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
-    let mut squares = no_sums(INPUTS.rows as usize);
+    let mut squares = no_sums(comptime!(inputs.rows as usize));
     let mut depth = 0u32;
-    while depth < config.k {
+    while depth < config.contract.k {
         #[unroll]
         for p in 0..parts {
-            if comptime!(p == 0 || config.adapters.is_some()) {
-                load_inputs(
-                    buffers,
-                    x_tile,
-                    &mut squares,
-                    count,
-                    row,
-                    depth,
-                    comptime!(config.clone()),
-                    comptime!(unit.parts[p]),
-                    comptime!(p == 0),
-                );
-            }
-            let part = comptime!(config.parts[unit.parts[p]]);
-            let before = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
-            load_weights(
+            load_tiles::<W>(
                 buffers,
+                x_tile,
                 w_tile,
-                buffers.args[comptime!(part.arg)] + before * comptime!(part.row_bytes),
-                end - first,
+                &mut squares,
+                count,
+                row,
+                first,
+                end,
                 depth,
-                comptime!(WeightRows {
-                    format: part.format,
-                    row_bytes: part.row_bytes,
-                    k: config.k,
-                }),
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
+                p,
             );
             sync_cube();
-            multiply(x_tile, w_tile, &mut sums, comptime!(p * SIDE * SIDE));
+            multiply::<W>(x_tile, w_tile, &mut sums, comptime!(p * SIDE * SIDE), tile);
             sync_cube();
         }
-        depth += DEPTH;
+        depth += comptime!(tile.depth());
     }
-    if comptime!(config.prologue.late_norm().is_some()) {
+    if comptime!(config.contract.prologue.late_norm().is_some()) {
         tile_norms(
             norms,
             products,
             &squares,
-            INPUTS,
-            comptime!(config.k),
-            comptime!(config.prologue.clone()),
+            inputs,
+            comptime!(config.contract.k),
+            comptime!(config.contract.prologue.clone()),
         );
     }
     finish(
         buffers, products, norms, &sums, count, row, first, end, config, unit,
+    );
+}
+
+/// The tiles of part `p` of a unit, whose lanes are `first` to `end`; parts share an input that no adapter changes.
+#[cube]
+fn load_tiles<W: Scalar>(
+    buffers: &Buffers<'_>,
+    x_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Vector<W, Const<4>>]>,
+    squares: &mut Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    end: u32,
+    depth: u32,
+    #[comptime] config: GemmConfig,
+    #[comptime] unit: UnitConfig,
+    #[comptime] p: usize,
+) {
+    if comptime!(p == 0 || config.contract.adapters.is_some()) {
+        load_inputs(
+            buffers,
+            x_tile,
+            squares,
+            count,
+            row,
+            depth,
+            comptime!(config.clone()),
+            comptime!(unit.parts[p]),
+            comptime!(p == 0),
+        );
+    }
+    let part = comptime!(config.contract.parts[unit.parts[p]]);
+    let before = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
+    load_weights::<W>(
+        buffers,
+        w_tile,
+        buffers.args[comptime!(part.arg)] + before * comptime!(part.row_bytes),
+        end - first,
+        depth,
+        comptime!(WeightRows {
+            format: part.format,
+            row_bytes: part.row_bytes,
+            k: config.contract.k,
+        }),
+        comptime!(config.tile),
     );
 }
 
@@ -160,56 +255,59 @@ fn load_inputs(
     count: u32,
     row: u32,
     depth: u32,
-    #[comptime] config: ContractConfig,
+    #[comptime] config: GemmConfig,
     #[comptime] part: usize,
     #[comptime] is_first: bool,
 ) {
-    let q = UNIT_POS % QUADS;
+    let (quads, stride) = comptime!((config.tile.quads(), config.tile.stride()));
+    let q = UNIT_POS % quads;
     #[unroll]
-    for i in 0..comptime!(INPUTS.rows) {
-        let m = UNIT_POS / QUADS + comptime!(i * (UNITS / QUADS));
+    for i in 0..comptime!(config.inputs().rows) {
+        let m = UNIT_POS / quads + comptime!(i * (UNITS / quads));
         let at = min(row + m, count - 1);
         let mut quad = Quad::empty();
         #[unroll]
         for j in 0..comptime!(QUAD as usize) {
             let lane = depth + q * QUAD + j as u32;
-            let (value, square) = tile_input(buffers, at, lane, part, comptime!(config.clone()));
+            let (value, square) =
+                tile_input(buffers, at, lane, part, comptime!(config.contract.clone()));
             quad.insert(j, value);
             if comptime!(is_first) {
                 squares[i as usize] += square;
             }
         }
-        put(x_tile, m * STRIDE + q, quad);
+        put(x_tile, m * stride + q, quad);
     }
 }
 
-/// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn.
+/// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn and add up the slices.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
-    tile: &Shared<[f32]>,
+    memory: &Shared<[f32]>,
     norms: &Shared<[f32]>,
     sums: &Array<f32>,
     count: u32,
     row: u32,
     first: u32,
     end: u32,
-    #[comptime] config: ContractConfig,
+    #[comptime] config: GemmConfig,
     #[comptime] unit: UnitConfig,
 ) {
     let parts = comptime!(unit.parts.len());
-    let rows = comptime!(ROWS / 2);
+    let tile = comptime!(config.tile);
+    let (rows, pairs) = comptime!((tile.rows / 2, tile.lanes / 2));
     for half in 0..2u32 {
-        keep_half(tile, sums, half, parts);
+        keep_half(memory, sums, half, parts, tile);
         sync_cube();
         let mut task = UNIT_POS;
-        while task < comptime!(ROWS / 2 * LANES / 2) {
-            let m = task / comptime!(LANES / 2);
-            let local = (task % comptime!(LANES / 2)) * 2;
+        while task < comptime!(rows * pairs) {
+            let m = task / pairs;
+            let local = task % pairs * 2;
             let at = row + half * rows + m;
             if at < count && first + local < end {
                 let mut scale = 1.0f32;
-                if comptime!(config.prologue.late_norm().is_some()) {
+                if comptime!(config.contract.prologue.late_norm().is_some()) {
                     scale = norms[(half * rows + m) as usize];
                 }
                 let mut products = Array::<f32>::new(comptime!(parts * 2));
@@ -217,9 +315,9 @@ fn finish(
                 for p in 0..parts {
                     #[unroll]
                     for side in 0..2usize {
-                        let from = (comptime!(p as u32 * ROWS / 2) + m) * LANES + local;
-                        products[comptime!(p * 2 + side)] =
-                            tile[(from + side as u32) as usize] * scale;
+                        let at = m * tile.lanes + local + side as u32;
+                        let sum = slices_sum(memory, at, comptime!(p as u32), parts, tile);
+                        products[comptime!(p * 2 + side)] = sum * scale;
                     }
                 }
                 finish_pair(
@@ -229,8 +327,8 @@ fn finish(
                     first + local,
                     end,
                     comptime!(unit.clone()),
-                    comptime!(config.parts.len()),
-                    comptime!(config.adapters),
+                    comptime!(config.contract.parts.len()),
+                    comptime!(config.contract.adapters),
                 );
             }
             task += UNITS;
@@ -239,19 +337,45 @@ fn finish(
     }
 }
 
-/// The sums of the upper or the lower half of the rows, `[part][row][lane]`.
+/// Part `p` of the product at `at` of half a tile, from all slices.
 #[cube]
-fn keep_half(tile: &Shared<[f32]>, sums: &Array<f32>, half: u32, #[comptime] parts: usize) {
+fn slices_sum(
+    memory: &Shared<[f32]>,
+    at: u32,
+    #[comptime] p: u32,
+    #[comptime] parts: usize,
+    #[comptime] tile: TileShape,
+) -> f32 {
+    let mut sum = 0.0f32;
+    #[unroll]
+    for slice in 0..comptime!(tile.slices()) {
+        let before = comptime!((slice * parts as u32 + p) * (tile.rows / 2) * tile.lanes);
+        sum += memory[(before + at) as usize];
+    }
+    sum
+}
+
+/// The sums of the upper or the lower half of the rows, `[slice][part][row][lane]`.
+#[cube]
+fn keep_half(
+    memory: &Shared<[f32]>,
+    sums: &Array<f32>,
+    half: u32,
+    #[comptime] parts: usize,
+    #[comptime] tile: TileShape,
+) {
+    let slice = own_slice(tile);
     #[unroll]
     for own in 0..2usize {
         if half == own as u32 {
             #[unroll]
             for i in 0..comptime!(parts * SIDE * SIDE / 2) {
                 let (p, m, l) = comptime!((i / SIDE * 2 / SIDE, i / SIDE % (SIDE / 2), i % SIDE));
-                let row = own_row(m);
-                let at = (comptime!(p as u32 * ROWS / 2) + row) * LANES + own_lane(l);
+                let part = slice * comptime!(parts as u32) + comptime!(p as u32);
+                let row = part * comptime!(tile.rows / 2) + own_row(m, tile);
+                let at = row * tile.lanes + own_lane(l, tile);
                 let sum = sums[comptime!((p * SIDE + own * SIDE / 2 + m) * SIDE + l)];
-                put(tile, at, sum);
+                put(memory, at, sum);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Products with experts for many rows (a grouped gemm): a cube takes [`LANES`] lanes of one expert and the rows that
-//! take it, whose numbers it gathers from the routes, [`ROWS`] at a time in a [tile](super::tile). So each weight is
+//! Products with experts for many rows (a grouped gemm): a cube takes the lanes of one [`TILE`] of one expert and the rows that
+//! take it, whose numbers it gathers from the routes, [`ROWS`] at a time. So each weight is
 //! read and dequantized once for [`ROWS`] rows, and an expert that no row takes is not read.
 //!
 //! A row's products lie in the order of its places, and [`sum_products()`] adds them in that order: among steps that run
@@ -10,11 +10,17 @@ use super::contract::tile_number;
 use super::env::{Buffers, bound, put};
 use super::experts::{ExpertsConfig, scalar};
 use super::tile::{
-    DEPTH, LANES, QUAD, Quad, ROWS, SIDE, STRIDE, UNITS, WeightRows, load_weights, multiply,
-    own_lane, own_row,
+    QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane, own_row,
 };
 use cubecl::prelude::*;
 
+/// The tile: all units have sums of their own.
+pub const TILE: TileShape = TileShape::LARGE;
+/// Rows of it.
+pub const ROWS: u32 = TILE.rows;
+/// Elements of a row in shared memory at once, and from one row there to the next in quads.
+const DEPTH: u32 = TILE.depth();
+const STRIDE: u32 = TILE.stride();
 /// Most products that are gathered at once: what is left of a tile, and one row of each unit.
 const GATHERED: u32 = ROWS + UNITS;
 
@@ -32,11 +38,11 @@ pub fn grouped(
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
-    let w_tile = Shared::<[Quad]>::new_slice(comptime!((LANES * STRIDE) as usize));
+    let w_tile = Shared::<[Quad]>::new_slice(comptime!((TILE.lanes * STRIDE) as usize));
     let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
     let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
     let rows = buffers.step[comptime!(config.rows)];
-    let lane = buffers.args[scalar::FIRST] + tile_number() * LANES;
+    let lane = buffers.args[scalar::FIRST] + tile_number() * comptime!(TILE.lanes);
     if lane < buffers.args[scalar::END] {
         let mut row = 0u32;
         let mut have = 0u32;
@@ -134,7 +140,7 @@ fn tile(
     let mut depth = 0u32;
     while depth < config.k {
         load_inputs(buffers, x_tile, products, count, depth, config);
-        load_weights(
+        load_weights::<f32>(
             buffers,
             w_tile,
             expert + (lane - first) * comptime!(config.row_bytes),
@@ -145,17 +151,18 @@ fn tile(
                 row_bytes: config.row_bytes,
                 k: config.k,
             }),
+            TILE,
         );
         sync_cube();
-        multiply(x_tile, w_tile, &mut sums, 0usize);
+        multiply::<f32>(x_tile, w_tile, &mut sums, 0usize, TILE);
         sync_cube();
         depth += DEPTH;
     }
     let out = buffers.args[scalar::OUT];
     #[unroll]
     for i in 0..comptime!(SIDE * SIDE) {
-        let m = own_row(comptime!(i / SIDE));
-        let l = lane + own_lane(comptime!(i % SIDE));
+        let m = own_row(comptime!(i / SIDE), TILE);
+        let l = lane + own_lane(comptime!(i % SIDE), TILE);
         if m < count && l < end {
             let product = products[m as usize];
             put(buffers.arena, out + product * config.n + l, sums[i]);

@@ -167,31 +167,18 @@ fn unit_tile(
     let mut squares = no_sums(comptime!(input_shares(tile).rows as usize));
     let mut depth = 0u32.runtime();
     while depth < config.contract.k {
-        #[unroll]
-        for p in 0..parts {
-            load_weights(
-                buffers,
-                &memory.tiles,
-                first,
-                depth,
-                p,
-                comptime!(config.clone()),
-                comptime!(unit.clone()),
-            );
-            if comptime!(p < inputs) {
-                load_inputs(
-                    buffers,
-                    &memory.tiles,
-                    &mut squares,
-                    count,
-                    row,
-                    depth,
-                    p,
-                    comptime!(unit.parts[p]),
-                    comptime!(config.clone()),
-                );
-            }
-        }
+        load_tiles(
+            buffers,
+            memory,
+            &mut squares,
+            count,
+            row,
+            first,
+            depth,
+            inputs,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
         sync_cube();
         multiply_tiles(memory, &mut sums, inputs, parts, comptime!(config.clone()));
         sync_cube();
@@ -208,6 +195,47 @@ fn unit_tile(
         );
     }
     finish(buffers, memory, &sums, count, row, first, end, config, unit);
+}
+
+/// The weights of a unit's parts and the first `inputs` of their inputs, a step of the depth.
+#[cube]
+fn load_tiles(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    squares: &mut Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    depth: u32,
+    #[comptime] inputs: usize,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    #[unroll]
+    for p in 0..comptime!(unit.parts.len()) {
+        load_weights(
+            buffers,
+            &memory.tiles,
+            first,
+            depth,
+            p,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
+        if comptime!(p < inputs) {
+            load_inputs(
+                buffers,
+                &memory.tiles,
+                squares,
+                count,
+                row,
+                depth,
+                p,
+                comptime!(unit.parts[p]),
+                comptime!(config.clone()),
+            );
+        }
+    }
 }
 
 /// Adds the products of the inputs' tiles, one or one for each part, with those of the weights.

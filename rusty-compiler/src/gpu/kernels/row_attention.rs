@@ -1,18 +1,18 @@
-//! Attention of single rows of different sequences: decoding.
+//! Attention of rows alone: decoding, and the few rows that a step has of a sequence of many keys.
 //!
 //! A cube takes the query heads that share a key/value head, or a share of them, and one *split* of the row's keys
 //! (flash-decoding, <https://pytorch.org/blog/flash-decoding>). Inside it each few units of a plane, a *lane group*, take keys of their
 //! own, four at a time, and hold their part of the queries, of the running softmax (arXiv 2205.14135) and of the result in
 //! registers; groups and planes meet only at the end. Splits meet in the arena: the cube that comes last adds them
-//! up, so that no further launch is needed.
+//! up, so that no further launch is needed. Each row of a step may have another number of splits.
 //!
 //! Where the plan says so, a cube makes its queries itself, and the one that has the row's own position makes the row's
-//! key and value too.
+//! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
 
 use super::attention_shape::{AttentionShape, position_of};
 use super::body::{Program, evaluate};
 use super::contract::UnitConfig;
-use super::env::{Buffers, bound, header, put};
+use super::env::{Buffers, SPLIT_WORDS, bound, header, put};
 use super::factors::segment_factors;
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
@@ -28,7 +28,7 @@ pub const RUN: usize = 4;
 /// Pairs of lanes of a unit, where a head has so many: more hide a load's latency, fewer leave registers.
 const PAIRS: u32 = 4;
 
-/// What a kernel for single rows is specialised for.
+/// What a kernel for rows alone is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowAttentionConfig {
     /// Units of a cube, whole planes.
@@ -97,7 +97,7 @@ impl RowAttentionConfig {
     }
 }
 
-/// Cubes: `(rows, key/value heads times shares, splits)`.
+/// Cubes: `(splits of rows, key/value heads times shares)`.
 #[cube(launch_unchecked)]
 pub fn row_attention(
     weights: &[u32],
@@ -111,16 +111,24 @@ pub fn row_attention(
 ) {
     // Attention has no adapters.
     let buffers = bound(weights, arena, vectors, step, words, step, args);
-    let tile = buffers.step[header::TILES] + CUBE_POS_X * 2;
-    let row = buffers.step[tile as usize];
-    if buffers.step[(tile + 1) as usize] > 0 {
+    let split = buffers.step[header::SPLITS] + CUBE_POS_X * SPLIT_WORDS;
+    let row = buffers.step[split as usize];
+    let number = buffers.step[(split + 1) as usize];
+    let count = buffers.step[(split + 2) as usize];
+    if count > 0 {
         let stash = Shared::<[f32]>::new_slice(comptime!(
             (config.planes() * config.partial_words()) as usize
         ));
-        attend(&buffers, &stash, row, comptime!(config.clone()));
+        attend(
+            &buffers,
+            &stash,
+            row,
+            number,
+            count,
+            comptime!(config.clone()),
+        );
         sync_cube();
-        let own = CUBE_POS_X * CUBE_COUNT_Y + CUBE_POS_Y;
-        if CUBE_COUNT_Z == 1 {
+        if count == 1 {
             finish(
                 &buffers,
                 &stash,
@@ -130,44 +138,74 @@ pub fn row_attention(
                 comptime!(config.clone()),
             );
         } else {
-            let words = comptime!(config.partial_words());
-            let first = buffers.args[comptime!(config.splits)] + own * CUBE_COUNT_Z * words;
-            leave(
+            // Splits of the rows before leave their results, and count, in front of this row's.
+            let before = buffers.step[(split + 3) as usize] * CUBE_COUNT_Y;
+            meet_splits(
                 &buffers,
                 &stash,
-                first + CUBE_POS_Z * words,
+                counters,
+                row,
+                before,
+                number,
+                count,
                 comptime!(config.clone()),
             );
-            let arrived = Shared::<[u32]>::new_slice(1usize);
-            // What this cube left is visible before it says so, and what others left before it is told of them.
-            sync_storage();
-            if UNIT_POS == 0 {
-                put(&arrived, 0u32, counters[own as usize].fetch_add(1u32));
-            }
-            sync_storage();
-            if arrived[0] + 1 == CUBE_COUNT_Z {
-                finish(
-                    &buffers,
-                    buffers.arena,
-                    first,
-                    CUBE_COUNT_Z,
-                    row,
-                    comptime!(config.clone()),
-                );
-                if UNIT_POS == 0 {
-                    counters[own as usize].store(0u32);
-                }
-            }
         }
     }
 }
 
-/// One split of a row's keys: each plane's partial result into `stash`.
+/// Leaves a split's result, number `number` of `count`, in the arena; the cube that comes last adds those of its row and heads up.
+/// `before` is how many results of the rows before there are.
+#[cube]
+fn meet_splits(
+    buffers: &Buffers<'_>,
+    stash: &Shared<[f32]>,
+    counters: &[Atomic<u32>],
+    row: u32,
+    before: u32,
+    number: u32,
+    count: u32,
+    #[comptime] config: RowAttentionConfig,
+) {
+    let words = comptime!(config.partial_words());
+    let own = before + CUBE_POS_Y;
+    let first = buffers.args[comptime!(config.splits)] + (before + CUBE_POS_Y * count) * words;
+    leave(
+        buffers,
+        stash,
+        first + number * words,
+        comptime!(config.clone()),
+    );
+    let arrived = Shared::<[u32]>::new_slice(1usize);
+    // What this cube left is visible before it says so, and what others left before it is told of them.
+    sync_storage();
+    if UNIT_POS == 0 {
+        put(&arrived, 0u32, counters[own as usize].fetch_add(1u32));
+    }
+    sync_storage();
+    if arrived[0] + 1 == count {
+        finish(
+            buffers,
+            buffers.arena,
+            first,
+            count,
+            row,
+            comptime!(config.clone()),
+        );
+        if UNIT_POS == 0 {
+            counters[own as usize].store(0u32);
+        }
+    }
+}
+
+/// Split `number` of `count` of a row's keys: each plane's partial result into `stash`.
 #[cube]
 fn attend(
     buffers: &Buffers<'_>,
     stash: &Shared<[f32]>,
     row: u32,
+    number: u32,
+    count: u32,
     #[comptime] config: RowAttentionConfig,
 ) {
     let q = Shared::<[f32]>::new_slice(comptime!(config.group() * config.shape.head_dim as usize));
@@ -179,25 +217,18 @@ fn attend(
     };
     let tokens = comptime!(PAGE_TOKENS as u32);
     let first = start - start % tokens;
-    let share = (end - first).div_ceil(CUBE_COUNT_Z).div_ceil(tokens) * tokens;
-    let from = min(first + CUBE_POS_Z * share, end);
+    let share = (end - first).div_ceil(count).div_ceil(tokens) * tokens;
+    let from = min(first + number * share, end);
     let to = min(from + share, end);
-    if from < to && to == end {
+    let makes_heads = buffers.step[header::HEADS] == 0;
+    if makes_heads && from < to && to == end {
         make_keys(buffers, row, comptime!(config.clone()));
     }
     make_queries(buffers, &q, row, comptime!(config.clone()));
     sync_storage();
-    let units = comptime!(config.team.units);
     let in_blocks = comptime!(config.shape.kv.is_blocks());
     if in_blocks {
-        let dim = comptime!(config.shape.head_dim);
-        rotate_shared(
-            &q,
-            comptime!(dim / BLOCK),
-            dim,
-            comptime!(config.shape.group()),
-            units,
-        );
+        turn_queries(&q, comptime!(config.clone()));
         sync_cube();
     }
     let mut state = Partial::new(comptime!(config.clone()));
@@ -224,15 +255,33 @@ fn attend(
     state.stash(stash, comptime!(config.clone()));
     if in_blocks {
         sync_cube();
-        let blocks = comptime!(config.shape.group() * config.shape.value_dim / BLOCK);
-        rotate_shared(
-            stash,
-            blocks,
-            comptime!(config.partial_words()),
-            comptime!(config.planes()),
-            units,
-        );
+        turn_results(stash, comptime!(config.clone()));
     }
+}
+
+/// Turns queries as keys in blocks are turned.
+#[cube]
+fn turn_queries(q: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
+    let dim = comptime!(config.shape.head_dim);
+    rotate_shared(
+        q,
+        comptime!(dim / BLOCK),
+        dim,
+        comptime!(config.shape.group()),
+        comptime!(config.team.units),
+    );
+}
+
+/// Turns what was summed of values in blocks back.
+#[cube]
+fn turn_results(stash: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
+    rotate_shared(
+        stash,
+        comptime!(config.shape.group() * config.shape.value_dim / BLOCK),
+        comptime!(config.partial_words()),
+        comptime!(config.planes()),
+        comptime!(config.team.units),
+    );
 }
 
 /// Keys and values of the row for this cube's head.

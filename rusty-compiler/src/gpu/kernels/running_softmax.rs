@@ -1,7 +1,7 @@
-//! The running softmax (arXiv 2205.14135) of a lane group of [attention of single rows](super::row_attention), in registers.
+//! The running softmax (arXiv 2205.14135) of a lane group of [attention of rows alone](super::row_attention), in registers.
 
 use super::attention_shape::{LOWEST, lanes_of};
-use super::body::safe_tanh;
+use super::elementwise::safe_tanh;
 use super::env::{Buffers, header, put};
 use super::row_attention::{RUN, RowAttentionConfig};
 use crate::PAGE_TOKENS;

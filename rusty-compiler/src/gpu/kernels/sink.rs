@@ -230,22 +230,36 @@ pub fn store_pair(
             let words = comptime!(kv.token_words(store.width));
             let token = token_of(buffers, row, half, halves, words);
             let (low, high) = (stored(low, kv), stored(high, kv));
-            match kv {
-                PageWords::F32 => {
-                    put(buffers.words, token + lane, u32::reinterpret(low));
-                    if lane + 1 < end {
-                        put(buffers.words, token + lane + 1, u32::reinterpret(high));
-                    }
-                }
-                PageWords::F16 => {
-                    put(buffers.words, token + lane / 2, f16_pair(low, high));
-                }
-                PageWords::Bf16 => {
-                    put(buffers.words, token + lane / 2, bf16_pair(low, high));
-                }
-                // A pair is no block; see `store_segment`.
-                PageWords::Codes(_) => {}
+            put_pair(buffers, token, low, high, lane, end, kv);
+        }
+    }
+}
+
+/// Puts two neighbouring lanes of keys or values into the words of a token, what is below `end`.
+#[cube]
+fn put_pair(
+    buffers: &Buffers<'_>,
+    token: u32,
+    low: f32,
+    high: f32,
+    lane: u32,
+    end: u32,
+    #[comptime] kv: PageWords,
+) {
+    match kv {
+        PageWords::F32 => {
+            put(buffers.words, token + lane, u32::reinterpret(low));
+            if lane + 1 < end {
+                put(buffers.words, token + lane + 1, u32::reinterpret(high));
             }
         }
+        PageWords::F16 => {
+            put(buffers.words, token + lane / 2, f16_pair(low, high));
+        }
+        PageWords::Bf16 => {
+            put(buffers.words, token + lane / 2, bf16_pair(low, high));
+        }
+        // A pair is no block; see `store_segment`.
+        PageWords::Codes(_) => {}
     }
 }

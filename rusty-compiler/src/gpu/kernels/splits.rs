@@ -1,4 +1,4 @@
-//! Partial results of [attention of single rows](super::row_attention): of planes in shared memory, of splits in the arena.
+//! Partial results of [attention of rows alone](super::row_attention): of planes in shared memory, of splits in the arena.
 
 use super::contract::finish_pair;
 use super::env::{Buffers, put};

@@ -1,35 +1,75 @@
-//! The tile of the kernels for many rows: [`ROWS`] input rows by [`LANES`] lanes, multiplied [`DEPTH`] elements at a
-//! time out of shared memory. Each weight is dequantized once per tile.
+//! Tiles of the kernels for many rows in single precision: input rows by lanes, multiplied some elements at a time out of shared
+//! memory. Each weight is dequantized once per tile.
 //!
 //! Elements lie in shared memory by fours, neighbours of a row, so that a unit reads four at once: for four rows and four lanes
 //! eight reads serve 64 products. A unit's rows and lanes lie apart, so that those of neighbouring units lie side by side.
+//!
+//! Of a [small](TileShape::SMALL) tile that would be work for a quarter of the units. So its weights' rows are held deeper, and units
+//! in [slices](TileShape::slices) share the depth, whose sums are added at the end.
 
-use super::contract::TILE_DEPTH;
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
-/// Rows of a tile.
-pub const ROWS: u32 = 32;
-/// Lanes of a tile.
-pub const LANES: u32 = 64;
-/// Depth of a tile.
-pub const DEPTH: u32 = TILE_DEPTH;
 /// Units of a cube: one run of the weight tile each.
-pub const UNITS: u32 = LANES * DEPTH / RUN as u32;
+pub const UNITS: u32 = 128;
 /// Rows and lanes of a unit.
 pub const SIDE: usize = 4;
-/// Units along the lanes of a tile, and so the distance of a unit's lanes.
-pub const ACROSS: u32 = LANES / SIDE as u32;
-/// Units along the rows of a tile, and so the distance of a unit's rows.
-pub const DOWN: u32 = UNITS / ACROSS;
 /// Elements that are read at once.
 pub const QUAD: u32 = 4;
-/// Quads from one row of shared memory to the next: one more than it has, so that rows fall into different banks.
-pub const STRIDE: u32 = DEPTH / QUAD + 1;
-/// Words of both tiles in shared memory.
-pub const TILE_WORDS: u32 = (ROWS + LANES) * STRIDE * QUAD;
+
+/// How large a tile is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TileShape {
+    /// Input rows.
+    pub rows: u32,
+    /// Lanes.
+    pub lanes: u32,
+}
+
+impl TileShape {
+    /// For few rows, most of which a larger one would not have, and twice as many cubes.
+    pub const SMALL: Self = Self {
+        rows: 16,
+        lanes: 32,
+    };
+    /// For many rows: it dequantizes weights half as often.
+    pub const LARGE: Self = Self {
+        rows: 32,
+        lanes: 64,
+    };
+
+    /// Elements of a row in shared memory at once.
+    pub const fn depth(self) -> u32 {
+        UNITS * RUN as u32 / self.lanes
+    }
+
+    /// The same in quads.
+    pub const fn quads(self) -> u32 {
+        self.depth() / QUAD
+    }
+
+    /// Quads from one row of shared memory to the next: one more than it has, so that rows fall into different banks.
+    pub const fn stride(self) -> u32 {
+        self.quads() + 1
+    }
+
+    /// Units along the lanes, and so the distance of a unit's lanes.
+    pub const fn across(self) -> u32 {
+        self.lanes / SIDE as u32
+    }
+
+    /// Units along the rows, and so the distance of a unit's rows.
+    pub const fn down(self) -> u32 {
+        self.rows / SIDE as u32
+    }
+
+    /// Units that have the same rows and lanes, each some of the depth.
+    pub const fn slices(self) -> u32 {
+        UNITS / (self.across() * self.down())
+    }
+}
 
 /// Neighbouring elements of a row.
 pub type Quad = Vector<f32, Const<4>>;
@@ -45,19 +85,20 @@ pub struct WeightRows {
     pub k: u32,
 }
 
-/// Weight tile, `[lane][quad]`, of the `lanes` rows (or the first [`LANES`] of them) from byte `start` on: each unit
+/// Weight tile, `[lane][quad]`, of the `lanes` rows (or as many of the first as it has) from byte `start` on: each unit
 /// decodes one run. Zero past the rows' end; lanes behind the last repeat it.
 #[cube]
-pub fn load_weights(
+pub fn load_weights<W: Scalar>(
     buffers: &Buffers<'_>,
-    w_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Vector<W, Const<4>>]>,
     start: u32,
     lanes: u32,
     depth: u32,
     #[comptime] rows: WeightRows,
+    #[comptime] shape: TileShape,
 ) {
-    let local = UNIT_POS % LANES;
-    let piece = UNIT_POS / LANES;
+    let local = UNIT_POS % shape.lanes;
+    let piece = UNIT_POS / shape.lanes;
     let run = depth / RUN as u32 + piece;
     let mut w = Array::<f32>::new(RUN);
     if run < comptime!(rows.k.div_ceil(RUN as u32)) {
@@ -70,7 +111,7 @@ pub fn load_weights(
             comptime!(rows.k),
         );
     }
-    let to = local * STRIDE + piece * comptime!(RUN as u32 / QUAD);
+    let to = local * comptime!(shape.stride()) + piece * comptime!(RUN as u32 / QUAD);
     #[unroll]
     for q in 0..comptime!(RUN / QUAD as usize) {
         let mut quad = Quad::empty();
@@ -78,39 +119,63 @@ pub fn load_weights(
         for i in 0..comptime!(QUAD as usize) {
             quad.insert(i, w[comptime!(q * QUAD as usize + i)]);
         }
-        put(w_tile, to + q as u32, quad);
+        put(
+            w_tile,
+            to + q as u32,
+            Vector::<W, Const<4>>::cast_from(quad),
+        );
     }
 }
 
 /// The unit's lane `l` of a tile.
 #[cube]
-pub fn own_lane(#[comptime] l: usize) -> u32 {
-    UNIT_POS % ACROSS + comptime!(l as u32 * ACROSS)
+pub fn own_lane(#[comptime] l: usize, #[comptime] shape: TileShape) -> u32 {
+    UNIT_POS % comptime!(shape.across()) + comptime!(l as u32 * shape.across())
 }
 
 /// The unit's row `m` of a tile.
 #[cube]
-pub fn own_row(#[comptime] m: usize) -> u32 {
-    UNIT_POS / ACROSS + comptime!(m as u32 * DOWN)
+pub fn own_row(#[comptime] m: usize, #[comptime] shape: TileShape) -> u32 {
+    let row = UNIT_POS / comptime!(shape.across());
+    let own = if comptime!(shape.slices() == 1) {
+        row
+    } else {
+        row % comptime!(shape.down())
+    };
+    own + comptime!(m as u32 * shape.down())
 }
 
-/// Adds the product of the tiles to this unit's sums, `[row][lane]` from `start`.
+/// The unit's slice of the depth.
 #[cube]
-pub fn multiply(
+pub fn own_slice(#[comptime] shape: TileShape) -> u32 {
+    if comptime!(shape.slices() == 1) {
+        0u32.runtime()
+    } else {
+        UNIT_POS / comptime!(shape.across() * shape.down())
+    }
+}
+
+/// Adds the unit's share of the product of the tiles to its sums, `[row][lane]` from `start`.
+#[cube]
+pub fn multiply<W: Scalar>(
     x_tile: &Shared<[Quad]>,
-    w_tile: &Shared<[Quad]>,
+    w_tile: &Shared<[Vector<W, Const<4>>]>,
     sums: &mut Array<f32>,
     #[comptime] start: usize,
+    #[comptime] shape: TileShape,
 ) {
-    for q in 0..comptime!(DEPTH / QUAD) {
+    let stride = comptime!(shape.stride());
+    let slice = own_slice(shape);
+    for turn in 0..comptime!(shape.quads() / shape.slices()) {
+        let q = turn * comptime!(shape.slices()) + slice;
         let mut x = Array::<Quad>::new(SIDE);
         #[unroll]
         for m in 0..SIDE {
-            x[m] = x_tile[(own_row(m) * STRIDE + q) as usize];
+            x[m] = x_tile[(own_row(m, shape) * stride + q) as usize];
         }
         #[unroll]
         for l in 0..SIDE {
-            let w = w_tile[(own_lane(l) * STRIDE + q) as usize];
+            let w = Quad::cast_from(w_tile[(own_lane(l, shape) * stride + q) as usize]);
             #[unroll]
             for m in 0..SIDE {
                 #[unroll]

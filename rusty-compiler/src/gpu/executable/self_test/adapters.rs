@@ -1,0 +1,65 @@
+//! Random adapters for the sites of one kernel: tables of two of the formats that engines hold them in, ranks that are no whole
+//! quartets.
+
+use super::inputs::noise;
+use crate::delta_table::DeltaTable;
+use crate::plan::{Anchor, Kernel, Plan};
+use crate::slots::{SiteDelta, SlotData};
+use crate::{Error, Result};
+use rusty_graph::{Site, SiteId};
+use rusty_loader::Format;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Formats and ranks, by slot.
+const TABLES: [(&str, usize); 2] = [("f16", 5), ("q8_0", 6)];
+
+/// As many adapters, at most one for each of [`TABLES`].
+pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc<SlotData>>> {
+    let parts = match &kernel.anchor {
+        Anchor::Contract { parts, .. } => &parts[..],
+        _ => &[],
+    };
+    let sites: BTreeSet<SiteId> = parts.iter().filter_map(|p| p.site).collect();
+    let tables = TABLES.iter().zip(1..).take(count as usize);
+    let adapters = tables.map(|(table, number)| adapter(plan, &sites, *table, number));
+    adapters.collect()
+}
+
+fn adapter(
+    plan: &Plan,
+    sites: &BTreeSet<SiteId>,
+    (format, rank): (&str, usize),
+    number: u32,
+) -> Result<Arc<SlotData>> {
+    let format = Format::by_name(format);
+    let deltas = sites.iter().map(|id| {
+        let site = &plan.sites[id.index()];
+        let seed = 100 * number + 2 * id.0;
+        let made = format.and_then(|format| delta(site, format, rank, seed));
+        // Rows may be no whole blocks.
+        let made = made.or_else(|| delta(site, Format::F32, rank, seed));
+        let lacks = || Error::Step(format!("no adapter can be made for {}", site.name));
+        made.ok_or_else(lacks).map(|delta| (*id, delta))
+    });
+    Ok(Arc::new(SlotData {
+        name: "self-test".into(),
+        sites: deltas.collect::<Result<_>>()?,
+        ..SlotData::default()
+    }))
+}
+
+/// Random factors; none where rows are no whole blocks of the format.
+fn delta(site: &Site, format: Format, rank: usize, seed: u32) -> Option<SiteDelta> {
+    let (k, n) = (site.k as usize, site.n as usize);
+    let a = (0..(rank * k) as u32).map(|i| 0.1 * noise(seed, i));
+    let a = DeltaTable::ranks(format, rank, k, &a.collect::<Vec<f32>>())?;
+    let b = |c: usize, r: usize| 0.3 * noise(seed + 1, (c * rank + r) as u32);
+    Some(SiteDelta {
+        rank: rank as u32,
+        a: Some(a),
+        b: Some(DeltaTable::panels(format, n, rank, b)?),
+        scale: vec![1.0; rank].into(),
+        ..SiteDelta::default()
+    })
+}

@@ -1,0 +1,179 @@
+//! Products of contractions, with adapters, and of experts: of lanes that a launch makes.
+
+use super::bodies::{Rows, some_rows};
+use super::{Expected, Found, Reference, picks};
+use crate::Result;
+use crate::gpu::kernels::contract::{ContractConfig, scalar};
+use crate::gpu::kernels::experts;
+use crate::gpu::stage::Template;
+use crate::gpu::text::Kind;
+use crate::plan::{Anchor, Part, Sink};
+use rusty_graph::WeightId;
+use rusty_graph::interpret::{Matrix, SiteLora, ops};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// Lanes from each end of those of a unit, and between.
+const LANES: u32 = 16;
+/// Of an expert.
+const EXPERT_LANES: u32 = 8;
+
+impl Reference<'_> {
+    /// What launches of a contraction make, each of its own lanes.
+    pub(super) fn contraction(
+        &self,
+        rows: &Rows,
+        launched: &[Template],
+        out: &mut Vec<Expected>,
+    ) -> Result<()> {
+        let x = rows.body(&self.kernel.prologue, &[], None);
+        for template in launched {
+            let config = match &template.spec.kind {
+                Kind::Gemv(config) => config,
+                Kind::Gemm(config) => &config.contract,
+                Kind::Matrix(config) => &config.contract,
+                _ => continue,
+            };
+            self.units(rows, &x, (config, &template.scalars), out)?;
+        }
+        Ok(())
+    }
+
+    fn units(
+        &self,
+        rows: &Rows,
+        x: &Matrix,
+        (config, scalars): (&ContractConfig, &[u32]),
+        out: &mut Vec<Expected>,
+    ) -> Result<()> {
+        let Anchor::Contract { parts, .. } = &self.kernel.anchor else {
+            return Ok(());
+        };
+        for (unit, placed) in self.kernel.units().iter().zip(&config.units) {
+            let at = |what| scalars[placed.arg + what];
+            let lanes: Vec<u32> = picks(at(scalar::FIRST), at(scalar::END), LANES).collect();
+            if lanes.is_empty() {
+                continue;
+            }
+            let mut results = vec![Matrix::default(); parts.len()];
+            for part in &unit.parts {
+                results[*part] = self.product(rows, x, &parts[*part], &lanes)?;
+            }
+            for tail in unit.tails.iter().map(|t| &self.kernel.tails[*t]) {
+                let made = rows.body(&tail.body, &results, Some(&lanes));
+                self.store(rows, tail, &made, Some(&lanes), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Some lanes of a part, as the rows' adapters change them.
+    fn product(&self, rows: &Rows, x: &Matrix, part: &Part, lanes: &[u32]) -> Result<Matrix> {
+        let weight = self.weight_rows(part.weight, lanes)?;
+        let mut out = ops::product(x, &weight);
+        for (number, adapter) in (1..).zip(self.adapters) {
+            let Some((site, delta)) = part.site.and_then(|s| Some((s, adapter.site(s)?))) else {
+                continue;
+            };
+            let rank = delta.rank as usize;
+            let mut b = vec![0.0; lanes.len() * rank];
+            for (row, lane) in b.chunks_exact_mut(rank.max(1)).zip(lanes) {
+                delta.b_row(*lane as usize, row);
+            }
+            let delta = SiteLora {
+                site,
+                a: delta.a.as_ref().map_or(Vec::new(), |a| a.values()),
+                b,
+                scale: 1.0,
+            };
+            for (i, row) in rows.numbers.iter().enumerate() {
+                if self.rows.slot(self.rows.of_step(*row)).0 == number {
+                    let mut own = some_rows(&out, &[i]);
+                    ops::add_delta(&mut own, &some_rows(x, &[i]), &delta);
+                    out.row_mut(i).copy_from_slice(own.row(0));
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// What launches of products with experts leave in the end, of the first one's lanes.
+    pub(super) fn experts(
+        &self,
+        rows: &Rows,
+        launched: &[Template],
+        out: &mut Vec<Expected>,
+    ) -> Result<()> {
+        let Anchor::Experts {
+            x,
+            routes,
+            n,
+            used,
+            combine,
+            weights,
+            ..
+        } = &self.kernel.anchor
+        else {
+            return Ok(());
+        };
+        let first = launched.first().map_or(&[][..], |t| &t.scalars[..]);
+        let (Some(start), Some(end)) = (
+            first.get(experts::scalar::FIRST),
+            first.get(experts::scalar::END),
+        ) else {
+            return Ok(());
+        };
+        let lanes: Vec<u32> = picks(*start, *end, EXPERT_LANES).collect();
+        let routes = routes.map(|r| rows.lanes(r));
+        let taken = self.matrices(weights, routes, *used, &lanes)?;
+        let weight = |expert: usize| &taken[&expert];
+        let made = match routes {
+            Some(routes) => ops::experts(rows.lanes(*x), routes, weight, *combine),
+            None => ops::head_products(rows.lanes(*x), weight, *used as usize),
+        };
+        let results = if *combine { 1 } else { *used };
+        let lanes: Vec<u32> = (0..results)
+            .flat_map(|j| lanes.iter().map(move |lane| j * n + lane))
+            .collect();
+        let Some(Sink::Value(value)) = self.kernel.tails.first().map(|t| t.sink) else {
+            return Ok(());
+        };
+        out.extend((0..).zip(&rows.numbers).map(|(i, row)| Expected {
+            found: Found::Value {
+                value,
+                row: *row,
+                lanes: lanes.clone(),
+            },
+            want: made.row(i).to_vec(),
+            counts: false,
+        }));
+        Ok(())
+    }
+
+    /// Some lanes of the experts that rows take, and of the first, which tells all experts' shape; without routes of all.
+    fn matrices(
+        &self,
+        weights: &[WeightId],
+        routes: Option<&Matrix>,
+        used: u32,
+        lanes: &[u32],
+    ) -> Result<BTreeMap<usize, Matrix>> {
+        let taken = match routes {
+            Some(routes) => chosen(routes, used),
+            None => (0..used as usize).collect(),
+        };
+        let mut all = BTreeMap::new();
+        for expert in [0].into_iter().chain(taken) {
+            if let Entry::Vacant(entry) = all.entry(expert) {
+                entry.insert(self.weight_rows(weights[expert], lanes)?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Experts that rows take.
+fn chosen(routes: &Matrix, used: u32) -> Vec<usize> {
+    let rows = (0..routes.rows).map(|row| &routes.row(row)[..used as usize]);
+    rows.flatten().map(|expert| *expert as usize).collect()
+}

@@ -1,0 +1,151 @@
+//! Attention of each kind and shape, for [the list of kernels](crate::gpu_specs).
+
+use crate::gpu_specs::given;
+use rusty_compiler::gpu::kernels::attention::AttentionConfig;
+use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
+use rusty_compiler::gpu::kernels::body::{Place, Program};
+use rusty_compiler::gpu::kernels::contract::UnitConfig;
+use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
+use rusty_compiler::gpu::kernels::page_words::PageWords;
+use rusty_compiler::gpu::kernels::reduce::Team;
+use rusty_compiler::gpu::kernels::row_attention::RowAttentionConfig;
+use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
+use rusty_compiler::gpu::text::{KernelSpec, Kind};
+use rusty_compiler::plan::{F32, Inst};
+
+/// Each shape of single rows, of tiles on matrix units and of other tiles; `rope` makes queries and keys, `wide` as in
+/// [`specs`](crate::gpu_specs::specs).
+pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpec> {
+    let attention = tiles(heads());
+    let in_codes = |bits| {
+        let kv = PageWords::Codes(bits);
+        tiles(AttentionShape { kv, ..heads() })
+    };
+    let latent = AttentionConfig {
+        rows: 1,
+        ..tiles(of_latents())
+    };
+    let latent_query = given(
+        vec![Inst::Load(0)],
+        vec![Place::Arena {
+            arg: 0,
+            width: 9216,
+        }],
+    );
+    let all = [
+        (in_codes(8), rope.clone()),
+        (in_codes(4), rope.clone()),
+        (attention, rope),
+        (latent, latent_query),
+    ];
+    let mut out = vec![];
+    for (config, query) in all {
+        if team.plane > 0 {
+            out.push(single_rows(team, &config, query));
+            out.extend(on_matrix_units(&config, wide));
+        }
+        out.push(KernelSpec {
+            kind: Kind::Attention(config),
+            scalars: 2,
+        });
+    }
+    out
+}
+
+/// Heads with keys and values of their own, a window and a cap.
+fn heads() -> AttentionShape {
+    AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        value_dim: 64,
+        of_keys: false,
+        shares: 1,
+        scale: F32::new(0.125),
+        window: Some(17),
+        softcap: Some(F32::new(30.0)),
+        kv: PageWords::F16,
+    }
+}
+
+/// Heads whose values are lanes of one row of keys.
+fn of_latents() -> AttentionShape {
+    AttentionShape {
+        heads: 16,
+        kv_heads: 1,
+        head_dim: 576,
+        value_dim: 512,
+        of_keys: true,
+        shares: 4,
+        window: None,
+        softcap: None,
+        kv: PageWords::Bf16,
+        ..heads()
+    }
+}
+
+fn tiles(shape: AttentionShape) -> AttentionConfig {
+    AttentionConfig {
+        units: 128,
+        rows: 4,
+        shape,
+        arg: 0,
+        unit: UnitConfig {
+            parts: vec![0],
+            arg: 0,
+            tails: vec![Store {
+                width: 256,
+                program: given(vec![Inst::Result(0)], vec![]),
+                target: Sink::Arena { arg: 1 },
+            }],
+        },
+    }
+}
+
+/// The kernel of single rows, which makes queries and keys itself.
+fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSpec {
+    let store = Store {
+        width: 128,
+        program: query.clone(),
+        target: Sink::Page {
+            half: 0,
+            halves: 2,
+            kv: config.shape.kv,
+        },
+    };
+    KernelSpec {
+        kind: Kind::RowAttention(RowAttentionConfig {
+            team,
+            shape: config.shape,
+            stores: match config.shape.of_keys {
+                true => vec![],
+                false => vec![store],
+            },
+            query,
+            splits: 2,
+            unit: config.unit.clone(),
+        }),
+        scalars: 3,
+    }
+}
+
+/// The kernels of tiles on matrix units, where the heads fit.
+fn on_matrix_units(config: &AttentionConfig, native: bool) -> Vec<KernelSpec> {
+    let mut out = vec![];
+    for (queries, kv) in [(32, PageWords::Bf16), (64, PageWords::F16)] {
+        let config = MatrixAttentionConfig {
+            queries,
+            shape: AttentionShape { kv, ..config.shape },
+            arg: config.arg,
+            unit: config.unit.clone(),
+            native,
+        };
+        if config.is_whole() && !config.shape.of_keys {
+            out.push(KernelSpec {
+                kind: Kind::MatrixAttention(config),
+                scalars: 2,
+            });
+        }
+    }
+    out
+}
