@@ -21,16 +21,15 @@ use crate::base_model::Base;
 use rusty_graph::{RopeLayout, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 /// Entry of the header.
 const KEY: &str = "rusty";
 /// Tensor of the checksums.
 const SUMS: &str = "sums";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -61,13 +60,17 @@ fn interleaved(base: &Base<'_>) -> bool {
     ropes.any(|r| r.layout == RopeLayout::Interleaved)
 }
 
-/// Tells models of the same shapes apart, by the first bytes of a weight.
+/// Tells models of the same shapes apart, by the first bytes of all weights at sites: what was trained or merged differs from its base in
+/// some of them only.
 fn weights(base: &Base<'_>) -> Option<u64> {
-    let name = base.site_weight(SiteId(0))?;
-    let view = base.file?.tensor(name)?;
-    let mut hasher = DefaultHasher::new();
-    view.bytes[..view.bytes.len().min(4096)].hash(&mut hasher);
-    Some(hasher.finish())
+    let file = base.file?;
+    let mut hash = Xxh3::new();
+    for site in 0..base.graph.sites.len() {
+        let name = base.site_weight(SiteId(site as u32))?;
+        let bytes = file.tensor(name)?.bytes;
+        hash.update(&bytes[..bytes.len().min(1024)]);
+    }
+    Some(hash.digest())
 }
 
 /// Whether a file is one of these.

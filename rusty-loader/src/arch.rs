@@ -41,6 +41,8 @@ pub(crate) struct Arch {
     pub(crate) gguf_act: &'static str,
     /// Modules of a block that Hugging Face's checkpoints name as others use for something else, and what they are.
     pub(crate) modules: &'static [(&'static str, &'static str)],
+    /// Modules of a block, in canonical names, that hold the rows of several products in its checkpoints and its GGUFs.
+    fused: &'static [&'static str],
     /// What `config.json` may leave out.
     pub(crate) defaults: &'static [(&'static str, Default)],
     /// What a GGUF may leave out: what llama.cpp takes then.
@@ -79,6 +81,7 @@ const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
         hf_rope: RopeLayout::Half,
         gguf_act: "silu",
         modules: &[],
+        fused: &[],
         defaults: &[],
         gguf_defaults: &[],
         norms_less_one: false,
@@ -101,6 +104,7 @@ const GEMMA: Arch = Arch {
 const DEEPSEEK: Arch = Arch {
     hf: "deepseek_v2",
     hf_rope: RopeLayout::Interleaved,
+    fused: &["attn_kv_a_mqa"],
     ..arch("deepseek2", RopeLayout::Interleaved)
 };
 
@@ -130,7 +134,10 @@ static ARCHS: &[Arch] = &[
     },
     arch("qwen2", RopeLayout::Half),
     arch("qwen3", RopeLayout::Half),
-    arch("phi3", RopeLayout::Half),
+    Arch {
+        fused: &["attn_qkv", "ffn_gate_up"],
+        ..arch("phi3", RopeLayout::Half)
+    },
     // Llama's name in GGUFs, too.
     Arch {
         gguf: "llama",
@@ -177,6 +184,12 @@ pub fn gguf_reorders_pairs(arch: &str) -> bool {
 /// Whether checkpoints of an architecture store rotated heads in halves.
 pub fn checkpoints_halve_pairs(arch: &str) -> bool {
     Arch::by_id(arch).is_none_or(|a| a.hf_rope == RopeLayout::Half)
+}
+
+/// Modules of a block, in canonical names, that files of an architecture store instead of the products whose rows they hold
+/// ([`crate::fused::modules`]).
+pub fn fused_modules(arch: &str) -> &'static [&'static str] {
+    Arch::by_id(arch).map_or(&[], |a| a.fused)
 }
 
 /// What GGUFs call an architecture; several may share a name.

@@ -22,8 +22,10 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
     for pair in &lora.pairs {
         let heads = match pair.at {
             At::Site(id) => base.rotated_heads(id),
-            At::Embedding => None,
+            // Architectures with such modules have the rows of checkpoints in GGUFs, too.
+            At::Sites | At::Embedding => None,
         };
+        let module = gguf_module(&pair.module);
         let heads = heads.filter(|_| gguf_reorders_pairs(arch));
         for (end, matrix) in [("lora_a", &pair.a), ("lora_b", &pair.b)] {
             let mut matrix = Matrix {
@@ -41,11 +43,19 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
                     format: matrix.format,
                 };
             }
-            let name = format!("{}.weight.{end}", pair.module);
+            let name = format!("{module}.weight.{end}");
             writer.tensor(&name, matrix.format, &[matrix.rows, matrix.columns]);
             let stored = matrix.bytes(out, &name)?;
             bytes.insert(name, stored);
         }
     }
     Ok(writer.save(out, |name, file| file.write_all(&bytes[name]))?)
+}
+
+/// GGUF calls the product of gate and up by the name of its second part.
+fn gguf_module(module: &str) -> String {
+    match module.strip_suffix(".ffn_gate_up") {
+        Some(block) => format!("{block}.ffn_up"),
+        None => module.into(),
+    }
 }

@@ -5,6 +5,7 @@
 //! prompts are refused. Factors keep their stored precision where it is one of floats and the scale need not be
 //! folded into them.
 
+mod fused;
 mod gguf;
 mod peft;
 
@@ -73,6 +74,8 @@ impl Matrix {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Site(SiteId),
+    /// Sites that files store as one module.
+    Sites,
     Embedding,
 }
 
@@ -108,6 +111,7 @@ impl Lora {
                 .map_err(|what| refuse(format!("{what} at '{name}'")))?;
             pairs.push(pair);
         }
+        let mut pairs = fused::joined(pairs, base);
         if let Some(embedding) = &adapter.embedding {
             let [low] = &embedding.low_ranks[..] else {
                 return Err(refuse("more than one change of the embedding".into()));

@@ -5,10 +5,13 @@ use super::adapters::assert_close;
 use super::gguf_twin::twin;
 use super::{Tensors, golden, logits, open, tensors};
 use rusty_adapters::merge::{Method, merge};
-use rusty_adapters::{Container, Precision, export, load, random_with_head};
+use rusty_adapters::{Container, Precision, export, load, random, random_with_head};
+use rusty_graph::SiteId;
+use rusty_loader::gguf::Gguf;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 fn write(tensors: &Tensors, path: &Path) {
@@ -45,6 +48,8 @@ fn noise(count: usize, seed: usize) -> Vec<f32> {
 struct Case {
     model: &'static str,
     modules: &'static [&'static str],
+    /// What GGUFs call them.
+    in_gguf: &'static [&'static str],
     factors: usize,
 }
 
@@ -52,17 +57,20 @@ const CASES: [Case; 3] = [
     Case {
         model: "models/phi3",
         modules: &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+        in_gguf: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
         factors: 24,
     },
     // Its checkpoints have rotary pairs side by side, as its GGUFs have.
     Case {
         model: "models/deepseek-v2-lite",
         modules: &["q_proj", "kv_a_proj_with_mqa", "o_proj"],
+        in_gguf: &["attn_q", "attn_kv_a_mqa", "attn_output"],
         factors: 12,
     },
     Case {
         model: "models/granite",
         modules: &["q_proj", "k_proj", "down_proj"],
+        in_gguf: &["attn_q", "attn_k", "ffn_down"],
         factors: 18,
     },
 ];
@@ -133,15 +141,49 @@ fn check(case: &Case, adapter: &Path, source: &Path, out: &Path, want: &[f32]) {
     let kind = if source.is_dir() { "folder" } else { "file" };
     let file = out.with_file_name(format!("{kind}-lora.gguf"));
     export(&lora, &base, &file, Container::Gguf).expect("exported");
+    let modules: BTreeSet<String> = (Gguf::open(&file).expect("GGUF").tensors.iter())
+        .map(|t| t.name.split('.').nth(2).expect("a module").to_string())
+        .collect();
+    let known = case.in_gguf.iter().map(|m| m.to_string());
+    assert_eq!(modules, known.collect(), "{what}");
     let again = load(&file, &base, Precision::Stored).expect("read back");
     let again = engine.attach(again).expect("attached");
     assert_close(&format!("{what}, by GGUF"), &logits(&engine, again), want);
+    let peft = file.with_extension("peft");
+    export(&lora, &base, &peft, Container::Peft).expect("exported");
+    let stored = |folder: &Path| tensors(&folder.join("adapter_model.safetensors"));
+    assert_eq!(stored(&peft), stored(adapter), "{what}");
     let lora = engine.attach(lora).expect("attached");
     let plain = logits(&engine, None);
     let most = plain.iter().zip(want).map(|(a, b)| (a - b).abs());
     assert!(most.fold(0.0, f32::max) > 0.1, "the adapter does nothing");
     assert_close(&what, &logits(&engine, lora), want);
     assert_close(&what, &logits(&open(out), None), want);
+}
+
+/// Products that files store as one module may have factors, and ranks, of their own: the module then has all of their ranks.
+#[test]
+fn factors_of_their_own_become_one_modules() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = open(&golden("models/phi3"));
+    let base = engine.adapter_base();
+    let mut adapter = random("random", &base.graph.sites, 3, 7, Precision::F16);
+    let other = random("other", &base.graph.sites, 5, 8, Precision::F16);
+    let is = |id: SiteId, part: &str| base.graph.site(id).name.ends_with(part);
+    adapter.sites.retain(|(id, _)| !is(*id, "attn_q") && !is(*id, "ffn_up"));
+    let queries = other.sites.into_iter().filter(|(id, _)| is(*id, "attn_q"));
+    adapter.sites.extend(queries);
+    adapter.sites.sort_by_key(|(id, _)| *id);
+    let paths = ["lora", "lora.gguf"].map(|name| folder.path().join(name));
+    for path in &paths {
+        export(&adapter, &base, path, Container::of(path)).expect("exported");
+    }
+    let want = logits(&engine, engine.attach(adapter).expect("attached"));
+    for path in &paths {
+        let again = load(path, &base, Precision::Stored).expect("read back");
+        let again = engine.attach(again).expect("attached");
+        assert_close(&path.display().to_string(), &logits(&engine, again), &want);
+    }
 }
 
 /// The text model of a checkpoint of several kinds of input is merged in its place; all other tensors stay.

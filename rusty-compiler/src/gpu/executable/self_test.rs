@@ -5,8 +5,8 @@
 //! several layers share is tried on the first of them. Attention of rows alone is tried as it makes its heads itself, and behind the launch
 //! that makes them for all rows, as tiles are.
 //!
-//! Not tested: embeddings that adapters change; of adapters tables of other formats, factors on inputs and outputs, and biases; windows
-//! of more keys than [`rows`] have.
+//! Not tested: embeddings that adapters change; tables of adapters in other formats than f16 and q8_0; windows of more keys than [`rows`]
+//! have.
 
 mod adapters;
 mod comparison;

@@ -1,5 +1,5 @@
 //! Random adapters for the sites of one kernel: tables of two of the formats that engines hold them in, ranks that are no whole
-//! quartets.
+//! quartets, and of one factors on inputs and outputs and biases, as DoRA and IA3 have them.
 
 use super::inputs::noise;
 use crate::delta_table::DeltaTable;
@@ -11,8 +11,8 @@ use rusty_loader::Format;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Formats and ranks, by slot.
-const TABLES: [(&str, usize); 2] = [("f16", 5), ("q8_0", 6)];
+/// Formats and ranks, by slot, and whether there are gains.
+const TABLES: [(&str, usize, bool); 2] = [("f16", 5, false), ("q8_0", 6, true)];
 
 /// As many adapters, at most one for each of [`TABLES`].
 pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc<SlotData>>> {
@@ -29,7 +29,7 @@ pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc
 fn adapter(
     plan: &Plan,
     sites: &BTreeSet<SiteId>,
-    (format, rank): (&str, usize),
+    (format, rank, gains): (&str, usize, bool),
     number: u32,
 ) -> Result<Arc<SlotData>> {
     let format = Format::by_name(format);
@@ -40,7 +40,9 @@ fn adapter(
         // Rows may be no whole blocks.
         let made = made.or_else(|| delta(site, Format::F32, rank, seed));
         let lacks = || Error::Step(format!("no adapter can be made for {}", site.name));
-        made.ok_or_else(lacks).map(|delta| (*id, delta))
+        let made = made.ok_or_else(lacks)?;
+        let delta = if gains { with_gains(made, site, seed) } else { made };
+        Ok((*id, delta))
     });
     Ok(Arc::new(SlotData {
         name: "self-test".into(),
@@ -62,4 +64,17 @@ fn delta(site: &Site, format: Format, rank: usize, seed: u32) -> Option<SiteDelt
         scale: vec![1.0; rank].into(),
         ..SiteDelta::default()
     })
+}
+
+/// With factors near 1 and a bias.
+fn with_gains(delta: SiteDelta, site: &Site, seed: u32) -> SiteDelta {
+    let numbers = |count: u32, start: f32, seed: u32| -> Option<Arc<[f32]>> {
+        Some((0..count).map(|i| start + 0.2 * noise(seed, i)).collect())
+    };
+    SiteDelta {
+        gain_in: numbers(site.k, 1.0, seed + 50),
+        gain_out: numbers(site.n, 1.0, seed + 51),
+        bias: numbers(site.n, 0.0, seed + 52),
+        ..delta
+    }
 }

@@ -8,10 +8,12 @@ use crate::gpu::kernels::experts;
 use crate::gpu::stage::Template;
 use crate::gpu::text::Kind;
 use crate::plan::{Anchor, Part, Sink};
-use rusty_graph::WeightId;
+use crate::slots::SiteDelta;
+use rusty_graph::{SiteId, WeightId};
 use rusty_graph::interpret::{Matrix, SiteLora, ops};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 /// Lanes from each end of those of a unit, and between.
 const LANES: u32 = 16;
@@ -75,21 +77,10 @@ impl Reference<'_> {
             let Some((site, delta)) = part.site.and_then(|s| Some((s, adapter.site(s)?))) else {
                 continue;
             };
-            let rank = delta.rank as usize;
-            let mut b = vec![0.0; lanes.len() * rank];
-            for (row, lane) in b.chunks_exact_mut(rank.max(1)).zip(lanes) {
-                delta.b_row(*lane as usize, row);
-            }
-            let delta = SiteLora {
-                site,
-                a: delta.a.as_ref().map_or(Vec::new(), |a| a.values()),
-                b,
-                scale: 1.0,
-            };
+            let adapted = Adapted::new(site, delta, lanes);
             for (i, row) in rows.numbers.iter().enumerate() {
                 if self.rows.slot(self.rows.of_step(*row)).0 == number {
-                    let mut own = some_rows(&out, &[i]);
-                    ops::add_delta(&mut own, &some_rows(x, &[i]), &delta);
+                    let own = adapted.product(&some_rows(x, &[i]), &weight);
                     out.row_mut(i).copy_from_slice(own.row(0));
                 }
             }
@@ -169,6 +160,49 @@ impl Reference<'_> {
             }
         }
         Ok(all)
+    }
+}
+
+/// What an adapter does to some lanes of a site.
+struct Adapted<'a> {
+    delta: &'a SiteDelta,
+    low: SiteLora,
+    lanes: &'a [u32],
+}
+
+impl<'a> Adapted<'a> {
+    fn new(site: SiteId, delta: &'a SiteDelta, lanes: &'a [u32]) -> Self {
+        let rank = delta.rank as usize;
+        let mut b = vec![0.0; lanes.len() * rank];
+        for (row, lane) in b.chunks_exact_mut(rank.max(1)).zip(lanes) {
+            delta.b_row(*lane as usize, row);
+        }
+        let low = SiteLora {
+            site,
+            a: delta.a.as_ref().map_or(Vec::new(), |a| a.values()),
+            b,
+            scale: 1.0,
+        };
+        Self { delta, low, lanes }
+    }
+
+    /// The product of one row.
+    fn product(&self, x: &Matrix, weight: &Matrix) -> Matrix {
+        let mut gained = x.clone();
+        let gains = self.delta.gain_in.iter().flat_map(|g| g.iter());
+        (gained.row_mut(0).iter_mut().zip(gains)).for_each(|(x, gain)| *x *= gain);
+        let mut out = ops::product(&gained, weight);
+        let of = |table: &Option<Arc<[f32]>>, lane: u32, none: f32| {
+            table.as_ref().map_or(none, |t| t[lane as usize])
+        };
+        for (y, lane) in out.row_mut(0).iter_mut().zip(self.lanes) {
+            *y *= of(&self.delta.gain_out, *lane, 1.0);
+        }
+        ops::add_delta(&mut out, x, &self.low);
+        for (y, lane) in out.row_mut(0).iter_mut().zip(self.lanes) {
+            *y += of(&self.delta.bias, *lane, 0.0);
+        }
+        out
     }
 }
 
