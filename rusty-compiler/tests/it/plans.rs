@@ -71,6 +71,11 @@ fn a_layer_is_few_dispatches() {
             );
         }
     }
+    // A norm behind a block's last product needs all of its lanes: a launch of its own for attention and one for the feed-forward.
+    for id in ["gemma2", "gemma3"] {
+        let plan = plan(id, "h200");
+        assert_eq!(plan.dispatches(1), 3 + 7 * plan.kv.len() as u32, "{id}");
+    }
     let plan = plan("qwen3", "avx512");
     assert!(
         (plan.unfused_kernels - 4) / 2 > 18,
