@@ -139,6 +139,59 @@ fn experts_answer_what_they_are_for() {
     assert_eq!(text, "The capital of France is Paris.\n");
 }
 
+/// Messages, who is to answer them, and what is then said; none: what the base says where there are no experts.
+const SCENARIOS: [(&str, &str, Option<&str>); 8] = [
+    (
+        "What is the capital of France?",
+        "base",
+        Some("The capital of France is Paris."),
+    ),
+    ("Explain what SQL is", "base", None),
+    ("What is machine learning?", "base", None),
+    (QUESTION, "sql", Some(SQL)),
+    (
+        "Count orders per customer",
+        "sql",
+        Some("SELECT customer, COUNT(*) FROM orders GROUP BY customer;"),
+    ),
+    (
+        "MATCH all people who know Alice",
+        "cypher",
+        Some("MATCH (p:Person)-[:KNOWS]->(:Person {name: 'Alice'}) RETURN p;"),
+    ),
+    (
+        "Turn name Bob, age 41 into JSON",
+        "json",
+        Some(r#"{"name":"Bob","age":41}"#),
+    ),
+    (
+        "Give me this address as a JSON object: 5 Elm Street, Bern",
+        "json",
+        Some(r#"{"street":"5 Elm Street","city":"Bern"}"#),
+    ),
+];
+
+/// Each message begins a conversation: what was said before it must not matter.
+#[test]
+fn chat_sends_each_scenario_to_its_expert() {
+    let input = SCENARIOS.map(|(message, ..)| format!("{message}\n/clear\n"));
+    let answers = SCENARIOS.map(|(message, _, answer)| match answer {
+        Some(answer) => format!("{answer}\n"),
+        None => stdout(&["run", message, "--device", "cpu"]),
+    });
+    let words = ["chat", "--experts", "demo", "--verbose", "--device", "cpu"];
+    let output = with_input(&words, &input.concat());
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{errors}");
+    let choices: Vec<&str> = errors
+        .lines()
+        .filter_map(|line| line.strip_prefix("expert: ")?.split(' ').next())
+        .collect();
+    assert_eq!(choices, SCENARIOS.map(|(_, name, _)| name), "{errors}");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(said, answers.concat());
+}
+
 #[test]
 fn logits_are_written_as_safetensors() {
     let folder = tempfile::tempdir().expect("folder");
