@@ -88,19 +88,39 @@ pub struct PrefixLayer {
 
 impl KvPrefix {
     /// Whether its keys and values are as wide as these layers'.
-    fn fits(&self, kv: &[KvLayer]) -> bool {
-        let wide = |lanes: u32| self.tokens as usize * lanes as usize;
-        self.layers.len() == kv.len()
-            && self.layers.iter().zip(kv).all(|(p, l)| {
-                p.keys.len() == wide(l.key_lanes()) && p.values.len() == wide(l.value_lanes())
-            })
+    ///
+    /// # Errors
+    /// The first that are not, with both sizes.
+    fn check(&self, kv: &[KvLayer]) -> Result<(), String> {
+        let (have, want) = (self.layers.len(), kv.len());
+        if have != want {
+            return Err(format!("it has {have} layers, not {want}"));
+        }
+        for (at, (own, layer)) in self.layers.iter().zip(kv).enumerate() {
+            let parts = [
+                ("keys", own.keys.len(), layer.key_lanes()),
+                ("values", own.values.len(), layer.value_lanes()),
+            ];
+            for (part, have, lanes) in parts {
+                let tokens = self.tokens;
+                let want = tokens as usize * lanes as usize;
+                if have != want {
+                    return Err(format!(
+                        "the {part} of layer {at} are {have} numbers, not {want} \
+                         ({tokens} tokens of {lanes})"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether it can be stored in `pages` of a pool of `total` with these layers.
     pub(crate) fn check_pages(&self, pages: &[u32], total: u32, kv: &[KvLayer]) -> Result<()> {
         let rows = self.tokens as usize;
         let needed = rows.div_ceil(PAGE_TOKENS);
-        match self.fits(kv) && pages.len() >= needed && pages[..needed].iter().all(|p| *p < total) {
+        let there = pages.len() >= needed && pages[..needed].iter().all(|p| *p < total);
+        match there && self.check(kv).is_ok() {
             true => Ok(()),
             false => Err(Error::Step(format!(
                 "a prefix of {rows} tokens and {} layers does not fit pages {pages:?} of {total}",
@@ -236,32 +256,20 @@ impl SlotData {
                 reason,
             })?;
         }
-        let ascending = self.sites.windows(2).all(|w| w[0].0 < w[1].0);
-        let fits = |place: &str, fits: bool, reason: &str| match fits {
-            true => Ok(()),
-            false => Err(SlotMisfit {
-                place: place.into(),
-                reason: reason.into(),
-            }),
+        let misfit = |place: &str, reason: String| SlotMisfit {
+            place: place.into(),
+            reason,
         };
-        fits("sites", ascending, "are not ascending")?;
-        if let Some(e) = &self.embedding {
-            let (vocab, width) = (shape.vocab as usize, shape.width as usize);
-            let is = |t: &DeltaTable, rows: usize, columns: usize| {
-                t.rows() == rows && t.columns() == columns
-            };
-            let lows = e
-                .low_ranks
-                .iter()
-                .all(|l| is(&l.a, vocab, l.a.columns()) && is(&l.b, width, l.a.columns()));
-            let table = e.table.as_ref().is_none_or(|t| is(t, vocab, width));
-            let prompt = e.prompt.as_ref().is_none_or(|t| is(t, t.rows(), width));
-            let reason = format!("a table does not fit {vocab} tokens of {width} values");
-            fits("embedding", lows && table && prompt, &reason)?;
+        if !self.sites.windows(2).all(|w| w[0].0 < w[1].0) {
+            return Err(misfit("sites", "are not ascending".into()));
         }
-        if let Some(p) = &self.prefix {
-            let reason = "its keys and values do not fit the layers of the cache";
-            fits("prefix", p.fits(shape.kv), reason)?;
+        if let Some(embedding) = &self.embedding {
+            let fits = embedding.check(shape.vocab as usize, shape.width as usize);
+            fits.map_err(|reason| misfit("embedding", reason))?;
+        }
+        if let Some(prefix) = &self.prefix {
+            let fits = prefix.check(shape.kv);
+            fits.map_err(|reason| misfit("prefix", reason))?;
         }
         Ok(())
     }

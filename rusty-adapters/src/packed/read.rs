@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         let adapter = SlotData {
             name: self.header.name.clone(),
             sites: self.sites(base)?,
-            embedding: self.embedding(base.graph.vocab as usize * shape.width as usize)?,
+            embedding: self.embedding(shape.vocab as usize, shape.width as usize)?,
             prefix: self.prefix(base.graph.kv.len())?,
         };
         adapter
@@ -129,18 +129,38 @@ impl<'a> Reader<'a> {
         self.bytes.slice(range).ok_or_else(missing)
     }
 
-    /// A table of at most `most` elements, which is what the model has room for.
-    fn table(&self, name: &str, factor: Option<Factor>, most: usize) -> Result<Option<DeltaTable>> {
+    /// A table of the shape that the model needs where this one is stated, and of at most `most` elements, which is what it has
+    /// room for.
+    fn table(
+        &self,
+        name: &str,
+        factor: Option<Factor>,
+        most: usize,
+        needed: impl Fn([usize; 2]) -> [usize; 2],
+    ) -> Result<Option<DeltaTable>> {
         let Some(entry) = self.header.tables.get(name) else {
             return Ok(None);
         };
         let format = Format::by_name(&entry.format)
             .ok_or_else(|| self.wrong(name, "has an unknown format"))?;
+        let stated = [entry.rows, entry.columns];
+        let needed = needed(stated);
+        if stated != needed {
+            return Err(Error::Misfit {
+                path: self.path.into(),
+                tensor: name.into(),
+                shape: stated.into(),
+                reason: format!("the model needs {needed:?}"),
+            });
+        }
         let mut bytes = self.stored(name)?;
         if entry.deflated {
             let limit = DeltaTable::stored_bytes(format, factor, entry.rows, entry.columns)
                 .filter(|_| entry.rows.saturating_mul(entry.columns) <= most)
-                .ok_or_else(|| self.wrong(name, "states sizes that cannot be"))?;
+                .ok_or_else(|| {
+                    let most = format!("the model has room for {most} values of {}", entry.format);
+                    self.wrong(name, &format!("cannot have shape {stated:?}; {most}"))
+                })?;
             let unpacked = miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
                 .map_err(|_| self.wrong(name, "cannot be inflated"))?;
             bytes = SharedBytes::from_vec(unpacked);
@@ -172,18 +192,18 @@ impl<'a> Reader<'a> {
             let vector = |end: &str| self.floats(&format!("{name}.{end}"));
             let site = base.graph.site(id);
             // More would be larger than the weight itself.
-            let most = site.k as usize * (site.n as usize).next_multiple_of(PANEL);
-            let a = self.table(&format!("{name}.a"), Some(Factor::A), most)?;
+            let (k, n, ranks) = (site.k as usize, site.n as usize, *rank as usize);
+            let most = k * n.next_multiple_of(PANEL);
+            let a = self.table(&format!("{name}.a"), Some(Factor::A), most, |_| [ranks, k])?;
             if *identity == a.is_some() && *rank > 0 {
                 return Err(self.wrong(&format!("{name}.a"), "is there or missing by mistake"));
             }
-            let panels = Factor::B {
-                rank: *rank as usize,
-            };
+            let panels = Factor::B { rank: ranks };
+            let lie = |_| [n.div_ceil(PANEL) * ranks, PANEL];
             let delta = SiteDelta {
                 rank: *rank,
                 a,
-                b: self.table(&format!("{name}.b"), Some(panels), most)?,
+                b: self.table(&format!("{name}.b"), Some(panels), most, lie)?,
                 scale: vector("scale")?.unwrap_or_default(),
                 gain_in: vector("gain_in")?,
                 gain_out: vector("gain_out")?,
@@ -195,24 +215,25 @@ impl<'a> Reader<'a> {
         Ok(sites)
     }
 
-    fn embedding(&self, most: usize) -> Result<Option<Arc<EmbeddingDelta>>> {
+    fn embedding(&self, vocab: usize, width: usize) -> Result<Option<Arc<EmbeddingDelta>>> {
+        let most = vocab * width;
         let mut low_ranks = vec![];
         for (i, scale) in self.header.embedding_scales.iter().enumerate() {
-            let factor = |end: &str| {
+            let factor = |end: &str, rows: usize| {
                 let name = format!("embedding.{i}.{end}");
-                self.table(&name, None, most)?
+                self.table(&name, None, most, |[_, rank]| [rows, rank])?
                     .ok_or_else(|| self.wrong(&name, "is missing"))
             };
             low_ranks.push(LowRankRows {
-                a: factor("a")?,
-                b: factor("b")?,
+                a: factor("a", vocab)?,
+                b: factor("b", width)?,
                 scale: *scale,
             });
         }
         let embedding = EmbeddingDelta {
-            table: self.table("embedding.table", None, most)?,
+            table: self.table("embedding.table", None, most, |_| [vocab, width])?,
             low_ranks,
-            prompt: self.table("embedding.prompt", None, most)?,
+            prompt: self.table("embedding.prompt", None, most, |[rows, _]| [rows, width])?,
         };
         let any = embedding.table.is_some()
             || embedding.prompt.is_some()
@@ -223,6 +244,13 @@ impl<'a> Reader<'a> {
     fn prefix(&self, layers: usize) -> Result<Option<Arc<KvPrefix>>> {
         if self.header.prefix_tokens == 0 {
             return Ok(None);
+        }
+        let mut names = self.tensors.names();
+        names.retain(|name| name.starts_with("prefix.") && name.ends_with(".keys"));
+        if names.len() != layers {
+            let stored = names.len();
+            let reason = format!("holds a prefix of {stored} layers; the model has {layers}");
+            return Err(Error::malformed(self.path, reason));
         }
         let part = |i: usize, end: &str| {
             let name = format!("prefix.{i}.{end}");

@@ -41,6 +41,34 @@ impl EmbeddingDelta {
         self.prompt.as_ref().map_or(0, |p| p.rows() as u32)
     }
 
+    /// Whether its tables are those of a model of `vocab` tokens with embeddings of `width` values.
+    ///
+    /// # Errors
+    /// The first that is not, with both sizes.
+    pub(super) fn check(&self, vocab: usize, width: usize) -> Result<(), String> {
+        let check = |name: &str, table: &DeltaTable, want: (usize, usize)| {
+            let have = (table.rows(), table.columns());
+            match have == want {
+                true => Ok(()),
+                false => Err(format!(
+                    "{name} is {have:?}, not {want:?} ({vocab} tokens of {width} values)"
+                )),
+            }
+        };
+        if let Some(table) = &self.table {
+            check("the table", table, (vocab, width))?;
+        }
+        if let Some(prompt) = &self.prompt {
+            check("the prompt", prompt, (prompt.rows(), width))?;
+        }
+        for low in &self.low_ranks {
+            let rank = low.a.columns();
+            check("A", &low.a, (vocab, rank))?;
+            check("B", &low.b, (width, rank))?;
+        }
+        Ok(())
+    }
+
     /// Fills `out`, `[width]`, with what is added to, or stands in place of, the embedding of `token`; ids from `vocab` on
     /// are virtual tokens.
     pub fn row(&self, token: u32, vocab: u32, out: &mut [f32]) -> RowChange {

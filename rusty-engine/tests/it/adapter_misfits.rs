@@ -3,8 +3,9 @@
 use super::adapter_oddities::Adapter;
 use super::adapters::{BASES, Golden, names};
 use super::{Tensors, golden};
-use rusty_adapters::{Base, Container, Precision, Result, export, load};
+use rusty_adapters::{Base, Container, Precision, Result, export, load, packed};
 use rusty_compiler::SlotData;
+use rusty_graph::{Dim, Graph, Site};
 use rusty_loader::Format;
 use rusty_loader::gguf::Gguf;
 use rusty_loader::gguf::write::GgufWriter;
@@ -183,4 +184,53 @@ fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
     assert_eq!(check(&tensors, &|tensors| as_of("llama", tensors)), 12);
     let error = as_of("qwen3", &tensors).expect_err("another's").to_string();
     assert!(error.contains("is for qwen3"), "{error}");
+}
+
+/// The first layer's product that makes queries, `[64 -> 128]`.
+fn queries(graph: &mut Graph) -> &mut Site {
+    let id = graph.site_named("blk.0.attn_q").expect("a site");
+    &mut graph.sites[id.index()]
+}
+
+/// Of packed files: what was packed for a model is opened for others, each of which differs in one place.
+#[test]
+fn packed_adapters_that_do_not_fit_are_refused_with_both_shapes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("packed.safetensors");
+    let file = rusty_loader::open(golden(BASES[0])).expect(BASES[0]);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let model = Base::new(&graph, &*file);
+    let refused = |name: &str, change: &dyn Fn(&mut Graph), want: &str| {
+        let source = golden(&format!("adapters/{name}"));
+        let adapter = load(&source, &model, Precision::Stored).expect(name);
+        let mut other = graph.clone();
+        change(&mut other);
+        for deflate in [false, true] {
+            packed::pack(&adapter, &model, &path, deflate).expect("packed");
+            load(&path, &model, Precision::Stored).expect("it fits");
+            let error = load(&path, &Base::new(&other, &*file), Precision::Stored);
+            let error = error.expect_err(want).to_string();
+            assert!(error.contains(want), "{error}; wanted: {want}");
+        }
+    };
+    let want = "tensor 'blk.0.attn_q.a' has shape [4, 64], the model needs [4, 96]";
+    refused("qwen3-lora-all", &|g: &mut Graph| queries(g).k = 96, want);
+    // Panels of 32 outputs, each of four ranks.
+    let want = "tensor 'blk.0.attn_q.b' has shape [16, 32], the model needs [20, 32]";
+    refused("qwen3-lora-all", &|g: &mut Graph| queries(g).n = 160, want);
+    let want = "tensor 'embedding.0.a' has shape [256, 4], the model needs [257, 4]";
+    refused("qwen3-lora-embed", &|g: &mut Graph| g.vocab = 257, want);
+    let wider = |g: &mut Graph| {
+        let hidden = g.hidden.index();
+        g.values[hidden].shape[1] = Dim::Const(96);
+    };
+    let want = "tensor 'embedding.prompt' has shape [8, 64], the model needs [8, 96]";
+    refused("qwen3-prompt", &wider, want);
+    let want = "the keys of layer 1 are 384 numbers, not 576 (6 tokens of 96)";
+    refused("qwen3-prefix", &|g: &mut Graph| g.kv[1].kv_heads = 3, want);
+    let want = "holds a prefix of 3 layers; the model has 2";
+    refused("qwen3-prefix", &|g: &mut Graph| g.kv.truncate(2), want);
+    let layer = graph.kv[0];
+    let want = "holds a prefix of 3 layers; the model has 4";
+    refused("qwen3-prefix", &|g: &mut Graph| g.kv.push(layer), want);
 }
