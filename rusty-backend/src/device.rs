@@ -125,7 +125,8 @@ impl Device {
         Self::open_within(choice, threads, None)
     }
 
-    /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None`: all that is free).
+    /// Opens a device; of a GPU's memory at most `memory_limit` bytes may be used (`None`: all that is free, but for
+    /// what CUDA's driver is left for itself).
     ///
     /// # Errors
     /// As [`Device::open`]; [`Error::OutOfMemory`] for 0 bytes.

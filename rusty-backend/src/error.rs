@@ -22,14 +22,15 @@ pub enum Error {
     Unknown(String),
     /// Memory ran out.
     #[error(
-        "{device}: out of memory: {owner} asked for {asked} bytes, {used} of {limit} bytes in use"
+        "{device}: out of memory: {owner} asked for {}, {used} of {limit} bytes in use",
+        amount(.asked)
     )]
     OutOfMemory {
         /// Device name.
         device: String,
-        /// Weights, KV, adapters, arena, ...
+        /// Weights, KV, adapters, arena, ..., or the driver's call that found none.
         owner: String,
-        /// Bytes asked for.
+        /// Bytes asked for; 0 where the driver does not tell.
         asked: u64,
         /// Bytes in use.
         used: u64,
@@ -114,4 +115,35 @@ pub enum Error {
         /// What it is.
         what: String,
     },
+}
+
+/// What was asked for, in words.
+fn amount(asked: &u64) -> String {
+    match asked {
+        0 => "more".into(),
+        bytes => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    fn full(asked: u64) -> String {
+        let error = Error::OutOfMemory {
+            device: "gpu".into(),
+            owner: "capture a recording".into(),
+            asked,
+            used: 9,
+            limit: 10,
+        };
+        error.to_string()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_said_where_it_is_known() {
+        let said = "gpu: out of memory: capture a recording asked for";
+        assert_eq!(full(2), format!("{said} 2 bytes, 9 of 10 bytes in use"));
+        assert_eq!(full(0), format!("{said} more, 9 of 10 bytes in use"));
+    }
 }

@@ -57,7 +57,8 @@ pub trait GpuDevice: Send + Sync + fmt::Debug {
     /// Makes a pipeline of a text; texts may be compiled on many threads at once.
     ///
     /// # Errors
-    /// [`Error::Kernel`](crate::Error::Kernel) with the compiler's log.
+    /// [`Error::Kernel`](crate::Error::Kernel) with the compiler's log; [`Error::OutOfMemory`](crate::Error::OutOfMemory) where
+    /// there is no room for its code.
     fn pipeline(&self, text: &KernelText) -> Result<Pipeline>;
 
     /// Makes launches ready to be enqueued as one unit: prebuilt bind groups for one compute pass under wgpu, a

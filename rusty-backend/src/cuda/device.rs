@@ -1,11 +1,11 @@
 //! A CUDA device behind the seam: one context, a stream of kernels and one of uploads.
 
 use super::graph::{CudaKernel, Graph, Prepared};
-use super::memory::{DeviceMemory, Turns};
+use super::memory::{DeviceMemory, Turns, usable};
 use super::order::Queues;
 use super::read_back::ReadBack;
 use super::transfer::{RING_BYTES, Ring, SMALL};
-use super::{facts, failed, nvrtc};
+use super::{facts, failed, is_full, nvrtc};
 use crate::memory::{Accounts, Charge, Owner, Usage};
 use crate::{
     DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Language, Launch, Pipeline, Recording,
@@ -52,7 +52,7 @@ impl CudaDevice {
         let mut target = facts::target(&context)?;
         // Others use the device too: what they have is not to be had.
         let free = context.mem_get_info()?.0 as u64;
-        target.memory_bytes = memory_limit.unwrap_or(u64::MAX).min(free);
+        target.memory_bytes = usable(free, memory_limit);
         Ok(Self {
             accounts: Accounts::new(&target.name, target.memory_bytes),
             queues: Queues::new(
@@ -71,7 +71,23 @@ impl CudaDevice {
     }
 
     fn failed(&self, call: &str, error: DriverError) -> Error {
-        failed(&self.target.name, call, error)
+        match is_full(error) {
+            true => self.full(call, 0),
+            false => failed(&self.target.name, call, error),
+        }
+    }
+
+    /// The error for memory that the driver does not have; `asked` is 0 where it does not tell how much it wants.
+    fn full(&self, who: &str, asked: u64) -> Error {
+        // Others use the device too: say what it has left, not what this process may have.
+        let (free, total) = self.context.mem_get_info().unwrap_or((0, 0));
+        Error::OutOfMemory {
+            device: self.target.name.clone(),
+            owner: who.into(),
+            asked,
+            used: (total - free) as u64,
+            limit: total as u64,
+        }
     }
 
     fn bind(&self) -> Result<()> {
@@ -101,7 +117,7 @@ impl CudaDevice {
             )));
         }
         let arch = self.target.cuda_arch;
-        let load = |image| {
+        let load = |image| -> Result<_, DriverError> {
             let module = self.context.load_module(Ptx::from_binary(image))?;
             let function = module.load_function(&text.entry)?;
             if text.shared_bytes > SHARED_BY_DEFAULT {
@@ -113,11 +129,18 @@ impl CudaDevice {
             Ok(function)
         };
         let image = nvrtc::cached_machine_code(&text.source, arch).map_err(refuse)?;
-        let function = load(image).or_else(|error: DriverError| {
-            let digest = nvrtc::digest(&text.source);
-            tracing::warn!("machine code of {digest} from a package or cache does not load: {error}; compiling it");
-            let image = nvrtc::fresh_machine_code(&text.source, arch).map_err(refuse)?;
-            load(image).map_err(|e| refuse(e.to_string()))
+        let loaded = match load(image) {
+            Err(error) if !is_full(error) => {
+                let digest = nvrtc::digest(&text.source);
+                tracing::warn!("machine code of {digest} from a package or cache does not load: {error}; compiling it");
+                load(nvrtc::fresh_machine_code(&text.source, arch).map_err(refuse)?)
+            }
+            loaded => loaded,
+        };
+        // A device that is full refuses no kernel: another one would find no more room.
+        let function = loaded.map_err(|error| match is_full(error) {
+            true => self.failed(&format!("load {}", text.entry), error),
+            false => refuse(error.to_string()),
         })?;
         Ok(CudaKernel {
             function,
@@ -178,17 +201,7 @@ impl GpuDevice for CudaDevice {
         let beside = owner == Owner::Weights;
         let memory = match DeviceMemory::new(&self.context, size as usize, beside) {
             Ok(memory) => memory,
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
-                // Others use the device too: say what it has left, not what this process may have.
-                let (free, total) = self.context.mem_get_info().unwrap_or((0, 0));
-                return Err(Error::OutOfMemory {
-                    device: self.target.name.clone(),
-                    owner: owner.word().into(),
-                    asked: size,
-                    used: (total - free) as u64,
-                    limit: total as u64,
-                });
-            }
+            Err(error) if is_full(error) => return Err(self.full(owner.word(), size)),
             Err(error) => return Err(self.failed(&call, error)),
         };
         let zero = |stream: &Arc<CudaStream>| {

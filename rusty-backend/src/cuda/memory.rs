@@ -8,6 +8,22 @@ use std::sync::Arc;
 /// Whose turn it is with device memory that is uploaded beside kernels.
 pub(super) type Turns = order::Turns<CudaEvent>;
 
+/// Bytes that are left to the driver where no limit is given. Beside the buffers that are booked it takes memory
+/// that is not: for kernels' code, which it loads when they first run, for what they keep beyond their registers, in
+/// all units that can run at once, for graphs, and to round buffers up to its own pages. No call tells how much, so
+/// this is a guess with room.
+const RESERVE: u64 = 512 << 20;
+/// At most this part of what is free: smaller devices have fewer units to keep room for.
+const RESERVED_PART: u64 = 32;
+
+/// Bytes that may be booked where so many are free; a limit that was asked for leaves what it leaves.
+pub(super) fn usable(free: u64, limit: Option<u64>) -> u64 {
+    match limit {
+        Some(limit) => limit.min(free),
+        None => free - RESERVE.min(free / RESERVED_PART),
+    }
+}
+
 /// A range of device memory.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
@@ -106,5 +122,19 @@ impl Drop for PinnedMemory {
         if let Err(error) = freed {
             tracing::debug!("pinned memory is not freed: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RESERVE, usable};
+
+    #[test]
+    fn the_driver_keeps_some_memory_unless_a_limit_says_otherwise() {
+        assert_eq!(usable(64 << 30, None), (64 << 30) - RESERVE);
+        assert_eq!(usable(4 << 30, None), (4 << 30) - (128 << 20));
+        assert_eq!(usable(4 << 30, Some(3 << 30)), 3 << 30);
+        assert_eq!(usable(4 << 30, Some(5 << 30)), 4 << 30);
+        assert_eq!(usable(0, None), 0);
     }
 }

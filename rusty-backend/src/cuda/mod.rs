@@ -85,7 +85,13 @@ pub(crate) fn open(ordinal: usize, memory_limit: Option<u64>) -> Result<Arc<dyn 
     )?))
 }
 
-/// The error of a driver call; errors after which a context is of no more use are the device's loss.
+/// Whether a call failed for lack of memory.
+fn is_full(error: DriverError) -> bool {
+    error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// The error of a driver call that did not lack memory; errors after which a context is of no more use are the
+/// device's loss.
 fn failed(device: &str, call: &str, error: DriverError) -> Error {
     use sys::cudaError_enum as E;
     let gone = matches!(

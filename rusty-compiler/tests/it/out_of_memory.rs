@@ -164,3 +164,21 @@ fn a_step_whose_operands_find_no_memory_changes_nothing() {
     assert!(long_step(&mut exe).expect("room again") == want);
     assert!(logits(&mut exe) == plain);
 }
+
+/// Graphs under CUDA take memory of the driver's own.
+#[test]
+fn steps_that_find_no_memory_to_be_recorded_run_all_the_same() {
+    let device = WatchedGpu::new(|_| {});
+    let want = logits(&mut bound(&device));
+    let mut exe = bound(&device);
+    device.refuse_recordings(true);
+    assert!(logits(&mut exe) == want);
+    // The first steps brought the weights, and would not have been recorded in any case.
+    let ran = device.ran();
+    assert!(logits(&mut exe) == want);
+    assert!(device.ran() > ran, "launches one by one");
+    device.refuse_recordings(false);
+    let ran = device.ran();
+    assert!(logits(&mut exe) == want);
+    assert_eq!(device.ran(), ran, "recorded once there is room");
+}

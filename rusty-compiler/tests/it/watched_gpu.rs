@@ -6,7 +6,7 @@ use rusty_backend::{
     DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result,
     Target,
 };
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A buffer that was made.
@@ -35,6 +35,8 @@ pub(crate) struct WatchedGpu {
     broken: Mutex<Option<Picks>>,
     /// Bytes of the largest buffer that it still has room for.
     room: AtomicU64,
+    /// Whether recordings find no memory.
+    refuses_recordings: AtomicBool,
 }
 
 impl WatchedGpu {
@@ -52,12 +54,30 @@ impl WatchedGpu {
             ran: AtomicUsize::new(0),
             broken: Mutex::default(),
             room: AtomicU64::new(u64::MAX),
+            refuses_recordings: AtomicBool::new(false),
         })
     }
 
     /// Has no memory for buffers of more bytes from here on.
     pub(crate) fn leave_room(&self, bytes: u64) {
         self.room.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether it has no memory for recordings from here on.
+    pub(crate) fn refuse_recordings(&self, refuse: bool) {
+        self.refuses_recordings.store(refuse, Ordering::Relaxed);
+    }
+
+    /// The error where it has room for `room` bytes only.
+    fn full(&self, who: &str, asked: u64, room: u64) -> Error {
+        let used = self.usage().total;
+        Error::OutOfMemory {
+            device: self.target.name.clone(),
+            owner: who.into(),
+            asked,
+            used,
+            limit: used + room,
+        }
     }
 
     /// Kernels that are compiled from here on do nothing where they are of these.
@@ -110,14 +130,7 @@ impl GpuDevice for WatchedGpu {
     fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer> {
         let room = self.room.load(Ordering::Relaxed);
         if bytes > room {
-            let used = self.usage().total;
-            return Err(Error::OutOfMemory {
-                device: self.target.name.clone(),
-                owner: owner.word().into(),
-                asked: bytes,
-                used,
-                limit: used + room,
-            });
+            return Err(self.full(owner.word(), bytes, room));
         }
         self.made.lock().expect("no other user").push(Made {
             owner,
@@ -145,6 +158,9 @@ impl GpuDevice for WatchedGpu {
     }
 
     fn record(&self, launches: &[Launch]) -> Result<Recording> {
+        if self.refuses_recordings.load(Ordering::Relaxed) {
+            return Err(self.full("capture a recording", 0, 0));
+        }
         self.gpu.record(launches)
     }
 

@@ -8,7 +8,7 @@ use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::{Fetch, GpuDevice, Launch, Recording};
+use rusty_backend::{Error as DeviceError, Fetch, GpuDevice, Launch, Recording};
 use std::collections::HashMap;
 
 /// Recordings kept; beyond, the one that was used longest ago makes room.
@@ -19,6 +19,8 @@ const RECORDINGS: usize = 64;
 pub(super) struct Recordings {
     by_shape: HashMap<Shape, (u64, Recording)>,
     turn: u64,
+    /// Whether it was said that some find no memory.
+    told: bool,
 }
 
 impl Recordings {
@@ -46,6 +48,13 @@ impl Recordings {
         self.turn += 1;
         self.by_shape.insert(shape, (self.turn, recording));
     }
+
+    /// Says, once, that a step is not recorded.
+    fn tell(&mut self, error: &DeviceError) {
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!("{error}; steps that cannot be recorded are launched kernel by kernel");
+        }
+    }
 }
 
 /// Launches of which the first may have to wait for its weights.
@@ -59,7 +68,8 @@ struct Segment {
 }
 
 impl GpuExecutable {
-    /// Runs a step of this shape and brings its results. It is recorded once, unless it has to wait for weights.
+    /// Runs a step of this shape and brings its results. It is recorded once, unless it has to wait for weights or a recording,
+    /// which takes memory that is not booked, finds none.
     pub(super) fn run_shape(&mut self, shape: Shape, results: &mut [Fetch<'_>]) -> Result<()> {
         if let Some(recording) = self.recordings.of(shape) {
             return enqueue(&*self.device, recording, results);
@@ -67,16 +77,22 @@ impl GpuExecutable {
         let mut segments = self.segments(shape)?;
         if segments.iter().any(|s| s.arrives.is_some()) {
             segments.iter().try_for_each(|s| self.run_segment(s))?;
-            return match results.is_empty() {
-                true => Ok(()),
-                false => Ok(self.device.fetch(None, results)?),
-            };
+            return fetch(&*self.device, results);
         }
         let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
-        let recording = self.device.record(&launches)?;
-        enqueue(&*self.device, &recording, results)?;
-        self.recordings.keep(shape, recording);
-        Ok(())
+        match self.device.record(&launches) {
+            Ok(recording) => {
+                enqueue(&*self.device, &recording, results)?;
+                self.recordings.keep(shape, recording);
+                Ok(())
+            }
+            Err(error @ DeviceError::OutOfMemory { .. }) => {
+                self.recordings.tell(&error);
+                self.device.run(&launches)?;
+                fetch(&*self.device, results)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn run_segment(&mut self, segment: &Segment) -> Result<()> {
@@ -241,6 +257,14 @@ fn enqueue(device: &dyn GpuDevice, recording: &Recording, results: &mut [Fetch<'
         false => device.fetch(Some(recording), results)?,
     }
     Ok(())
+}
+
+/// Waits for what was enqueued where there are results to wait for.
+fn fetch(device: &dyn GpuDevice, results: &mut [Fetch<'_>]) -> Result<()> {
+    match results.is_empty() {
+        true => Ok(()),
+        false => Ok(device.fetch(None, results)?),
+    }
 }
 
 #[cfg(test)]
