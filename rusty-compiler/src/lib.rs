@@ -25,6 +25,7 @@ mod rotation;
 mod self_test;
 pub mod slots;
 pub mod step;
+mod upload;
 
 pub use bind::{bind, bind_tested};
 pub use delta_table::DeltaTable;
@@ -41,6 +42,7 @@ pub use slots::{
 pub use step::{
     BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,
 };
+pub use upload::Upload;
 
 /// Tokens per KV page.
 pub const PAGE_TOKENS: usize = 16;

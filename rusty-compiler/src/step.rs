@@ -5,6 +5,7 @@
 //! the same row of a page.
 
 use crate::slots::{KvPrefix, SlotData, SlotId};
+use crate::upload::Upload;
 use crate::{Error, PAGE_TOKENS, Result};
 use rusty_graph::{AttentionValues, KvLayer};
 use std::sync::Arc;
@@ -367,6 +368,11 @@ pub trait Executable: Send {
 
     /// Bytes held.
     fn memory(&self) -> MemoryUse;
+
+    /// Weights that were copied to a device so far, to stay there: none where they are read in place.
+    fn uploaded(&self) -> Upload {
+        Upload::default()
+    }
 
     /// Whether slots are copies on a device, so that what [`Executable::attach`] was given may be dropped but for changed
     /// embeddings and prefixes. Otherwise a slot reads the given tables where they lie.

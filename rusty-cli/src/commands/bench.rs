@@ -4,7 +4,7 @@ use crate::args::{Bench, Output};
 use crate::{adapter, gpu, model, progress};
 use anyhow::{Result, ensure};
 use rusty_backend::Device;
-use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId};
+use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId, Upload};
 use rusty_engine::throughput::{Throughput, Workload, measure};
 use rusty_graph::Site;
 use rusty_loader::ModelFile;
@@ -62,6 +62,7 @@ pub fn run(options: &Bench) -> Result<()> {
         load_s,
         kv: options.kv.into(),
         memory: executable.memory(),
+        upload: executable.uploaded(),
         results,
     };
     match options.output {
@@ -136,6 +137,8 @@ struct Report {
     load_s: f64,
     kv: KvFormat,
     memory: MemoryUse,
+    /// How weights came to a GPU.
+    upload: Upload,
     results: Vec<Throughput>,
 }
 
@@ -155,6 +158,7 @@ impl Report {
                     "format": self.format,
                     "kv": self.kv.name(),
                     "load_s": self.load_s,
+                    "upload_gb_s": self.upload.gb_per_s(),
                     "weight_bytes": self.memory.mapped_weights + self.memory.resident_weights,
                     "arena_bytes": self.memory.arena,
                     "adapter_bytes": self.memory.adapters,
@@ -192,6 +196,10 @@ impl Report {
             self.memory.kv >> 20,
             self.kv.name()
         );
+        if let Some(rate) = self.upload.gb_per_s() {
+            let uploaded = self.upload.bytes >> 20;
+            eprintln!("uploaded {uploaded} MiB of weights at {rate:.1} GB/s");
+        }
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ use super::weights::{Chunks, WeightStore};
 use crate::plan::{Kernel, Plan};
 use crate::slots::{EmbeddingDelta, KvPrefix, PrefixLayer, SlotData};
 use crate::step::StepLimits;
+use crate::upload::Upload;
 use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, SlotId, Step, StepOutput,
 };
@@ -313,6 +314,10 @@ impl Executable for GpuExecutable {
             adapter_room: pools().map(Pool::room_bytes).sum(),
             arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),
         }
+    }
+
+    fn uploaded(&self) -> Upload {
+        self.weights.uploaded()
     }
 
     fn copies_tables(&self) -> bool {

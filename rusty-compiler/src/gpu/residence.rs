@@ -14,12 +14,13 @@
 //! kernels of other buffers run, under wgpu copies and kernels take turns.
 
 use super::random_weights::Maker;
+use crate::upload::{Upload, UploadClock};
 use crate::{Error, Result};
 use rusty_backend::memory::Usage;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_loader::SharedBytes;
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Where weights stream anyway, this part of the memory stays free for adapters that come later.
 const LEFT_FREE: u64 = 16;
@@ -98,14 +99,6 @@ struct Placed {
     coming: Option<Contents>,
 }
 
-/// What was uploaded for good.
-#[derive(Default)]
-struct Uploaded {
-    bytes: u64,
-    /// The time that it took the caller.
-    took: Duration,
-}
-
 /// A buffer that chunks of one size take turns in.
 struct Window {
     buffer: DeviceBuffer,
@@ -118,7 +111,8 @@ pub(super) struct Residence {
     /// By the chunks' numbers.
     homes: Vec<Placed>,
     windows: Vec<Window>,
-    uploaded: Uploaded,
+    /// Counts what is uploaded for good.
+    clock: UploadClock,
     /// Chunks that are still to be uploaded for good.
     pending: usize,
 }
@@ -157,9 +151,7 @@ impl Residence {
                 placed.settle(at, device, maker.as_mut())?;
             }
         }
-        if placed.pending == 0 {
-            placed.tell(device);
-        }
+        placed.wait(device)?;
         let streamed = placed.streamed_bytes();
         if streamed > 0 {
             let name = &device.target().name;
@@ -234,13 +226,7 @@ impl Residence {
             Placed { coming: None, .. } => Ok(()),
             Placed {
                 home: Home::Own(_), ..
-            } => {
-                self.settle(at, device, None)?;
-                if self.pending == 0 {
-                    self.tell(device);
-                }
-                Ok(())
-            }
+            } => self.settle(at, device, None),
             Placed {
                 home: Home::Window(window),
                 coming: Some(contents),
@@ -270,10 +256,10 @@ impl Residence {
         } = &self.homes[at]
         {
             let start = Instant::now();
-            self.uploaded.bytes += contents.settle(buffer, device, maker)?;
+            let written = contents.settle(buffer, device, maker)?;
+            self.clock.add(written, start);
             // The device has them: none need stay resident here too.
             contents.pieces.iter().for_each(|(_, p)| p.release_pages());
-            self.uploaded.took += start.elapsed();
             self.homes[at].coming = None;
             self.pending -= 1;
         }
@@ -287,14 +273,25 @@ impl Residence {
         }
     }
 
-    fn tell(&self, device: &dyn GpuDevice) {
-        let Uploaded { bytes, took } = self.uploaded;
-        if bytes == 0 {
-            return;
+    /// Waits until the device has what was uploaded for good, where it may not have it yet: without that nobody knows how
+    /// long it took.
+    pub fn wait(&mut self, device: &dyn GpuDevice) -> Result<()> {
+        if !self.clock.runs() {
+            return Ok(());
         }
-        let rate = bytes as f64 / took.as_secs_f64().max(1e-9) / 1e9;
-        let device = &device.target().name;
-        tracing::info!("{device}: uploaded {bytes} bytes of weights at {rate:.1} GB/s");
+        device.synchronize()?;
+        self.clock.stop();
+        let upload = self.clock.done();
+        if let (0, Some(rate)) = (self.pending, upload.gb_per_s()) {
+            let (device, bytes) = (&device.target().name, upload.bytes);
+            tracing::info!("{device}: uploaded {bytes} bytes of weights at {rate:.1} GB/s");
+        }
+        Ok(())
+    }
+
+    /// What was uploaded for good, and has arrived.
+    pub fn uploaded(&self) -> Upload {
+        self.clock.done()
     }
 
     /// Bytes of device memory.

@@ -3,7 +3,7 @@
 use crate::reference::{On, SELECTED, all_logits, try_bound};
 use crate::test_gpu;
 use rusty_backend::{Device, Error as DeviceError};
-use rusty_compiler::{BindOptions, Error, Executable, KvFormat, MemoryUse};
+use rusty_compiler::{BindOptions, Error, Executable, KvFormat, MemoryUse, Upload};
 use rusty_loader::{ModelFile, SharedBytes};
 use std::path::{Path, PathBuf};
 
@@ -79,4 +79,18 @@ fn too_little_memory_is_said_and_leaves_the_device_usable() {
     assert_eq!(device.gpu().expect("a GPU").usage().total, 0);
     let (_, exe) = bound(&*file, None);
     assert!(logits(&mut *exe.expect("fits")) == want);
+}
+
+#[test]
+fn what_is_uploaded_is_told() {
+    let file = rusty_loader::open(demo()).expect("the demo");
+    let (_, exe) = bound(&*file, None);
+    let mut exe = exe.expect("fits");
+    assert_eq!(exe.uploaded(), Upload::default(), "they follow the steps");
+    logits(&mut *exe);
+    let (upload, held) = (exe.uploaded(), exe.memory().resident_weights);
+    assert!((held / 2..=held).contains(&upload.bytes), "{upload:?} of {held}");
+    assert!(upload.gb_per_s().is_some_and(|rate| rate > 0.0));
+    logits(&mut *exe);
+    assert_eq!(exe.uploaded(), upload, "once");
 }

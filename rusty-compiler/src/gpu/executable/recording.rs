@@ -77,7 +77,8 @@ impl GpuExecutable {
         let mut segments = self.segments(shape)?;
         if segments.iter().any(|s| s.arrives.is_some()) {
             segments.iter().try_for_each(|s| self.run_segment(s))?;
-            return fetch(&*self.device, results);
+            fetch(&*self.device, results)?;
+            return self.weights.wait(&*self.device);
         }
         let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
         match self.device.record(&launches) {
