@@ -146,7 +146,9 @@ fn dx12() -> Target {
     }
 }
 
-/// What browsers give a desktop's GPU under WebGPU, without features.
+/// What browsers give a desktop's GPU under WebGPU, without features. Limits are those that a page gets unasked, but for shared memory:
+/// tiles of contractions take more than the 16 KiB of `maxComputeWorkgroupStorageSize` (17 KiB of one part, 22 KiB of two), so a
+/// page has to ask for 32 KiB.
 fn webgpu() -> Target {
     Target {
         name: "webgpu".into(),
