@@ -1,4 +1,9 @@
 //! WGSL to compute pipelines, once per key, with the driver's own cache kept on disk where there is one.
+//!
+//! Limits: the cache holds what the driver makes of a translation, not the translation. naga parses, checks and translates each
+//! text anew at each start, because wgpu keeps nothing of that, and to hand it a translation of our own is to go without its
+//! checks and to know each API's language here. Kernels of a model are few, and threads translate them side by side. How long
+//! that takes beside the driver's part is worth measuring where starts with a cache seem slow.
 
 use super::faults::guarded;
 use crate::{BindingAccess, Error, KernelText, Language, Pipeline, Result};
