@@ -52,7 +52,24 @@ pub fn bind_tested(
         return Ok(Box::new(tested(plan, file, gpu, options)?));
     };
     let effort = Effort::default();
-    if let Some(tuning) = tuner::kept(&plan, options, &effort) {
+    let tuned = bind_tuned(plan, file, gpu, options, &effort, progress)?;
+    Ok(Box::new(tuned))
+}
+
+/// As [`bind_tested`] on a GPU, where choices are measured with some effort unless an earlier process did it for a plan that does
+/// without the same kernels. `progress` is told how many measurements are done, and how many there are.
+///
+/// # Errors
+/// As [`bind_tested`].
+pub fn bind_tuned(
+    plan: Plan,
+    file: &dyn ModelFile,
+    gpu: &Arc<dyn GpuDevice>,
+    options: &BindOptions,
+    effort: &Effort,
+    progress: &dyn Fn(u64, u64),
+) -> Result<GpuExecutable> {
+    if let Some(tuning) = tuner::kept(&plan, options, effort) {
         let mut tuned = plan.clone();
         tuned.tuning = tuning;
         select::again(&mut tuned)?;
@@ -60,14 +77,36 @@ pub fn bind_tested(
             Err(error) if is_refusal(&error) => {
                 tracing::warn!("{}: not tuned as before: {error}", plan.target.name);
             }
-            bound => return Ok(Box::new(bound?)),
+            bound => return bound,
         }
     }
     // Tested first, because measuring takes what guesses give for right.
     let mut executable = tested(plan, file, gpu, options)?;
-    tuner::tune(&mut executable, &effort, progress)?;
+    if !is_tuned_without(&mut executable, effort)? {
+        tuner::tune(&mut executable, effort, progress)?;
+    }
     replace_wrong(&mut executable, file)?;
-    Ok(Box::new(executable))
+    Ok(executable)
+}
+
+/// Whether an executable takes what was found for a plan that does without the same kernels: which ones is only known once it is bound.
+fn is_tuned_without(executable: &mut GpuExecutable, effort: &Effort) -> Result<bool> {
+    let plan = executable.plan();
+    // What was found for a plan with all kernels has been looked for.
+    if plan.excluded.is_empty() {
+        return Ok(false);
+    }
+    let Some(tuning) = tuner::kept(plan, executable.options(), effort) else {
+        return Ok(false);
+    };
+    match executable.retune(tuning) {
+        Err(error) if is_refusal(&error) => {
+            let target = &executable.plan().target.name;
+            tracing::warn!("{target}: not tuned as before: {error}");
+            Ok(false)
+        }
+        retuned => retuned.map(|()| true),
+    }
 }
 
 /// A plan on a GPU, without what the device does not take and what goes wrong there.

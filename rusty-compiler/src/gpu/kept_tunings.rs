@@ -74,7 +74,8 @@ pub(super) fn cache_bytes(plan: &Plan, kv: KvFormat, context: u32) -> u64 {
     plan.kernels.iter().map(of).sum()
 }
 
-/// Where what was found for a plan is kept.
+/// Where what was found for a plan is kept: by what it is measured on, and by the kernels that it does without, because others are
+/// compared where some are left out.
 pub(super) fn kept_name(plan: &Plan, options: &BindOptions, effort: &Effort) -> Option<String> {
     let families = families(plan, effort);
     let target = &plan.target;
@@ -85,11 +86,13 @@ pub(super) fn kept_name(plan: &Plan, options: &BindOptions, effort: &Effort) -> 
         &target.matrix_tiles,
     );
     let cache = (&plan.kv, options.kv, contexts(plan, options, effort));
-    let digest = nvrtc::digest(&format!("{families:?} {cache:?} {facts:?}"));
+    let mut without: Vec<String> = plan.excluded.iter().map(ToString::to_string).collect();
+    without.sort();
+    let digest = nvrtc::digest(&format!("{families:?} {cache:?} {facts:?} {without:?}"));
     (!families.is_empty()).then(|| device_cache::name("tuned", &plan.target, &digest))?
 }
 
-/// What an earlier process found for a plan that is bound so.
+/// What an earlier process found for a plan that is bound so and does without the same kernels.
 pub fn kept(plan: &Plan, options: &BindOptions, effort: &Effort) -> Option<Tuning> {
     let kept = rusty_backend::cache::load(&kept_name(plan, options, effort)?)?;
     serde_json::from_slice(&kept).ok()

@@ -3,13 +3,16 @@
 use crate::golden_paths::golden;
 use crate::reference::{SELECTED, all_logits, assert_close, bound, gpu, gpu_device};
 use crate::watched_gpu::WatchedGpu;
-use rusty_backend::{Language, Target, cache};
+use rusty_backend::{GpuDevice, Language, Target, cache};
 use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::gpu::tuner::{Effort, kept};
 use rusty_compiler::plan::Implementation;
-use rusty_compiler::{BindOptions, KvFormat, Result, compile, replace_wrong};
+use rusty_compiler::{BindOptions, KvFormat, Result, bind_tuned, compile, replace_wrong};
 use rusty_loader::ModelFile;
+use std::cell::Cell;
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 const OPTIONS: BindOptions = BindOptions {
     pages: 24,
@@ -20,8 +23,8 @@ const OPTIONS: BindOptions = BindOptions {
 /// A GPU of this name of which nothing is known, in floats but for what `change` makes of it.
 fn unknown(name: &str, change: fn(&mut Target)) -> Arc<WatchedGpu> {
     if let Some(folder) = cache::folder() {
-        let known = fs::read_dir(folder.join("self-test")).into_iter().flatten();
-        for kept in known.flatten() {
+        let known = ["self-test", "tuned"].map(|of| fs::read_dir(folder.join(of)));
+        for kept in known.into_iter().flatten().flatten().flatten() {
             if kept.file_name().to_string_lossy().starts_with(name) {
                 fs::remove_dir_all(kept.path()).expect("removed");
             }
@@ -48,8 +51,7 @@ fn has_halves() -> bool {
 
 fn executable(gpu: &Arc<WatchedGpu>, file: &dyn ModelFile, options: BindOptions) -> GpuExecutable {
     let graph = rusty_graph::arch::build(file).expect("graph");
-    let target = rusty_backend::GpuDevice::target(&**gpu);
-    let plan = compile(&graph, target).expect("plan");
+    let plan = compile(&graph, gpu.target()).expect("plan");
     GpuExecutable::bind(plan, file, gpu.clone(), options).expect("bound")
 }
 
@@ -228,4 +230,47 @@ fn devices_without_a_right_kernel_are_refused() {
     let refused = replaced(&gpu, &*file).err().expect("nothing is left");
     let said = refused.to_string();
     assert!(said.contains("driver") && said.contains("rows"), "{said}");
+}
+
+/// The next process finds what was measured without broken kernels, and nobody takes it for a plan that has them.
+#[test]
+fn what_is_measured_without_broken_kernels_is_found_again() {
+    let gpu = unknown("tuned-without-rows", |_| {});
+    gpu.break_kernels(|text| text.entry == "rusty_row_attention");
+    is_measured_once(&gpu, "row_attention");
+    if has_halves() {
+        let gpu = unknown("tuned-without-halves", |t| t.f16 = true);
+        gpu.break_kernels(|text| text.source.contains("half_value("));
+        is_measured_once(&gpu, "halves");
+    }
+}
+
+fn is_measured_once(gpu: &Arc<WatchedGpu>, variant: &str) {
+    let path = "gguf/qwen3-float/F16.gguf";
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let plan = compile(&graph, gpu.target()).expect("plan");
+    let effort = Effort {
+        least_bytes: 0,
+        fewest_cubes: 1,
+        repetitions: 1,
+        limit: Duration::from_secs(3600),
+    };
+    let device: Arc<dyn GpuDevice> = gpu.clone();
+    let start = |progress: &dyn Fn(u64, u64)| {
+        let tuned = bind_tuned(plan.clone(), &*file, &device, &OPTIONS, &effort, progress);
+        tuned.expect(variant)
+    };
+    let measured = Cell::new(0);
+    let first = start(&|done, _| measured.set(done));
+    assert!(measured.get() > 10, "{variant}: {}", measured.get());
+    let excluded = &first.plan().excluded;
+    assert!(
+        excluded.iter().any(|e| e.variant == variant),
+        "{excluded:?}"
+    );
+    let again = start(&|_, _| panic!("{variant}: measured again"));
+    assert_eq!(again.plan().tuning, first.plan().tuning, "{variant}");
+    assert_eq!(again.plan().excluded, *excluded, "{variant}");
+    assert_eq!(kept(&plan, &OPTIONS, &effort), None, "{variant}");
 }
