@@ -3,7 +3,7 @@
 //! Attaching writes an adapter's tables into free room and its table entries last; detaching clears the
 //! entries. Both are ordered on the device before the next step, and recordings stay valid. Only where an adapter finds no
 //! room is a pool made anew: what it holds is copied on the device, without gaps, and a quarter more than is needed is
-//! left free. So the host need not hold tables that are here.
+//! left free, or what of it a binding and the memory allow. So the host need not hold tables that are here.
 //!
 //! Detaching gives nothing back, so that swapping adapters allocates nothing: beside its table a pool is never larger
 //! than five quarters of the most that was attached at once, and what of it is free is told. Only an adapter that cannot be
@@ -15,7 +15,10 @@ use crate::delta_table::DeltaTable;
 use crate::plan::{Anchor, Kernel};
 use crate::slots::SlotData;
 use crate::{Result, SlotId};
-use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
+use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
+
+/// Bytes of which pools are whole multiples.
+const BLOCK: u64 = 256;
 
 /// What a slot's data has in a pool.
 struct Taken {
@@ -49,7 +52,7 @@ impl Pool {
             _ => Vec::new(),
         };
         let words = (slots + 1) * parts.len() as u32 * ENTRY;
-        let bytes = byte(words).next_multiple_of(256);
+        let bytes = byte(words).next_multiple_of(BLOCK);
         Ok(Self {
             parts,
             slots,
@@ -132,22 +135,10 @@ impl Pool {
     /// an error it is as it was.
     pub fn resize(&mut self, words: u32, device: &dyn GpuDevice) -> Result<u32> {
         let wanted = self.taken_words() + u64::from(words);
-        let bytes = (byte(self.table_words()) + wanted * 5).next_multiple_of(256);
-        let limit = device.target().max_binding_bytes.min(u64::from(u32::MAX));
-        let label = self.buffer.label();
-        if bytes > limit {
-            return Err(rusty_backend::Error::TooLarge {
-                device: device.target().name.clone(),
-                what: format!("one binding for the adapters of {label}"),
-                asked: bytes,
-                limit,
-            }
-            .into());
-        }
         let mut other = Self {
             parts: self.parts.clone(),
             slots: self.slots,
-            buffer: device.alloc(bytes, Owner::Adapters, label)?,
+            buffer: self.buffer_for(wanted, device)?,
             taken: Vec::with_capacity(self.taken.len() + 1),
         };
         let mut at = other.table_words();
@@ -175,6 +166,31 @@ impl Pool {
         }
         *self = other;
         Ok(at)
+    }
+
+    /// Another buffer for so many words behind the table, and for a quarter more as far as there is room.
+    fn buffer_for(&self, words: u64, device: &dyn GpuDevice) -> Result<DeviceBuffer> {
+        let with_table = |bytes: u64| (byte(self.table_words()) + bytes).next_multiple_of(BLOCK);
+        let needed = with_table(words * 4);
+        let limit = device.target().max_binding_bytes.min(u64::from(u32::MAX));
+        let label = self.buffer.label();
+        if needed > limit {
+            return Err(DeviceError::TooLarge {
+                device: device.target().name.clone(),
+                what: format!("one binding for the adapters of {label}"),
+                asked: needed,
+                limit,
+            }
+            .into());
+        }
+        let wished = with_table(words * 5).min(limit / BLOCK * BLOCK);
+        let made = match device.alloc(wished, Owner::Adapters, label) {
+            Err(DeviceError::OutOfMemory { .. } | DeviceError::TooLarge { .. }) => {
+                device.alloc(needed, Owner::Adapters, label)
+            }
+            made => made,
+        };
+        Ok(made?)
     }
 
     /// Writes the table entries of what lies in the pool.

@@ -4,7 +4,7 @@ use crate::adapted_rows::adapter;
 use crate::golden_paths::golden;
 use crate::reference::{SELECTED, adapted_logits};
 use crate::watched_gpu::WatchedGpu;
-use rusty_backend::GpuDevice;
+use rusty_backend::{GpuDevice, Owner};
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::{BindOptions, Executable, KvFormat, SlotData, SlotId, compile};
 use std::sync::Arc;
@@ -123,4 +123,41 @@ fn coming_and_going_compiles_nothing_and_loses_no_memory() {
     }
     let compiled = (device.compiled(), exe.compiled_kernels());
     assert_eq!(compiled, (given, kernels));
+}
+
+/// Bytes of the largest pool that was made behind the first `before` buffers.
+fn largest_pool(device: &WatchedGpu, before: usize) -> u64 {
+    let made = device.made().split_off(before).into_iter();
+    let pools = made.filter(|made| made.owner == Owner::Adapters);
+    pools.map(|made| made.bytes).max().expect("a pool")
+}
+
+/// An adapter is attached where there is room for it, though not for what would be left free beside it.
+#[test]
+fn pools_leave_less_free_where_no_more_is_to_be_had() {
+    let device = WatchedGpu::new(|_| {});
+    let large = &adapters()[3];
+    let mut exe = bound(&device);
+    let before = device.made().len();
+    attach(&mut exe, 1, large);
+    let (want, wished) = (logits(&mut exe, 1), largest_pool(&device, before));
+    // By what a binding allows, all of which is taken.
+    let most = wished - 256;
+    let narrow = WatchedGpu::new(|target| target.max_binding_bytes = most);
+    let mut exe = bound(&narrow);
+    attach(&mut exe, 1, large);
+    assert!(logits(&mut exe, 1) == want);
+    assert_eq!(largest_pool(&narrow, 0), most);
+    // By memory.
+    let mut exe = bound(&device);
+    device.leave_room(most);
+    attach(&mut exe, 1, large);
+    device.leave_room(u64::MAX);
+    assert!(logits(&mut exe, 1) == want);
+    // Tables that a binding does not take are refused.
+    let too_little = wished / 4 * 3;
+    let mut exe = bound(&WatchedGpu::new(|t| t.max_binding_bytes = too_little));
+    let refused = exe.attach(SlotId(1), large.clone());
+    let said = refused.expect_err("too large").to_string();
+    assert!(said.contains("one binding for the adapters"), "{said}");
 }
