@@ -16,11 +16,7 @@ use rusty_compiler::plan::{F32, Inst};
 /// Each shape of single rows, of tiles on matrix units and of other tiles; `rope` makes queries and keys, `wide` as in
 /// [`specs`](crate::gpu_specs::specs).
 pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpec> {
-    let attention = tiles(heads());
-    let in_codes = |bits| {
-        let kv = PageWords::Codes(bits);
-        tiles(AttentionShape { kv, ..heads() })
-    };
+    let stored = |kv| tiles(AttentionShape { kv, ..heads() });
     let latent = AttentionConfig {
         rows: 1,
         ..tiles(of_latents())
@@ -33,21 +29,25 @@ pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpe
         }],
     );
     let all = [
-        (in_codes(8), rope.clone()),
-        (in_codes(4), rope.clone()),
-        (attention, rope),
+        (stored(PageWords::Codes(8)), rope.clone()),
+        (stored(PageWords::Codes(4)), rope.clone()),
+        (stored(PageWords::F32), rope.clone()),
+        (stored(PageWords::Bf16), rope.clone()),
+        (stored(PageWords::F16), rope),
         (latent, latent_query),
     ];
     let mut out = vec![];
     for (config, query) in all {
         if team.plane > 0 {
             out.push(single_rows(team, &config, query));
-            out.extend(on_matrix_units(&config, wide));
         }
         out.push(KernelSpec {
             kind: Kind::Attention(config),
             scalars: 2,
         });
+    }
+    if team.plane > 0 {
+        out.extend(on_matrix_units(&tiles(heads()), wide));
     }
     out
 }
@@ -140,7 +140,7 @@ fn on_matrix_units(config: &AttentionConfig, native: bool) -> Vec<KernelSpec> {
             unit: config.unit.clone(),
             native,
         };
-        if config.is_whole() && !config.shape.of_keys {
+        if config.is_whole() {
             out.push(KernelSpec {
                 kind: Kind::MatrixAttention(config),
                 scalars: 2,

@@ -46,7 +46,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
     for format in of_all_kinds() {
         for adapters in [None, Some(adapters)] {
             let contract = gated(team, format, adapters, wide);
-            out.extend(of_few_rows(&contract));
+            out.extend(or_ahead(&contract));
             if team.plane > 0 && format != Format::F32 {
                 let tiles = [(32, 32), (64, 64), (128, 64)];
                 out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
@@ -55,7 +55,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
         }
     }
     let siblings = siblings(team, wide);
-    out.extend(of_few_rows(&siblings));
+    out.extend(or_ahead(&siblings));
     if team.plane > 0 {
         out.push(on_matrix_units(&siblings, (64, 64)));
     }
@@ -67,12 +67,13 @@ pub(crate) fn in_other_formats(team: Team, wide: bool) -> impl Iterator<Item = K
     let listed = of_all_kinds();
     let all = ALL.iter().chain(OF_CHECKPOINTS).copied();
     let others = all.map(Format::Blocks).filter(move |f| !listed.contains(f));
-    others.flat_map(move |format| of_few_rows(&gated(team, format, None, wide)))
+    let few = move |format| of_few_rows(&gated(team, format, None, wide));
+    others.flat_map(few).map(gemv)
 }
 
 /// Products of floats, and of bytes where the format allows them, of one row and of several; with adapters, those of some formats
 /// also make the first factor.
-fn of_few_rows(contract: &ContractConfig) -> Vec<KernelSpec> {
+fn of_few_rows(contract: &ContractConfig) -> Vec<ContractConfig> {
     let serves = contract.parts.iter().all(|p| ByteCodes::serve(p.format));
     let shrinks = contract.adapters.is_some()
         && [Format::Bf16, Format::Blocks(&Q4_0)].contains(&contract.parts[0].format);
@@ -89,13 +90,24 @@ fn of_few_rows(contract: &ContractConfig) -> Vec<KernelSpec> {
             }
         }
     }
-    let ahead = out.iter().filter(|c| c.wide && c.shrinks);
-    let ahead: Vec<_> = ahead
+    out
+}
+
+/// Those, and where the language can say so those that ask for weights ahead: tuning may find any faster so.
+fn or_ahead(contract: &ContractConfig) -> Vec<KernelSpec> {
+    let all = of_few_rows(contract);
+    let asks = |c: &&ContractConfig| c.wide && (c.shrinks || c.adapters.is_none());
+    let ahead: Vec<_> = all
+        .iter()
+        .filter(asks)
         .cloned()
         .map(|c| ContractConfig { ahead: true, ..c })
         .collect();
-    let all = out.into_iter().chain(ahead);
-    all.map(|c| spec(Kind::Gemv(c))).collect()
+    all.into_iter().chain(ahead).map(gemv).collect()
+}
+
+fn gemv(contract: ContractConfig) -> KernelSpec {
+    spec(Kind::Gemv(contract))
 }
 
 fn spec(kind: Kind) -> KernelSpec {
