@@ -51,6 +51,37 @@ fn explain_shows_every_pass() {
     insta::assert_snapshot!(report.text());
 }
 
+/// What real models move per token and launch, and how fast that should be: a pass that loses bytes shows here.
+#[test]
+fn totals_of_real_models() {
+    let mut lines = String::new();
+    for (shape, format) in [
+        ("qwen3-0.6b", "q4_0"),
+        ("qwen3-0.6b", "bf16"),
+        ("llama-3-8b", "q4_0"),
+        ("llama-3-8b", "bf16"),
+    ] {
+        let file = rusty_loader::random::outline(shape, format).expect("shapes");
+        let graph = arch::build(&*file).expect("graph");
+        for name in ["h200", "rtx4090", "rdna3", "m2"] {
+            let report = explain(&graph, &Target::named(name).expect(name)).expect(name);
+            let prediction = report.prediction.expect("a bandwidth");
+            let activations = report.activation_bytes;
+            lines.push_str(&format!(
+                "{shape} in {format} on {name}: {} dispatches ({} with adapters), {} bytes of weights, {activations} of activations; \
+                 {:.1} tok/s ({:.3} ms for bytes, {:.3} ms for launches)\n",
+                report.dispatches_per_token,
+                report.dispatches_with_adapters,
+                report.bytes_per_token - activations,
+                prediction.tokens_per_second(),
+                prediction.bytes_seconds * 1e3,
+                prediction.launch_seconds * 1e3,
+            ));
+        }
+    }
+    insta::assert_snapshot!(lines);
+}
+
 #[test]
 fn a_layer_is_few_dispatches() {
     for id in ["llama", "mistral", "qwen2", "qwen3"] {
