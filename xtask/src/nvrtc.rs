@@ -7,8 +7,8 @@ use std::path::PathBuf;
 /// The package, as tried.
 const PACKAGE: &str = "nvidia-cuda-nvrtc==13.*";
 
-/// Installs the package below `target/` where Python's pip can get it, and says so where it cannot: CUDA
-/// texts are then checked for their shape only.
+/// Installs the package below `target/` where Python's pip can get it, and says so where it cannot: tests that
+/// need it are then ignored, and CUDA texts checked for their shape only.
 pub fn ensure_compiler() -> Result<()> {
     if !(cfg!(target_os = "linux") && cfg!(target_arch = "x86_64")) || library_folder().is_some() {
         return Ok(());

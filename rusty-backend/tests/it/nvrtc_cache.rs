@@ -32,13 +32,10 @@ fn packages_come_first() {
     std::fs::remove_dir_all(folder).expect("removed");
 }
 
-/// Where NVRTC is installed: code is compiled once, found again, and compiled anew for another architecture.
+/// Code is compiled once, found again, and compiled anew for another architecture.
 #[test]
+#[ignore = "needs NVRTC: `cargo xtask test` runs it where that can be installed"]
 fn machine_code_is_kept() {
-    if std::env::var_os("RUSTY_NVRTC").is_none() {
-        println!("RUSTY_NVRTC is not set: nothing is compiled");
-        return;
-    }
     // Another text in each run, so that nothing is kept of it yet.
     let now = SystemTime::UNIX_EPOCH
         .elapsed()

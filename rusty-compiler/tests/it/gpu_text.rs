@@ -302,13 +302,10 @@ fn dx12(
     Ok(text)
 }
 
-/// Compiles every CUDA text to machine code where `cargo xtask setup` could install NVRTC, which it says.
+/// Compiles every CUDA text to machine code.
 #[test]
+#[ignore = "needs NVRTC: `cargo xtask test` runs it where that can be installed"]
 fn nvrtc_takes_every_cuda_text() {
-    if std::env::var_os("RUSTY_NVRTC").is_none() {
-        println!("RUSTY_NVRTC is not set: CUDA texts are checked for their shape only");
-        return;
-    }
     let cuda = targets()
         .into_iter()
         .filter(|(_, t)| t.language == Language::CudaC);
