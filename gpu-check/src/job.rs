@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tracing_subscriber::filter::LevelFilter;
 
 /// The variable that tells a process of this program its work.
 pub const JOB: &str = "GPU_CHECK_JOB";
@@ -50,8 +51,13 @@ pub enum Job {
     },
 }
 
-/// Runs the job that the variable holds.
+/// Runs the job that the variable holds; warnings, as of kernels that the device does not take, go to standard error.
 pub fn run(job: &str) -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     match serde_json::from_str(job)? {
         Job::Devices => tell(&devices::all())?,
         Job::Copies(device) => tell(&copies::inside(&*gpu(&device)?)?)?,

@@ -1,11 +1,15 @@
-//! A model of a real shape with random weights: how fast it is.
+//! A model of a real shape with random weights: how fast it is. It is bound as an engine binds it: without kernels
+//! that the device does not take or that go wrong there, of which rows tell.
 
 use anyhow::{Context, Result};
 use rusty_backend::Device;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::tuner::{self, Effort};
-use rusty_compiler::{BindOptions, Executable, KvFormat, PAGE_TOKENS, SlotId};
+use rusty_compiler::{
+    BindOptions, Error, Executable, KvFormat, PAGE_TOKENS, SlotId, bind_gpu_tested, replace_wrong,
+};
 use rusty_engine::throughput::{Workload, measure};
+use rusty_loader::ModelFile;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +18,8 @@ use crate::outcome::{Adapted, Facts};
 
 /// Rank of the adapters.
 const RANK: u32 = 16;
+/// What is added to a test's name where kernels are as they are guessed.
+pub const GUESSED: &str = "as guessed";
 /// Time for which choices among kernels are measured.
 const TUNING: Duration = Duration::from_secs(8);
 
@@ -56,6 +62,8 @@ pub struct Row {
     /// Tokens per second, the best of the repetitions.
     pub rate: f64,
     pub facts: Facts,
+    /// Ways to run kernels that the device did not take or that went wrong there.
+    pub without: Vec<String>,
 }
 
 impl Work {
@@ -109,8 +117,7 @@ pub fn measured(job: &Model, tell: &mut dyn FnMut(Row) -> Result<()>) -> Result<
         kv: kv.context("no format of keys and values")?,
         slots: job.adapters,
     };
-    let executable = GpuExecutable::bind(plan, &*file, gpu.clone(), options)?;
-    drop(file);
+    let executable = bind_gpu_tested(plan, &*file, gpu, &options)?;
     let mut bound = Bound {
         job,
         executable,
@@ -119,9 +126,10 @@ pub fn measured(job: &Model, tell: &mut dyn FnMut(Row) -> Result<()>) -> Result<
         base: vec![],
     };
     if job.guesses {
-        bound.works(" as guessed", tell)?;
+        bound.works(&format!(" {GUESSED}"), tell)?;
     }
-    bound.tune()?;
+    bound.tune(&*file)?;
+    drop(file);
     bound.attach()?;
     bound.works("", tell)
 }
@@ -138,18 +146,27 @@ struct Bound<'a> {
 }
 
 impl Bound<'_> {
-    /// Takes what an earlier process found about kernels, or measures choices among them.
-    fn tune(&mut self) -> Result<()> {
+    /// Takes what an earlier process found about kernels, or measures choices among them; those that are then
+    /// chosen are compared with the oracle, too.
+    fn tune(&mut self, file: &dyn ModelFile) -> Result<()> {
         let effort = Effort {
             limit: TUNING,
             ..Effort::default()
         };
         let start = Instant::now();
         match tuner::kept(self.executable.plan(), &self.options, &effort) {
-            Some(tuning) => self.executable.retune(tuning)?,
+            Some(tuning) => match self.executable.retune(tuning) {
+                Err(error @ (Error::Refused { .. } | Error::Target { .. })) => {
+                    eprintln!("not tuned as before: {error}");
+                }
+                tuned => tuned?,
+            },
             None => tuner::tune(&mut self.executable, &effort, &|_, _| {})?,
         }
         eprintln!("tuned in {:.1} s", start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        replace_wrong(&mut self.executable, file)?;
+        eprintln!("tested in {:.1} s", start.elapsed().as_secs_f64());
         Ok(())
     }
 
@@ -172,6 +189,7 @@ impl Bound<'_> {
         let job = self.job;
         let plan = self.executable.plan();
         let (rows, vocab) = (plan.row_budget(), plan.vocab);
+        let without: Vec<String> = plan.excluded.iter().map(ToString::to_string).collect();
         for work in &job.works {
             let load = work.load();
             let results = measure(&mut self.executable, rows, vocab, &load, job.repetitions)?;
@@ -183,7 +201,13 @@ impl Bound<'_> {
                 };
                 let notes = job.notes(work.adapters);
                 let test = format!("{}{notes}{note}", result.test);
-                tell(Row { test, rate, facts })?;
+                let without = without.clone();
+                tell(Row {
+                    test,
+                    rate,
+                    facts,
+                    without,
+                })?;
             }
         }
         Ok(())

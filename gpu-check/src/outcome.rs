@@ -97,6 +97,8 @@ pub enum Found {
         /// The best of those after it, where there was time for any.
         later: Option<f64>,
     },
+    /// Ways to run kernels that a model does without: the device did not take them, or they went wrong there.
+    Without(Vec<String>),
     /// A kernel's or a chain's figures.
     Figures(String),
     /// What went wrong.
@@ -124,6 +126,7 @@ impl Outcome {
             Found::Tests {
                 failed, unfinished, ..
             } => !failed.is_empty() || !unfinished.is_empty(),
+            Found::Without(_) => true,
             Found::Error(_) => own,
             _ => false,
         }
@@ -155,6 +158,7 @@ impl Display for Found {
                 let later = later.map_or(String::new(), then);
                 write!(f, "a token after {first:.2} s{later}")
             }
+            Found::Without(variants) => write!(f, "does without {}", variants.join("; ")),
             Found::Figures(figures) => f.write_str(figures),
             Found::Error(reason) => write!(f, "ERROR: {reason}"),
             Found::Absent(reason) => write!(f, "absent: {reason}"),

@@ -5,6 +5,7 @@ use crate::job::{self, Job};
 use crate::model::{Model, Row, Work};
 use crate::outcome::{Found, Outcome, Stage};
 use crate::parts::Part;
+use std::collections::BTreeSet;
 
 /// Seconds that a model may take.
 const LIMIT: u64 = 90;
@@ -167,11 +168,17 @@ pub fn run(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
         let name = format!("{model:?}");
         let job = Job::Model(model.clone());
         let (rows, lacking) = job::findings::<Row>(check, &name, &job, LIMIT);
+        let without = rows.iter().flat_map(|row| row.without.iter().cloned());
+        let without: BTreeSet<String> = without.collect();
         outcomes.extend(rows.into_iter().map(|row| {
             let what = format!("{} {} {}", model.shape, model.format, row.test);
             let (rate, facts) = (row.rate, row.facts);
             outcome(what, Found::Speed { rate, facts })
         }));
+        if !without.is_empty() {
+            let without = Found::Without(without.into_iter().collect());
+            outcomes.push(outcome(model.name(), without));
+        }
         outcomes.extend(lacking.map(|reason| outcome(model.name(), reason)));
     }
     outcomes

@@ -49,7 +49,7 @@ pub fn bind_tested(
     };
     let packed = package::facts(&plan.target, BUILD).is_some();
     let Some(progress) = measuring.filter(|_| !packed) else {
-        return Ok(Box::new(tested(plan, file, gpu, options)?));
+        return Ok(Box::new(bind_gpu_tested(plan, file, gpu, options)?));
     };
     let effort = Effort::default();
     let tuned = bind_tuned(plan, file, gpu, options, &effort, progress)?;
@@ -73,7 +73,7 @@ pub fn bind_tuned(
         let mut tuned = plan.clone();
         tuned.tuning = tuning;
         select::again(&mut tuned)?;
-        match tested(tuned, file, gpu, options) {
+        match bind_gpu_tested(tuned, file, gpu, options) {
             Err(error) if is_refusal(&error) => {
                 tracing::warn!("{}: not tuned as before: {error}", plan.target.name);
             }
@@ -81,7 +81,7 @@ pub fn bind_tuned(
         }
     }
     // Tested first, because measuring takes what guesses give for right.
-    let mut executable = tested(plan, file, gpu, options)?;
+    let mut executable = bind_gpu_tested(plan, file, gpu, options)?;
     if !is_tuned_without(&mut executable, effort)? {
         tuner::tune(&mut executable, effort, progress)?;
     }
@@ -109,8 +109,12 @@ fn is_tuned_without(executable: &mut GpuExecutable, effort: &Effort) -> Result<b
     }
 }
 
-/// A plan on a GPU, without what the device does not take and what goes wrong there.
-fn tested(
+/// As [`bind_tested`] on a GPU, with kernels as the plan has chosen them: what it then does without is in the executable's
+/// [plan](GpuExecutable::plan).
+///
+/// # Errors
+/// As [`bind_tested`].
+pub fn bind_gpu_tested(
     mut plan: Plan,
     file: &dyn ModelFile,
     gpu: &Arc<dyn GpuDevice>,

@@ -27,7 +27,7 @@ pub mod slots;
 pub mod step;
 mod upload;
 
-pub use bind::{bind, bind_tested, bind_tuned};
+pub use bind::{bind, bind_gpu_tested, bind_tested, bind_tuned};
 pub use delta_table::DeltaTable;
 pub use error::{Error, Result};
 pub use explain::{Explain, Prediction, explain};
