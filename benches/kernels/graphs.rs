@@ -1,9 +1,12 @@
-//! Graphs of one kind of kernel, with random weights.
+//! Graphs of one kind of kernel, with random weights. Those of products follow a pattern, so that a GPU makes them in its
+//! own memory and a CPU on all its cores; small tables, whose numbers are to have a known size, are made here.
 
 use super::Sizes;
 use rusty_graph::{AttentionSpec, AttentionValues, Graph, GraphBuilder, ValueId};
-use rusty_loader::{Format, LoadedModel, SharedBytes, WeightView};
+use rusty_loader::random::Pattern;
+use rusty_loader::{Format, LoadedModel, PageBuffer, SharedBytes, WeightView};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Entries of the small vocabulary that inputs are taken from.
 pub const VOCAB: u32 = 64;
@@ -37,21 +40,16 @@ impl Maker {
         }
     }
 
-    /// Values between `-spread` and `spread`.
-    fn random(&mut self, format: Format, rows: u32, k: u32, spread: f32) -> SharedBytes {
-        let values: Vec<f32> = (0..rows * k)
-            .map(|_| {
-                // xorshift64 (Marsaglia 2003)
-                self.state ^= self.state << 13;
-                self.state ^= self.state >> 7;
-                self.state ^= self.state << 17;
-                ((self.state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * spread
-            })
-            .collect();
-        let mut bytes = vec![0; rows as usize * format.row_bytes(k as usize)];
-        let encoder = format.encoder().expect("a format that can be written");
-        encoder.rows(&values, &mut bytes);
-        SharedBytes::from_vec(bytes)
+    /// Values in single precision between `-spread` and `spread`.
+    fn random(&mut self, rows: u32, k: u32, spread: f32) -> SharedBytes {
+        let values = (0..rows * k).map(|_| {
+            // xorshift64 (Marsaglia 2003)
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            ((self.state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * spread
+        });
+        SharedBytes::from_vec(values.flat_map(f32::to_le_bytes).collect())
     }
 
     fn weight(
@@ -74,15 +72,29 @@ impl Maker {
     fn gather(&mut self, name: &str, ids: ValueId, width: u32) -> ValueId {
         let table = format!("{name}.table");
         // A deviation of about 1.
-        let bytes = self.random(Format::F32, VOCAB, width, 1.7);
+        let bytes = self.random(VOCAB, width, 1.7);
         let table = self.weight(&table, Format::F32, [VOCAB, width], bytes);
         self.builder.gather(name, table, ids).expect("gather")
+    }
+
+    /// The product with a matrix that is made where it is read. Its deviation is near 0.02, so that a row becomes up to
+    /// three times as long or half as long: single precision has room for all products of a graph.
+    fn product(&mut self, name: &str, x: ValueId, format: Format, shape: [u32; 2]) -> ValueId {
+        let [n, k] = shape.map(|n| n as usize);
+        let matrix = format!("{name}.weight");
+        let pages = PageBuffer::new(n * format.row_bytes(k), "kernels").expect("memory");
+        let pattern = Arc::new(Pattern::new(&matrix, format));
+        let bytes = SharedBytes::promised(pattern, pages);
+        let weight = self.weight(&matrix, format, shape, bytes);
+        let product = self.builder.matmul(name, x, weight, None);
+        product.expect("product")
     }
 
     /// Ends with `x` as the hidden rows, and a few logits.
     fn finish(mut self, x: ValueId, width: u32) -> Subject {
         let hidden = self.builder.select_rows("selected", x).expect("rows");
-        let bytes = self.random(Format::F32, VOCAB, width, keeping(width));
+        // These keep a row's length.
+        let bytes = self.random(VOCAB, width, (3.0 / width as f32).sqrt());
         let output = self.weight("output", Format::F32, [VOCAB, width], bytes);
         let logits = self.builder.matmul("logits", hidden, output, None);
         let logits = logits.expect("logits");
@@ -92,30 +104,15 @@ impl Maker {
     }
 }
 
-/// The spread of weights that keep the length of a row of `k` through a product.
-fn keeping(k: u32) -> f32 {
-    (3.0 / k as f32).sqrt()
-}
-
 /// Products of `width` inputs with `inner` outputs and back, in turn.
 pub fn products(format: Format, sizes: &Sizes) -> Subject {
     let (width, inner) = (sizes.width, sizes.inner);
     let mut maker = Maker::new(sizes.context);
     let ids = maker.builder.tokens().expect("tokens");
     let mut x = maker.gather("x", ids, width);
-    let up = maker.random(format, inner, width, keeping(width));
-    let down = maker.random(format, width, inner, keeping(inner));
     for pair in 0..sizes.pairs {
-        for (name, shape, bytes) in [("up", [inner, width], &up), ("down", [width, inner], &down)] {
-            // The same values, but memory of their own.
-            let bytes = SharedBytes::from_vec(bytes.to_vec());
-            let name = format!("{name}.{pair}");
-            let weight = maker.weight(&format!("{name}.weight"), format, shape, bytes);
-            x = maker
-                .builder
-                .matmul(&name, x, weight, None)
-                .expect("product");
-        }
+        x = maker.product(&format!("up.{pair}"), x, format, [inner, width]);
+        x = maker.product(&format!("down.{pair}"), x, format, [width, inner]);
     }
     maker.finish(x, width)
 }
@@ -165,4 +162,24 @@ pub fn norms(sizes: &Sizes) -> Subject {
             .expect("norm");
     }
     maker.finish(x, NORM_WIDTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusty_loader::{ModelFile, formats};
+
+    /// Each matrix is of its own pattern, and nothing of it is made for the graph.
+    #[test]
+    fn matrices_are_made_where_they_are_read() {
+        let subject = products(Format::Blocks(&formats::Q4_0), &Sizes::SMALL);
+        let seed = |name: &str| {
+            let view = subject.file.tensor(name).expect(name);
+            let (pattern, first) = view.bytes.pattern().expect("a pattern");
+            assert_eq!(first, 0);
+            pattern.seed()
+        };
+        assert_ne!(seed("up.0.weight"), seed("up.1.weight"));
+        assert_ne!(seed("up.0.weight"), seed("down.0.weight"));
+    }
 }
