@@ -1,4 +1,4 @@
-//! The check of a machine's GPUs in one call: conformance, models, and speeds beside PyTorch; a short table last.
+//! The check of a machine's GPUs in one call: conformance, models, and speeds beside PyTorch; a summary last.
 //!
 //! `cargo xtask gpu-pack` packs this program with the test programs and their data. The machine needs a driver (and NVRTC
 //! for CUDA) but neither a toolchain nor a network; PyTorch is asked where there is a `python3` with torch and
@@ -19,6 +19,7 @@ mod pytorch;
 mod report;
 mod single;
 mod speeds;
+mod summary;
 mod tests;
 
 use anyhow::{Context, Result};
@@ -203,7 +204,7 @@ fn main() -> Result<ExitCode> {
     }
     // What only this run needed; whatever was never made need not go.
     let _ = std::fs::remove_dir_all(scratch("criterion"));
-    println!("\n{}", report::table(&found, &outcomes));
+    println!("\n{}", summary::summary(&found, &outcomes));
     let failed = outcomes.iter().any(Outcome::failed) || found.present.is_empty();
     Ok(ExitCode::from(u8::from(failed)))
 }

@@ -1,4 +1,4 @@
-//! The report: report.json for programs, a table for people.
+//! The report: report.json for programs, table.txt for people. What is printed of it is the [summary](crate::summary).
 
 use crate::devices::All;
 use crate::outcome::{Adapted, Facts, Found, Outcome, Stage};
@@ -26,7 +26,7 @@ pub fn write(out: &Path, devices: &All, outcomes: &[Outcome]) -> Result<()> {
 }
 
 /// Of the rate of PyTorch's products that prefill is to reach.
-const PREFILL_AIM: f64 = 0.6;
+pub const PREFILL_AIM: f64 = 0.6;
 
 /// Devices and findings; of speeds also the share of the device's bandwidth, the time per launch, what adapters cost, what
 /// streams, and how many times PyTorch's speed they are.
@@ -49,11 +49,7 @@ fn comparison(outcome: &Outcome, all: &[Outcome]) -> String {
     let Found::Speed { rate, facts } = outcome.found else {
         return String::new();
     };
-    let copies = all.iter().find_map(|o| match o.found {
-        Found::Bandwidth(rate) if o.device == outcome.device && o.what == "copies" => Some(rate),
-        _ => None,
-    });
-    let mut text = beside_bounds(rate, &facts, copies);
+    let mut text = beside_bounds(rate, &facts, copies(&outcome.device, all));
     if let Some(products) = peer(outcome, Stage::Matmul, all) {
         let (share, aim) = (100.0 * rate / products, 100.0 * PREFILL_AIM);
         let _ = write!(text, ", {share:.0}% of PyTorch's products (aim: {aim:.0}%)");
@@ -66,12 +62,26 @@ fn comparison(outcome: &Outcome, all: &[Outcome]) -> String {
     text
 }
 
+/// Bytes per second that a device copies.
+pub fn copies(device: &str, all: &[Outcome]) -> Option<f64> {
+    all.iter().find_map(|o| match o.found {
+        Found::Bandwidth(rate) if o.device == device && o.what == "copies" => Some(rate),
+        _ => None,
+    })
+}
+
+/// Of a lone sequence that is decoded at a rate: its bytes per second as a part of those copied, and microseconds per launch.
+pub fn per_token(rate: f64, facts: &Facts, copies: Option<f64>) -> Option<(f64, f64)> {
+    let ((bytes, dispatches), copies) = facts.per_token.zip(copies)?;
+    let launch = 1e6 / rate / f64::from(dispatches);
+    Some((rate * bytes as f64 / copies, launch))
+}
+
 /// What bytes and launches say of a rate.
-fn beside_bounds(rate: f64, facts: &Facts, copies: Option<f64>) -> String {
+pub fn beside_bounds(rate: f64, facts: &Facts, copies: Option<f64>) -> String {
     let mut text = String::new();
-    if let (Some((bytes, dispatches)), Some(copies)) = (facts.per_token, copies) {
-        let share = 100.0 * rate * bytes as f64 / copies;
-        let launch = 1e6 / rate / f64::from(dispatches);
+    if let Some((share, launch)) = per_token(rate, facts, copies) {
+        let share = 100.0 * share;
         let _ = write!(text, ", {share:.0}% of copies, {launch:.2} us per launch");
     }
     if let Some(Adapted { base, bound }) = facts.adapted {
@@ -90,7 +100,7 @@ fn beside_bounds(rate: f64, facts: &Facts, copies: Option<f64>) -> String {
 }
 
 /// PyTorch's speed on the same shape and test.
-fn peer(outcome: &Outcome, stage: Stage, all: &[Outcome]) -> Option<f64> {
+pub fn peer(outcome: &Outcome, stage: Stage, all: &[Outcome]) -> Option<f64> {
     let words = |o: &Outcome| {
         let words: Vec<String> = o.what.split(' ').map(String::from).collect();
         Some((words.first()?.clone(), words.get(2)?.clone(), words.len()))
