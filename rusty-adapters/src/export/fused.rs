@@ -54,7 +54,9 @@ fn join(module: String, pairs: &[Pair], base: &Base<'_>) -> Pair {
         let lines = pair.b.values.chunks_exact(pair.b.columns);
         for (line, wide) in lines.zip(b[first_value..].chunks_exact_mut(rank)) {
             let own = &mut wide[*first..*first + line.len()];
-            own.iter_mut().zip(line).for_each(|(to, v)| *to = v * factor);
+            own.iter_mut()
+                .zip(line)
+                .for_each(|(to, v)| *to = v * factor);
         }
         let own = bias[first_row..].iter_mut();
         own.zip(pair.bias.iter().flatten())

@@ -132,7 +132,9 @@ impl CudaDevice {
         let loaded = match load(image) {
             Err(error) if !is_full(error) => {
                 let digest = nvrtc::digest(&text.source);
-                tracing::warn!("machine code of {digest} from a package or cache does not load: {error}; compiling it");
+                tracing::warn!(
+                    "machine code of {digest} from a package or cache does not load: {error}; compiling it"
+                );
                 load(nvrtc::fresh_machine_code(&text.source, arch).map_err(refuse)?)
             }
             loaded => loaded,

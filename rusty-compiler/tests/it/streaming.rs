@@ -89,7 +89,10 @@ fn what_is_uploaded_is_told() {
     assert_eq!(exe.uploaded(), Upload::default(), "they follow the steps");
     logits(&mut *exe);
     let (upload, held) = (exe.uploaded(), exe.memory().resident_weights);
-    assert!((held / 2..=held).contains(&upload.bytes), "{upload:?} of {held}");
+    assert!(
+        (held / 2..=held).contains(&upload.bytes),
+        "{upload:?} of {held}"
+    );
     assert!(upload.gb_per_s().is_some_and(|rate| rate > 0.0));
     logits(&mut *exe);
     assert_eq!(exe.uploaded(), upload, "once");

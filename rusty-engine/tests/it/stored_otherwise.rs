@@ -170,7 +170,9 @@ fn factors_of_their_own_become_one_modules() {
     let mut adapter = random("random", &base.graph.sites, 3, 7, Precision::F16);
     let other = random("other", &base.graph.sites, 5, 8, Precision::F16);
     let is = |id: SiteId, part: &str| base.graph.site(id).name.ends_with(part);
-    adapter.sites.retain(|(id, _)| !is(*id, "attn_q") && !is(*id, "ffn_up"));
+    adapter
+        .sites
+        .retain(|(id, _)| !is(*id, "attn_q") && !is(*id, "ffn_up"));
     let queries = other.sites.into_iter().filter(|(id, _)| is(*id, "attn_q"));
     adapter.sites.extend(queries);
     adapter.sites.sort_by_key(|(id, _)| *id);

@@ -41,7 +41,11 @@ fn adapter(
         let made = made.or_else(|| delta(site, Format::F32, rank, seed));
         let lacks = || Error::Step(format!("no adapter can be made for {}", site.name));
         let made = made.ok_or_else(lacks)?;
-        let delta = if gains { with_gains(made, site, seed) } else { made };
+        let delta = if gains {
+            with_gains(made, site, seed)
+        } else {
+            made
+        };
         Ok((*id, delta))
     });
     Ok(Arc::new(SlotData {
