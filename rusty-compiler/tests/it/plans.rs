@@ -19,6 +19,13 @@ fn plan(id: &'static str, target: &str) -> Plan {
     compile(&graph(id), &Target::named(target).expect("target")).expect("plan")
 }
 
+/// Of a model that needs more than a file's shapes to be built.
+fn golden_plan(model: &str, target: &str) -> Plan {
+    let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
+    let graph = arch::build(&*file).expect(model);
+    compile(&graph, &Target::named(target).expect("target")).expect(model)
+}
+
 #[test]
 fn plans_of_every_architecture() {
     for id in ["llama", "mistral", "qwen2", "qwen3"] {
@@ -26,14 +33,10 @@ fn plans_of_every_architecture() {
     }
 }
 
-/// Those that need more than a file's shapes to be built.
 #[test]
 fn plans_of_golden_models() {
     for model in ["gemma3", "mixtral", "deepseek-v3"] {
-        let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
-        let graph = arch::build(&*file).expect(model);
-        let target = Target::named("avx512").expect("target");
-        let plan = compile(&graph, &target).expect(model);
+        let plan = golden_plan(model, "avx512");
         insta::assert_snapshot!(format!("{model}-avx512"), plan);
     }
 }
@@ -105,7 +108,7 @@ fn a_layer_is_few_dispatches() {
     }
     // A norm behind a block's last product needs all of its lanes: a launch of its own for attention and one for the feed-forward.
     for id in ["gemma2", "gemma3"] {
-        let plan = plan(id, "h200");
+        let plan = golden_plan(id, "h200");
         assert_eq!(plan.dispatches(1), 3 + 7 * plan.kv.len() as u32, "{id}");
     }
     let plan = plan("qwen3", "avx512");
