@@ -63,8 +63,8 @@ pub struct Inspect {
     /// Storage of keys and values for which memory is stated.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated.
-    #[arg(long = "adapter", value_name = "PATH")]
+    /// An adapter to be counted too: a PEFT folder, an adapter file, or the name of one of the demo's; may be repeated. A weight changes nothing.
+    #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
     pub adapters: Vec<String>,
     #[command(flatten)]
     pub random_adapters: RandomAdapters,

@@ -27,8 +27,11 @@ pub fn run(options: &Inspect) -> Result<()> {
     }
     let base = Base::new(&graph, &*file);
     let precision = options.adapter_precision.into();
-    let adapters = options.adapters.iter();
-    let adapters = adapters.map(|name| adapter::prepare(name, &base, precision));
+    // Weights are read as elsewhere, and change no sizes.
+    let adapters = options.adapters.iter().map(|argument| {
+        let (name, _) = adapter::split(argument)?;
+        adapter::prepare(name, &base, precision)
+    });
     let mut adapters: Vec<SlotData> = adapters.collect::<Result<_>>()?;
     adapters.extend(random_adapters(options, &plan));
     if options.ctx == Some(0) {

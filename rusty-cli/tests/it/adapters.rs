@@ -92,7 +92,7 @@ fn adapters_are_inspected_and_accounted() {
         "--ctx",
         "1024",
         "--adapter",
-        "json",
+        "json=0.7",
         "--adapter",
         &path,
     ];
@@ -109,6 +109,8 @@ fn adapters_are_inspected_and_accounted() {
     );
     let (_, error) = failure(&["inspect", "--adapter", "nonesuch"]);
     assert!(error.contains("nonesuch"), "{error}");
+    let (_, error) = failure(&["inspect", "--adapter", "sql=much"]);
+    assert!(error.contains("'much' is no weight"), "{error}");
     let out = folder.path().join("model");
     let words = ["adapter", "merge", "-m", DEMO, "--adapter", "sql"];
     let (_, error) = failure(&[&words[..], &[&out.display().to_string()]].concat());
