@@ -33,9 +33,9 @@ pub struct AdapterInspect {
 /// Options of `rusty adapter merge`.
 #[derive(Args, Debug)]
 pub struct AdapterMerge {
-    /// The model: a GGUF file, a folder or a hub id.
+    /// The model: a GGUF file, a folder or a hub id. It must be given: the built-in demo has no file to copy.
     #[arg(short, long)]
-    pub model: String,
+    pub model: Option<String>,
     /// An adapter; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]", required = true)]
     pub adapters: Vec<String>,

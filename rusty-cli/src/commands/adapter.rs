@@ -106,7 +106,11 @@ fn format(table: &Option<DeltaTable>) -> &'static str {
 }
 
 fn merged(options: &AdapterMerge) -> Result<()> {
-    let source = model::resolve(&options.model)?;
+    let model = options.model.as_deref().context(
+        "merging copies the model's file, and the built-in demo has none: \
+         pass a GGUF file, a folder or a hub id as -m MODEL",
+    )?;
+    let source = model::resolve(model)?;
     let file = rusty_loader::open(&source)?;
     let graph = rusty_graph::arch::build(&*file)?;
     let base = Base::new(&graph, &*file);

@@ -40,6 +40,8 @@ fn adapters_are_converted_compressed_and_merged() {
     }
     let (_, error) = failure(&["adapter", "merge", "-m", DEMO, &gguf, "--adapter", "sql"]);
     assert!(error.contains("is there already"), "{error}");
+    let (_, error) = failure(&["adapter", "merge", &at("none.gguf"), "--adapter", "sql"]);
+    assert!(error.contains("pass a GGUF file"), "{error}");
     let (_, error) = failure(&["adapter", "compress", "sql", &at("small.bin")]);
     assert!(error.contains(".safetensors"), "{error}");
 }
