@@ -182,7 +182,7 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
         _ => Pruning::Nothing,
     };
     let small = compress(&adapter, &base, pruning, options.precision.into());
-    let prompts = prompts(options, &engine)?;
+    let (prompts, source) = prompts(options, &engine)?;
     let first: AdapterSet = engine.attach(adapter.clone())?.into();
     let second = engine.attach(small.clone())?.into();
     let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
@@ -203,6 +203,7 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
         apart.same_top * 100.0,
         apart.positions
     )?;
+    writeln!(out, "measured  on {} prompts: {source}", prompts.len())?;
     Ok(())
 }
 
@@ -216,24 +217,29 @@ fn stored_bytes(name: &str) -> Option<u64> {
     Some(std::fs::metadata(path).ok()?.len())
 }
 
-/// The prompts as the model is asked them: a demo expert's examples, or questions about anything.
-fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<Vec<Prompt>> {
-    let lines: Vec<String> = match &options.prompts {
+/// The prompts as the model is asked them, and where they come from: a file, a demo expert's examples, or those of all.
+fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<(Vec<Prompt>, String)> {
+    let (lines, source): (Vec<String>, String) = match &options.prompts {
         Some(path) => {
             let text = std::fs::read_to_string(path);
             let text = text.with_context(|| path.display().to_string())?;
-            text.lines().map(str::to_string).collect()
+            let lines = text.lines().map(str::to_string).collect();
+            (lines, path.display().to_string())
         }
         None => {
             let library = Library::demo()?;
             let own = Path::new(&options.adapter).file_name();
             let own = library.manifests().find(|m| Some(m.name.as_ref()) == own);
             match own {
-                Some(manifest) => manifest.examples.clone(),
-                None => library
-                    .manifests()
-                    .flat_map(|m| m.examples.clone())
-                    .collect(),
+                Some(manifest) => {
+                    let source = format!("the examples of the demo's expert {}", manifest.name);
+                    (manifest.examples.clone(), source)
+                }
+                None => {
+                    let all = library.manifests().flat_map(|m| m.examples.clone());
+                    let source = "the examples of the demo's experts; --prompts takes others";
+                    (all.collect(), source.into())
+                }
             }
         }
     };
@@ -246,5 +252,5 @@ fn prompts(options: &AdapterCompress, engine: &Engine) -> Result<Vec<Prompt>> {
     if let Some(path) = &options.prompts {
         ensure!(!prompts.is_empty(), "{} holds no prompt", path.display());
     }
-    Ok(prompts)
+    Ok((prompts, source))
 }

@@ -46,6 +46,27 @@ fn adapters_are_converted_compressed_and_merged() {
     assert!(error.contains(".safetensors"), "{error}");
 }
 
+/// A divergence says little without the prompts on which it was measured.
+#[test]
+fn compression_tells_on_which_prompts_it_was_measured() {
+    let folder = tempfile::tempdir().expect("folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let run = |arguments: &[&str]| stdout_with_cache(folder.path(), arguments);
+    let (peft, prompts) = (at("mine"), at("prompts.txt"));
+    run(&["adapter", "convert", "sql", &peft]);
+    std::fs::write(&prompts, "Find users older than 30\n\nList all cars\n").expect("written");
+    let all = run(&["adapter", "compress", &peft, &at("all.safetensors")]);
+    let of_all = "the examples of the demo's experts; --prompts takes others";
+    assert!(all.contains(of_all), "{all}");
+    let own = run(&["adapter", "compress", "sql", &at("own.safetensors")]);
+    assert!(own.contains("the demo's expert sql\n"), "{own}");
+    let out = at("file.safetensors");
+    let words = ["adapter", "compress", &peft, &out, "--prompts", &prompts];
+    let file = run(&words);
+    let of_file = format!("measured  on 2 prompts: {prompts}\n");
+    assert!(file.contains(&of_file), "{file}");
+}
+
 /// What `adapter compress` says of the ratio, and of the mean divergence.
 fn ratio_and_divergence(said: &str) -> (f64, f64) {
     let between = |from: &str, to: &str| -> f64 {
