@@ -49,7 +49,14 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
             bytes.insert(name, stored);
         }
     }
-    Ok(writer.save(out, |name, file| file.write_all(&bytes[name]))?)
+    writer.save(out, |name, file| file.write_all(&bytes[name]))?;
+    if lora.pairs.iter().any(|pair| pair.at == At::Embedding) {
+        tracing::warn!(
+            "{}: llama.cpp does not read a changed embedding of a model whose head shares it",
+            out.display()
+        );
+    }
+    Ok(())
 }
 
 /// GGUF calls the product of gate and up by the name of its second part.

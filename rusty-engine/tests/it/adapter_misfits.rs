@@ -2,6 +2,7 @@
 
 use super::adapter_oddities::Adapter;
 use super::adapters::{BASES, Golden, names};
+use super::warnings::told;
 use super::{Tensors, golden};
 use rusty_adapters::{Base, Container, Precision, Result, export, load, packed};
 use rusty_compiler::SlotData;
@@ -11,6 +12,7 @@ use rusty_loader::gguf::Gguf;
 use rusty_loader::gguf::write::GgufWriter;
 use std::collections::BTreeSet;
 use std::path::Path;
+use tracing::Level;
 
 /// Ranks that two tensors share: part and axis, other part and axis. Which of them is wrong nobody can tell; it is the
 /// other that is said not to fit.
@@ -172,7 +174,10 @@ fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
     let path = golden("adapters/llama-lora-head");
     let adapter = load(&path, &model, Precision::Stored).expect("adapter");
     let path = folder.path().join("good.gguf");
-    export(&adapter, &model, &path, Container::Gguf).expect("written");
+    let said = told(Level::WARN, || {
+        export(&adapter, &model, &path, Container::Gguf).expect("written");
+    });
+    assert!(said.contains("llama.cpp does not read"), "{said}");
     let good = Gguf::open(&path).expect("gguf");
     let tensors = gguf_tensors(&good);
     let bad = folder.path().join("bad.gguf");
