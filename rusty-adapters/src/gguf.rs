@@ -57,7 +57,7 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     assembly.finish(&name, precision)
 }
 
-fn text<'f>(file: &'f Gguf, key: &str) -> Option<&'f str> {
+pub(crate) fn text<'f>(file: &'f Gguf, key: &str) -> Option<&'f str> {
     file.meta.get(key).and_then(Meta::as_str)
 }
 
@@ -83,7 +83,7 @@ fn check_kind(file: &Gguf, path: &Path, base: &Base<'_>) -> Result<()> {
 }
 
 /// The stated alpha; 0 stands for none.
-fn alpha(file: &Gguf, path: &Path) -> Result<Option<f64>> {
+pub(crate) fn alpha(file: &Gguf, path: &Path) -> Result<Option<f64>> {
     match file.meta.get("adapter.lora.alpha").map(Meta::as_f64) {
         None => Ok(None),
         Some(Some(alpha)) if alpha.is_finite() => Ok(Some(alpha).filter(|a| *a != 0.0)),

@@ -27,6 +27,7 @@ pub mod packed;
 mod peft;
 mod precision;
 mod random;
+mod stated;
 mod tensors;
 
 pub use base_model::Base;
@@ -38,6 +39,7 @@ pub use mix::{Mix, mix};
 pub use peft::from_bytes;
 pub use precision::Precision;
 pub use random::{random, random_with_head};
+pub use stated::Stated;
 
 use rusty_compiler::SlotData;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! From `--adapter PATH[=WEIGHT]` arguments to attached adapters.
 
 use anyhow::{Context, Result, bail};
-use rusty_adapters::{Base, Cache, Precision};
+use rusty_adapters::{Base, Cache, Precision, Stated};
 use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
 use rusty_graph::Site;
@@ -55,6 +55,15 @@ pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<Slot
             "adapter '{name}': no such folder or file, nor an adapter of the demo model ({})",
             demo::adapters().collect::<Vec<_>>().join(", ")
         ),
+    }
+}
+
+/// What an adapter's file states of itself, by its path or one of the demo's by its name.
+pub fn stated(name: &str) -> Result<Stated> {
+    let path = Path::new(name);
+    match demo::adapter_config(name).filter(|_| !path.exists()) {
+        Some(config) => Ok(Stated::of_config(path, config.as_bytes())?),
+        None => Ok(Stated::read(path)?),
     }
 }
 

@@ -71,6 +71,12 @@ pub fn adapter(name: &str, base: &Base<'_>) -> Option<Result<SlotData>> {
     Some(data.map_err(crate::Error::from))
 }
 
+/// The `adapter_config.json` of one of the demo's adapters; none where there is none of that name.
+pub fn adapter_config(name: &str) -> Option<&'static str> {
+    let (_, config, _) = ADAPTERS.iter().find(|(n, _, _)| *n == name)?;
+    Some(config)
+}
+
 /// Names and manifests of the demo's experts; each has the adapter of its name.
 pub fn experts() -> impl Iterator<Item = (&'static str, &'static str)> {
     EXPERTS.iter().copied()

@@ -1,13 +1,13 @@
 //! `rusty adapter`: what can be done with adapter files beside running them.
 
-use crate::adapter::{prepare, split};
+use crate::adapter::{prepare, split, stated};
 use crate::args::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
 };
 use crate::{model, progress};
 use anyhow::{Context, Result, ensure};
 use rusty_adapters::merge::{Method, merge};
-use rusty_adapters::{Base, Container, Precision, Pruning, compress, export, packed};
+use rusty_adapters::{Base, Container, Precision, Pruning, Stated, compress, export, packed};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::{DeltaTable, KvFormat, SlotData};
 use rusty_engine::experts::Library;
@@ -40,13 +40,19 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
     let start = Instant::now();
     let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
     let seconds = start.elapsed().as_secs_f64();
+    let stated = stated(&options.adapter)?;
     let mut out = std::io::stdout().lock();
     if options.json {
-        let object = facts(&adapter, &graph, seconds);
+        let object = facts(&adapter, &stated, &graph, seconds);
         writeln!(out, "{}", serde_json::to_string_pretty(&object)?)?;
         return Ok(());
     }
     writeln!(out, "{}, for {}", adapter.name, file.label())?;
+    writeln!(out, "kind            {}", stated.kind)?;
+    let alpha = stated.alpha.map_or("-".into(), |a| a.to_string());
+    writeln!(out, "alpha           {alpha}")?;
+    let made_for = stated.base_model.as_deref().unwrap_or("-");
+    writeln!(out, "made for        {made_for}")?;
     let mib = adapter.bytes() as f64 / (1u64 << 20) as f64;
     writeln!(
         out,
@@ -65,6 +71,11 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
         adapter.sites.len(),
         graph.sites.len()
     )?;
+    print_sites(&mut out, &adapter, &graph)
+}
+
+/// A line for each site that an adapter changes.
+fn print_sites(out: &mut dyn Write, adapter: &SlotData, graph: &Graph) -> Result<()> {
     for (id, d) in &adapter.sites {
         let mut also = vec![];
         for (there, what) in [
@@ -86,7 +97,7 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
 }
 
 /// An adapter as JSON.
-fn facts(adapter: &SlotData, graph: &Graph, seconds: f64) -> Value {
+fn facts(adapter: &SlotData, stated: &Stated, graph: &Graph, seconds: f64) -> Value {
     let sites = adapter.sites.iter().map(|(id, d)| {
         json!({
             "site": graph.site(*id).name, "rank": d.rank, "a": format(&d.a), "b": format(&d.b),
@@ -97,6 +108,7 @@ fn facts(adapter: &SlotData, graph: &Graph, seconds: f64) -> Value {
     json!({
         "adapter": adapter.name, "bytes": adapter.bytes(), "rank": adapter.largest_rank(),
         "virtual_tokens": adapter.virtual_tokens(), "embedding": adapter.embedding.is_some(),
+        "kind": stated.kind, "alpha": stated.alpha, "base_model": stated.base_model,
         "prepared_s": seconds, "sites": sites.collect::<Vec<_>>(),
     })
 }

@@ -1,6 +1,6 @@
 //! `rusty adapter` and what else the command line says of adapters.
 
-use crate::command::{failure, json, stdout, stdout_with_cache};
+use crate::command::{failure, golden, json, stdout, stdout_with_cache};
 use serde_json::Value;
 
 const QUESTION: &str = "Find users older than 30";
@@ -138,6 +138,38 @@ fn adapters_are_inspected_and_accounted() {
     let words = ["adapter", "merge", "-m", DEMO, "--adapter", "sql"];
     let (_, error) = failure(&[&words[..], &[&out.display().to_string()]].concat());
     assert!(error.contains("a GGUF file"), "{error}");
+}
+
+/// Kind, alpha and model as folders, GGUFs, packed files and the demo's own state them.
+#[test]
+fn what_adapters_state_of_themselves_is_shown() {
+    let folder = tempfile::tempdir().expect("folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = stdout(&["adapter", "inspect", "sql"]);
+    for line in [
+        "kind            LoRA\n",
+        "alpha           32\n",
+        "made for        rusty-demo\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    let stated = |words: &[&str]| -> Value {
+        let facts = json(&[&["adapter", "inspect", "--json"][..], words].concat());
+        serde_json::json!([facts["kind"], facts["alpha"], facts["base_model"]])
+    };
+    let dora = golden("adapters/qwen3-dora");
+    let model = golden("models/qwen3-tied");
+    assert_eq!(
+        stated(&[dora.as_str(), "-m", &model]),
+        serde_json::json!(["DoRA", 8.0, "models/qwen3-tied"])
+    );
+    let (gguf, packed) = (at("sql.gguf"), at("sql.safetensors"));
+    stdout(&["adapter", "convert", "sql", &gguf]);
+    let want = serde_json::json!(["LoRA", 32.0, null]);
+    assert_eq!(stated(&[gguf.as_str()]), want);
+    stdout(&["adapter", "compress", "sql", &packed]);
+    let want = serde_json::json!(["packed", null, null]);
+    assert_eq!(stated(&[packed.as_str()]), want);
 }
 
 /// It would say nothing of anything.
