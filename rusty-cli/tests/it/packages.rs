@@ -48,8 +48,11 @@ fn packages_hold_every_kernel() {
             assert!(name.ends_with(ending), "{name}");
             let text = fs::read_to_string(folder.join(name)).expect("a text");
             assert!(text.contains(kernel["entry"].as_str().expect("an entry")));
-            let compiles = target.starts_with("cuda") && std::env::var_os("RUSTY_NVRTC").is_some();
-            assert_eq!(kernel["code"].is_string(), compiles, "{kernel}");
+            let cuda = target.starts_with("cuda");
+            // Elsewhere NVRTC may be missing: `cargo xtask setup` cannot install it.
+            let compiles = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+            assert!(cuda || kernel["code"].is_null(), "{kernel}");
+            assert!(!cuda || !compiles || kernel["code"].is_string(), "{kernel}");
             if let Some(code) = kernel["code"].as_str() {
                 assert!(
                     fs::read(folder.join(code))

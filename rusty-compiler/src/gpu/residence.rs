@@ -13,12 +13,15 @@
 //! window behind those that read what it held. What may overlap is for the device to say: under CUDA a chunk travels while
 //! kernels of other buffers run, under wgpu copies and kernels take turns.
 
+mod contents;
+
+pub(super) use contents::Contents;
+
 use super::random_weights::Maker;
 use crate::upload::{Upload, UploadClock};
 use crate::{Error, Result};
 use rusty_backend::memory::Usage;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
-use rusty_loader::SharedBytes;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
@@ -28,62 +31,6 @@ const LEFT_FREE: u64 = 16;
 /// The number of a set of rows that kernels bind as one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ChunkId(pub u32);
-
-/// What a chunk's buffer is to hold.
-#[derive(Debug)]
-pub(super) struct Contents {
-    pub label: String,
-    /// Bytes of the buffer.
-    pub bytes: u64,
-    /// Stored rows, each with the byte of the buffer at which they start.
-    pub pieces: Vec<(u64, SharedBytes)>,
-    /// Whether it never streams: steps read but a few rows of it, or not in every step.
-    pub stays: bool,
-}
-
-impl Contents {
-    fn write(&self, buffer: &DeviceBuffer, device: &dyn GpuDevice) -> Result<()> {
-        for (at, bytes) in &self.pieces {
-            write(device, buffer, *at, bytes)?;
-        }
-        Ok(())
-    }
-
-    /// The same, but what the device can make it makes; the bytes that came from the host.
-    fn settle(
-        &self,
-        buffer: &DeviceBuffer,
-        device: &dyn GpuDevice,
-        mut maker: Option<&mut Maker>,
-    ) -> Result<u64> {
-        let mut written = 0;
-        for (at, bytes) in &self.pieces {
-            let made = match &mut maker {
-                Some(maker) => maker.make(bytes, (buffer, *at), device)?,
-                None => false,
-            };
-            if !made {
-                write(device, buffer, *at, bytes)?;
-                written += bytes.len() as u64;
-            }
-        }
-        Ok(written)
-    }
-
-    /// Whether the device can make some of it.
-    pub fn is_promised(&self) -> bool {
-        self.pieces.iter().any(|(_, b)| b.pattern().is_some())
-    }
-
-    fn mapped(&self) -> bool {
-        self.pieces.iter().all(|(_, bytes)| bytes.is_mapped())
-    }
-
-    /// Bytes of device memory.
-    fn room(&self) -> u64 {
-        self.bytes.next_multiple_of(4)
-    }
-}
 
 enum Home {
     /// A buffer of its own.
@@ -351,20 +298,6 @@ fn streamed(contents: &[Contents], limit: u64, used: u64) -> Vec<bool> {
         }
     }
     streams
-}
-
-/// Writes bytes of any length at a multiple of four.
-fn write(device: &dyn GpuDevice, buffer: &DeviceBuffer, at: u64, bytes: &[u8]) -> Result<()> {
-    let whole = bytes.len() / 4 * 4;
-    if whole > 0 {
-        device.write(buffer, at, &bytes[..whole])?;
-    }
-    if whole < bytes.len() {
-        let mut rest = [0u8; 4];
-        rest[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
-        device.write(buffer, at + whole as u64, &rest)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
