@@ -132,7 +132,11 @@ fn is_entry(path: &Path) -> bool {
     stem.is_some_and(|s| s.len() == 16 && s.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// What tells a file or folder from a changed one: paths, sizes and times of what is in it.
+/// Endings of the files that adapters and models are read from.
+const READ: [&str; 3] = ["json", "safetensors", "gguf"];
+
+/// What tells a file or folder from a changed one: paths, sizes and times of what it is read from. Other files that come
+/// and go in a folder, and checkpoints in folders of their own, change nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(Vec<FileStamp>);
 
@@ -178,9 +182,35 @@ impl Stamp {
             return Some(Self(vec![FileStamp::of(path)?]));
         }
         let entries = fs::read_dir(&path).ok()?.flatten();
-        let mut files: Vec<PathBuf> = entries.map(|e| e.path()).collect();
+        let is_read = |path: &PathBuf| {
+            let ending = path.extension().and_then(|e| e.to_str());
+            ending.is_some_and(|e| READ.contains(&e)) && path.is_file()
+        };
+        let mut files: Vec<PathBuf> = entries.map(|e| e.path()).filter(is_read).collect();
         files.sort();
         let stamps = files.into_iter().map(FileStamp::of);
         stamps.collect::<Option<_>>().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_known_by_what_it_is_read_from() {
+        let folder = tempfile::tempdir().expect("folder");
+        let file = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).expect("written");
+        };
+        let stamp = || Stamp::of(folder.path()).expect("there");
+        file("adapter_config.json", "{}");
+        file("adapter_model.safetensors", "weights");
+        let first = stamp();
+        file("README.md", "about it");
+        fs::create_dir(folder.path().join("checkpoint-500")).expect("a folder");
+        assert_eq!(stamp(), first);
+        file("adapter_model.safetensors", "other weights");
+        assert!(!stamp().same_content(&first));
     }
 }

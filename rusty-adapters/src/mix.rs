@@ -205,6 +205,9 @@ fn stack(deltas: &[(&SiteDelta, f32)], k: usize, n: usize) -> Option<SiteDelta> 
 
 fn linear(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta, String> {
     let (first, _) = deltas[0];
+    if deltas.iter().any(|(d, _)| d.rank > 0 && d.a.is_none()) {
+        return Err("a linear mix needs the factors, which were multiplied out because their product is smaller".into());
+    }
     let plain = |d: &SiteDelta| d.gain_in.is_none() && d.gain_out.is_none() && d.bias.is_none();
     if deltas
         .iter()
@@ -243,4 +246,105 @@ fn linear(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDe
         })
     };
     tables().ok_or_else(|| "the factors cannot be mixed".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::factors::change;
+    use rusty_loader::Format;
+
+    const K: usize = 8;
+    const N: usize = 40;
+
+    /// Numbers between -1 and 1, others for each seed.
+    fn numbers(seed: usize, count: usize) -> Vec<f32> {
+        let number = |i| ((i * 37 + seed * 101) % 64) as f32 / 32.0 - 1.0;
+        (0..count).map(number).collect()
+    }
+
+    fn low_rank(seed: usize, rank: usize) -> SiteDelta {
+        let b = numbers(seed + 1, N * rank);
+        SiteDelta {
+            rank: rank as u32,
+            a: DeltaTable::ranks(Format::F32, rank, K, &numbers(seed, rank * K)),
+            b: DeltaTable::panels(Format::F32, N, rank, |c, r| b[c * rank + r]),
+            scale: numbers(seed + 2, rank).into(),
+            ..SiteDelta::default()
+        }
+    }
+
+    /// A low rank that a norm of rows was taken into, as DoRA does.
+    fn scaled_rows(seed: usize) -> SiteDelta {
+        SiteDelta {
+            gain_out: Some(numbers(seed + 3, N).into()),
+            ..low_rank(seed, 2)
+        }
+    }
+
+    fn scaled_inputs(seed: usize) -> SiteDelta {
+        SiteDelta {
+            gain_in: Some(numbers(seed, K).into()),
+            bias: Some(numbers(seed + 1, N).into()),
+            ..SiteDelta::default()
+        }
+    }
+
+    fn assert_close(what: &str, have: &[f32], want: &[f32]) {
+        assert_eq!(have.len(), want.len());
+        let apart = have.iter().zip(want).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart < 1e-5, "{what}: {apart}");
+    }
+
+    /// A sum changes weights and biases by what its parts change, each times its weight, whatever kinds they are of.
+    #[test]
+    fn sums_are_linear_in_every_kind() {
+        let weight = numbers(50, N * K);
+        let saved_bias = SiteDelta {
+            bias: Some(numbers(9, N).into()),
+            ..low_rank(8, 3)
+        };
+        let mixes: [&[(SiteDelta, f32)]; 6] = [
+            &[(low_rank(1, 2), 0.5), (low_rank(4, 3), -2.0)],
+            &[(scaled_rows(1), 0.25)],
+            &[(scaled_rows(1), 0.5), (low_rank(5, 4), 0.75)],
+            &[(scaled_rows(1), 0.5), (scaled_rows(6), 1.5)],
+            &[(scaled_inputs(2), -0.5), (scaled_inputs(7), 2.0)],
+            &[(scaled_inputs(2), 0.5), (saved_bias, 0.3)],
+        ];
+        for (i, mix) in mixes.iter().enumerate() {
+            let parts: Vec<(&SiteDelta, f32)> = mix.iter().map(|(d, w)| (d, *w)).collect();
+            let summed = sum(&parts, (K, N)).expect("a sum");
+            let (mut want, mut bias) = (vec![0.0; N * K], vec![0.0; N]);
+            for (delta, w) in &parts {
+                let add = |sum: &mut [f32], values: &[f32]| {
+                    sum.iter_mut().zip(values).for_each(|(s, v)| *s += w * v);
+                };
+                add(&mut want, &change(delta, &weight, K));
+                add(&mut bias, delta.bias.as_deref().unwrap_or(&[]));
+            }
+            let what = format!("mix {i}");
+            assert_close(&what, &change(&summed, &weight, K), &want);
+            let have = summed.bias.as_deref().map_or(vec![0.0; N], <[f32]>::to_vec);
+            assert_close(&what, &have, &bias);
+        }
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_refused() {
+        let (rows, inputs) = (scaled_rows(1), scaled_inputs(2));
+        let both = sum(&[(&rows, 1.0), (&inputs, 1.0)], (K, N));
+        assert!(both.is_err_and(|e| e.contains("do not add up")));
+        let product = SiteDelta {
+            rank: K as u32,
+            a: None,
+            scale: vec![1.0; K].into(),
+            ..low_rank(3, K)
+        };
+        let whole = linear(&[(&product, 1.0), (&product, 0.5)], (K, N));
+        assert!(whole.is_err_and(|e| e.contains("multiplied out")));
+        let ranks = linear(&[(&low_rank(1, 2), 1.0), (&low_rank(1, 3), 1.0)], (K, N));
+        assert!(ranks.is_err_and(|e| e.contains("one rank")));
+    }
 }

@@ -29,14 +29,15 @@ pub fn load(
     let mut session = engine.session();
     session.set_adapter(adapters)?;
     let attach = |library: Library| {
-        let by_keywords = matches!(experts.router, args::Router::Keywords);
-        for manifest in library
-            .manifests()
-            .filter(|m| by_keywords && m.keywords.is_empty())
-        {
+        for manifest in library.manifests() {
+            let (lacks, other) = match experts.router {
+                args::Router::Keywords if manifest.keywords.is_empty() => ("keywords", "embedding"),
+                args::Router::Embedding if manifest.examples.is_empty() => ("examples", "keywords"),
+                _ => continue,
+            };
             let name = &manifest.name;
             tracing::warn!(
-                "expert '{name}' has no keywords: it is chosen with --router embedding only"
+                "expert '{name}' has no {lacks}: it is chosen with --router {other} only"
             );
         }
         let router = match experts.router {

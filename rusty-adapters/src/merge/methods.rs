@@ -27,11 +27,14 @@ pub enum Method {
 }
 
 impl Method {
-    /// Why the method cannot merge this many adapters with its settings.
-    pub(crate) fn problem(self, adapters: usize) -> Option<String> {
+    /// Why the method cannot merge adapters of these weights with its settings.
+    pub(crate) fn problem(self, weights: &[f32]) -> Option<String> {
         match self {
-            Method::Slerp if !(1..=2).contains(&adapters) => {
+            Method::Slerp if !(1..=2).contains(&weights.len()) => {
                 Some("slerp takes one adapter or two".into())
+            }
+            Method::Slerp if weights.len() == 2 && weights.iter().sum::<f32>() == 0.0 => {
+                Some("slerp goes by the share of the second weight, and these sum to 0".into())
             }
             Method::Ties { density } | Method::Dare { density, .. }
                 if !(density > 0.0 && density <= 1.0) =>
@@ -42,8 +45,13 @@ impl Method {
         }
     }
 
+    /// Whether an adapter that leaves a weight as it is takes part in what becomes of it.
+    pub(crate) fn counts_unchanged(self) -> bool {
+        self == Method::Slerp
+    }
+
     /// The merged weight from the model's and the adapters' changes of it, each with its weight; `place` tells apart the
-    /// random choices of different tensors.
+    /// random choices of different tensors. Adapters that change nothing are among them where they [count](Self::counts_unchanged).
     pub(crate) fn merge(
         self,
         weight: &[f32],

@@ -47,7 +47,8 @@ pub fn merge(
         let reason = format!("the model is {kind}, so what is written should be one");
         return Err(Error::malformed(out, reason));
     }
-    if let Some(problem) = method.problem(adapters.len()) {
+    let weights: Vec<f32> = adapters.iter().map(|(_, weight)| *weight).collect();
+    if let Some(problem) = method.problem(&weights) {
         return Err(Error::Mix {
             adapters: adapters
                 .iter()
@@ -70,11 +71,11 @@ pub fn merge(
     }
 }
 
-/// What becomes of a tensor.
+/// What becomes of a tensor: what some adapters, by their place in the list, do to it.
 enum Change<'a> {
-    Site(SiteId, Vec<(&'a SiteDelta, f32)>),
-    Bias(Vec<(&'a [f32], f32)>),
-    Embedding(Vec<(&'a EmbeddingDelta, f32)>),
+    Site(SiteId, Vec<(usize, &'a SiteDelta)>),
+    Bias(Vec<(usize, &'a [f32])>),
+    Embedding(Vec<(usize, &'a EmbeddingDelta)>),
     /// The embedding's values as they are.
     Copied,
 }
@@ -83,6 +84,8 @@ enum Change<'a> {
 struct Merged<'a> {
     base: &'a Base<'a>,
     method: Method,
+    /// Of all adapters.
+    weights: Vec<f32>,
     out: &'a Path,
     changes: BTreeMap<String, Change<'a>>,
     /// Whether the head gets a tensor of its own.
@@ -99,23 +102,24 @@ impl<'a> Merged<'a> {
         let mut merged = Self {
             base,
             method,
+            weights: adapters.iter().map(|(_, weight)| *weight).collect(),
             out,
             changes: BTreeMap::new(),
             unties: false,
         };
-        for (adapter, weight) in adapters {
+        for (i, (adapter, _)) in adapters.iter().enumerate() {
             if adapter.virtual_tokens() > 0 {
                 let what = format!("merging the soft prompt of {}", adapter.name);
                 return Err(Error::unsupported(out, what));
             }
             for (id, delta) in &adapter.sites {
-                merged.site(*id, delta, *weight)?;
+                merged.site(*id, i, delta)?;
             }
             if let Some(embedding) = &adapter.embedding {
                 let slot = merged.changes.entry(EMBEDDING.into());
                 let slot = slot.or_insert_with(|| Change::Embedding(vec![]));
                 if let Change::Embedding(list) = slot {
-                    list.push((embedding, *weight));
+                    list.push((i, embedding));
                 }
             }
         }
@@ -130,12 +134,12 @@ impl<'a> Merged<'a> {
         Ok(merged)
     }
 
-    fn site(&mut self, id: SiteId, delta: &'a SiteDelta, weight: f32) -> Result<()> {
+    fn site(&mut self, id: SiteId, adapter: usize, delta: &'a SiteDelta) -> Result<()> {
         let site = self.base.graph.site(id);
         let name = format!("{}.weight", site.name);
         let slot = self.changes.entry(name);
         if let Change::Site(_, list) = slot.or_insert_with(|| Change::Site(id, vec![])) {
-            list.push((delta, weight));
+            list.push((adapter, delta));
         }
         let Some(bias) = &delta.bias else {
             return Ok(());
@@ -146,7 +150,7 @@ impl<'a> Merged<'a> {
         })?;
         let slot = self.changes.entry(name.into());
         if let Change::Bias(list) = slot.or_insert_with(|| Change::Bias(vec![])) {
-            list.push((bias, weight));
+            list.push((adapter, bias));
         }
         Ok(())
     }
@@ -205,20 +209,29 @@ impl<'a> Merged<'a> {
             name => name,
         };
         let weight = self.base.weight(self.out, stored)?;
-        let mut changes: Vec<(Vec<f32>, f32)> = match what {
+        let mut changed: BTreeMap<usize, Vec<f32>> = match what {
             Change::Copied => return Ok(Some(weight)),
             Change::Site(id, deltas) => {
                 let k = self.base.graph.site(*id).k as usize;
-                let of = |(d, w): &(&SiteDelta, f32)| (change(d, &weight, k), *w);
+                let of = |(i, d): &(usize, &SiteDelta)| (*i, change(d, &weight, k));
                 deltas.iter().map(of).collect()
             }
-            Change::Bias(biases) => biases.iter().map(|(b, w)| (b.to_vec(), *w)).collect(),
+            Change::Bias(biases) => biases.iter().map(|(i, b)| (*i, b.to_vec())).collect(),
             Change::Embedding(deltas) => {
                 let vocab = self.base.graph.vocab as usize;
-                let of = |(d, w): &(&EmbeddingDelta, f32)| (rows(d, &weight, vocab), *w);
+                let of = |(i, d): &(usize, &EmbeddingDelta)| (*i, rows(d, &weight, vocab));
                 deltas.iter().map(of).collect()
             }
         };
+        let unchanged = || {
+            self.method
+                .counts_unchanged()
+                .then(|| vec![0.0; weight.len()])
+        };
+        let changes = self.weights.iter().enumerate();
+        let changes =
+            changes.filter_map(|(i, w)| Some((changed.remove(&i).or_else(unchanged)?, *w)));
+        let mut changes: Vec<(Vec<f32>, f32)> = changes.collect();
         let place = self.changes.keys().position(|k| k == name).unwrap_or(0);
         Ok(Some(self.method.merge(&weight, &mut changes, place as u64)))
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 impl Engine {
-    /// Registers an adapter that is ready, and puts it into a slot where one is free.
+    /// Registers an adapter that is ready, and puts it into a slot where one is free and the device has memory for it.
     ///
     /// # Errors
     /// It does not fit the model.
@@ -105,7 +105,8 @@ impl Engine {
     /// cache with their next request.
     ///
     /// # Errors
-    /// The weight is not finite, the adapter is not attached, or an answer runs with it and `running` refuses or its soft
+    /// The weight is not finite, or neither 1 nor 0 where the adapter brings a soft prompt or a whole embedding; the adapter is
+    /// not attached; or an answer runs with it and `running` refuses or its soft
     /// prompt would come or go: nothing has changed then. A mixture that cannot be made or finds no slot ends the answers that
     /// need it, and no others; the weight is changed all the same, and the first such error is returned.
     pub fn set_weight(&self, id: AdapterId, weight: f32, running: OnRunning) -> Result<()> {

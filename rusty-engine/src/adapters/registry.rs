@@ -26,6 +26,14 @@ impl Resolved {
         self.entries.iter().any(|(own, _)| *own == id)
     }
 
+    /// The adapter, where it is one alone.
+    fn only(&self) -> Option<AdapterId> {
+        match self.entries[..] {
+            [(id, _)] => Some(id),
+            _ => None,
+        }
+    }
+
     pub fn is_base(&self) -> bool {
         self.entries.is_empty()
     }
@@ -48,6 +56,8 @@ struct Entry {
     host_only: u64,
     rank: u32,
     virtual_tokens: u32,
+    /// Whether it brings what has no weight but 1: a soft prompt, or a whole embedding.
+    whole: bool,
     pinned: bool,
     weight: f32,
     prepared_s: f64,
@@ -109,6 +119,8 @@ impl Registry {
             host_only: data.without_sites().bytes() as u64,
             rank: data.largest_rank(),
             virtual_tokens: data.virtual_tokens(),
+            whole: data.virtual_tokens() > 0
+                || data.embedding.as_ref().is_some_and(|e| e.table.is_some()),
             data: Some(data),
             pinned: false,
             weight: 1.0,
@@ -132,7 +144,14 @@ impl Registry {
         if !weight.is_finite() {
             return Err(Error::Request(format!("{weight} is no weight")));
         }
-        Ok(std::mem::replace(&mut self.entry(id)?.weight, weight))
+        let entry = self.entry(id)?;
+        if entry.whole && weight != 0.0 && weight != 1.0 {
+            return Err(Error::Request(format!(
+                "adapter {} brings a soft prompt or a whole embedding, which has no weight but 1 and 0",
+                entry.name
+            )));
+        }
+        Ok(std::mem::replace(&mut entry.weight, weight))
     }
 
     /// Empties slots that hold an adapter, but for busy ones.
@@ -257,8 +276,7 @@ impl Registry {
             }
             false => (data.clone(), all),
         };
-        let at = self.free_slot(bytes, executable, busy)?;
-        executable.attach(slot_id(at), data)?;
+        let at = self.place(&data, bytes, executable, busy)?;
         self.slots[at] = Some(Slot {
             in_place: !executable.copies_tables() && key.entries.len() == 1,
             key,
@@ -269,7 +287,8 @@ impl Registry {
         Ok((slot_id(at), needed))
     }
 
-    /// Puts an adapter into a free slot where there is one, so that its first user need not wait.
+    /// Puts an adapter into a free slot where there is one, so that its first user need not wait. Where the device has no
+    /// memory for it, it waits in the host's until somebody asks with it, and others make room.
     pub fn settle(&mut self, key: &Resolved, executable: &mut dyn Executable) -> Result<()> {
         let room = self.slots.iter().any(Option::is_none);
         let own = key
@@ -279,7 +298,14 @@ impl Registry {
         let copies = executable.copies_tables();
         let bytes: u64 = own.map(|e| e.slot_bytes(copies)).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
-            self.acquire(key, None, executable, &|_| true)?;
+            match self.acquire(key, None, executable, &|_| true) {
+                Err(Error::Compiler(error)) if room::is_full(&error) => {
+                    tracing::warn!(
+                        "an adapter stays in the host's memory until it is used: {error}"
+                    );
+                }
+                settled => drop(settled?),
+            }
         }
         self.shrink_host();
         Ok(())

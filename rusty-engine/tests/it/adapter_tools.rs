@@ -100,6 +100,21 @@ fn several_adapters_merge_as_they_mix() {
         let slerp = run(&name, &both, Method::Slerp).expect("merged");
         assert_close(&name, &logits(&slerp, None), &logits(&engine, id));
     }
+    // Only shares count, also for a weight that one adapter alone changes: the other's end of the arc is the base's weight.
+    let [mut first, mut second] = parts.clone();
+    first.sites.retain(|(site, _)| site.index() % 2 == 0);
+    second.sites.retain(|(site, _)| site.index() % 2 == 1);
+    let halfway = [[1.0, 1.0], [0.5, 0.5]].map(|[a, b]| {
+        let both = [(&first, a), (&second, b)];
+        let slerp = run(&format!("halfway-{a}"), &both, Method::Slerp).expect("merged");
+        logits(&slerp, None)
+    });
+    assert_close("halfway", &halfway[0], &halfway[1]);
+    let opposed = [(&parts[0], 1.0), (&parts[1], -1.0)];
+    let problem = run("opposed", &opposed, Method::Slerp)
+        .err()
+        .expect("no share");
+    assert!(problem.to_string().contains("sum to 0"), "{problem}");
     let three = [(&parts[0], 1.0); 3];
     assert!(run("three", &three, Method::Slerp).is_err());
     assert!(run("none", &weighted, Method::Ties { density: 0.0 }).is_err());

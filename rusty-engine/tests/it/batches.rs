@@ -1,5 +1,6 @@
 //! Rows of many adapters in one step: each gets what it would get alone.
 
+use super::adapters::{Golden, names};
 use super::{devices, engine, golden};
 use rusty_adapters::{Precision, random_with_head};
 use rusty_backend::DeviceChoice;
@@ -20,7 +21,9 @@ fn with_sessions(device: DeviceChoice) -> Engine {
         context: Some(64),
         ..EngineOptions::default()
     };
-    Engine::load(&*file, &options).expect(BASE)
+    let engine = Engine::load(&*file, &options).expect(BASE);
+    engine.keep_base(file.into());
+    engine
 }
 
 /// Random adapters of ranks 1 to 16 in every precision, at weights that change what is said.
@@ -65,6 +68,31 @@ fn together(sessions: &mut [Session]) -> Vec<Vec<u32>> {
     answers
 }
 
+fn session(engine: &Engine, set: &AdapterSet) -> Session {
+    let mut session = engine.session();
+    session.set_adapter(set.clone()).expect("attached");
+    session
+}
+
+/// Runs sets side by side and each alone, which must say the same; how many say what the base does not.
+fn assert_as_alone(engine: &Engine, sets: &[AdapterSet], device: DeviceChoice) -> usize {
+    let mut sessions: Vec<Session> = sets.iter().map(|set| session(engine, set)).collect();
+    let have = together(&mut sessions);
+    drop(sessions);
+    let mut changed = 0;
+    for (i, (set, have)) in sets.iter().zip(&have).enumerate() {
+        let answer = |set: &AdapterSet| {
+            let mut session = session(engine, set);
+            let tokens = session.generate(&request(i as u32)).expect("generate");
+            let tokens = tokens.filter_map(|t| t.expect("token").id);
+            tokens.collect::<Vec<u32>>()
+        };
+        assert_eq!(*have, answer(set), "session {i} on {device}");
+        changed += usize::from(*have != answer(&AdapterSet::BASE));
+    }
+    changed
+}
+
 #[test]
 fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
     for device in devices() {
@@ -72,32 +100,39 @@ fn sixteen_adapters_of_mixed_ranks_in_one_batch_are_as_alone() {
         let mut sets = adapters(&engine);
         sets.insert(3, AdapterSet::BASE);
         sets.push(AdapterSet::BASE);
-        let mut sessions: Vec<Session> = sets
-            .iter()
-            .map(|set| {
-                let mut session = engine.session();
-                session.set_adapter(set.clone()).expect("attached");
-                session
-            })
-            .collect();
-        let have = together(&mut sessions);
-        let mut changed = 0;
-        for (i, (set, have)) in sets.iter().zip(&have).enumerate() {
-            let answer = |set: &AdapterSet| {
-                let mut session = engine.session();
-                session.set_adapter(set.clone()).expect("attached");
-                let tokens = session.generate(&request(i as u32)).expect("generate");
-                tokens
-                    .filter_map(|t| t.expect("token").id)
-                    .collect::<Vec<u32>>()
-            };
-            assert_eq!(*have, answer(set), "session {i} on {device}");
-            changed += usize::from(*have != answer(&AdapterSet::BASE));
-        }
+        let changed = assert_as_alone(&engine, &sets, device);
         assert!(
             changed >= 12,
             "only {changed} adapters say what the base does not"
         );
+    }
+}
+
+/// Gains, biases, whole matrices, changed embeddings and soft prompts in the rows of one step, and mixtures of some.
+#[test]
+fn adapters_of_all_kinds_in_one_batch_are_as_alone() {
+    let mut names = names();
+    names.retain(|name| Golden::read(&format!("adapters/{name}")).base() == BASE);
+    assert!(names.len() >= 12, "{names:?}");
+    // Slots are for sixteen sets.
+    names.truncate(14);
+    for device in devices() {
+        let engine = with_sessions(device);
+        let attach = |name: &String| {
+            let path = golden(&format!("adapters/{name}"));
+            engine.attach_file(&path, Precision::Stored).expect(name)
+        };
+        let ids: Vec<AdapterId> = names.iter().map(attach).collect();
+        let mut sets: Vec<AdapterSet> = ids.iter().map(|id| (*id).into()).collect();
+        let of = |part: &str| {
+            let at = names.iter().position(|name| name.contains(part));
+            ids[at.expect(part)]
+        };
+        sets.push(AdapterSet::sum([(of("dora"), 0.5), (of("lora"), 0.5)]));
+        sets.push(AdapterSet::sum([(of("ia3"), 0.5), (of("loha"), -0.5)]));
+        sets.insert(5, AdapterSet::BASE);
+        let changed = assert_as_alone(&engine, &sets, device);
+        assert!(changed + 3 >= sets.len(), "only {changed} change an answer");
     }
 }
 

@@ -80,6 +80,44 @@ fn scenarios_go_where_they_should_with_every_subset_of_experts() {
     assert_eq!(asked, 64);
 }
 
+/// Words that also open or compare what is no expert's do not make it an expert's.
+#[test]
+fn everyday_messages_go_to_the_base_and_the_experts_own_do_not() {
+    let router = Router::keywords(&Library::demo().expect("demo"));
+    let experts = Library::demo().expect("demo");
+    let of_base = [
+        "Show me the highest mountain in Europe",
+        "Convert this date to ISO format",
+        "List the total number of moons",
+        "Tell me the average age at which people marry",
+        "What is the total number of stars?",
+        "Get me more than one example of a rhyme",
+        "Turn this text into a better format",
+        "Find a word that rhymes with orange",
+        "Count to ten",
+        "Which cars are the fastest?",
+        "Who are my friends?",
+        "Match the colours of this room",
+    ];
+    let of_experts = [
+        ("Show customers younger than 50", "sql"),
+        ("How many orders are there?", "sql"),
+        ("What is the average age of users?", "sql"),
+        ("Get the movies sorted by year descending", "sql"),
+        ("Format this list as JSON: red, green, blue", "json"),
+        ("Put these users into a JSON array", "json"),
+        ("Find the friends of Emma in Cypher", "cypher"),
+        ("Match all people connected to Clara in the graph", "cypher"),
+    ];
+    let of_base = of_base.iter().map(|message| (*message, "base"));
+    for (message, want) in of_base.chain(of_experts) {
+        let choice = router.route(message);
+        let names = experts.experts();
+        let name = choice.expert.map_or("base", |i| names[i].name());
+        assert_eq!(name, want, "{message}: {choice:?}");
+    }
+}
+
 #[test]
 fn experts_are_combined_in_load_order() {
     let engine = demo(&cpu());

@@ -4,10 +4,21 @@
 //! read tables where they lie, that is what both budgets bound. Tables of slots that are copies are the first to be dropped:
 //! nobody waits for them before the slot is lost.
 
-use super::{Entry, Registry, Resolved, slot_id};
+use super::{Entry, Registry, Slot, slot_id};
 use crate::adapters::{AdapterId, AdapterMemory, AdapterStatus, Source, Tier};
 use crate::{Error, Result};
-use rusty_compiler::{Executable, SlotId};
+use rusty_backend::Error as DeviceError;
+use rusty_compiler::{Error as CompileError, Executable, SlotData, SlotId};
+use std::sync::Arc;
+
+/// Whether a device refused tables because others hold its memory.
+pub(super) fn is_full(error: &CompileError) -> bool {
+    use DeviceError::{OutOfMemory, TooLarge};
+    matches!(
+        error,
+        CompileError::Device(OutOfMemory { .. } | TooLarge { .. })
+    )
+}
 
 impl Registry {
     pub(super) fn device_bytes(&self) -> u64 {
@@ -66,20 +77,45 @@ impl Registry {
         }
     }
 
-    /// The slot that was used longest ago, of those that may make room.
+    /// Puts tables into a slot, whose place it gives. Where the device has no memory for them, others make room as they do
+    /// where there is no slot.
+    pub(super) fn place(
+        &mut self,
+        data: &Arc<SlotData>,
+        bytes: u64,
+        executable: &mut dyn Executable,
+        busy: &dyn Fn(SlotId) -> bool,
+    ) -> Result<usize> {
+        loop {
+            let at = self.free_slot(bytes, executable, busy)?;
+            match executable.attach(slot_id(at), data.clone()) {
+                Ok(()) => return Ok(at),
+                Err(error) => match self.idle_slot(busy).filter(|_| is_full(&error)) {
+                    Some(idle) => self.empty(idle, executable)?,
+                    None => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    /// The slot that was used longest ago, of those that may make room: of the slots that hold a pinned adapter alone, by
+    /// several weights, all but the one that was used last.
     fn idle_slot(&self, busy: &dyn Fn(SlotId) -> bool) -> Option<usize> {
-        let pinned = |key: &Resolved| {
-            key.entries.len() == 1
-                && self
-                    .entries
-                    .get(&key.entries[0].0)
-                    .is_some_and(|e| e.pinned)
-        };
         let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
             let slot = slot.as_ref()?;
-            (!busy(slot_id(at)) && !pinned(&slot.key)).then_some((slot.used, at))
+            (!busy(slot_id(at)) && !self.is_pinned(slot)).then_some((slot.used, at))
         });
         idle.min().map(|(_, at)| at)
+    }
+
+    fn is_pinned(&self, slot: &Slot) -> bool {
+        let Some(id) = slot.key.only() else {
+            return false;
+        };
+        let of_it = self.slots.iter().flatten();
+        let of_it = of_it.filter(|s| s.key.only() == Some(id));
+        let last = of_it.map(|s| s.used).max();
+        self.entries.get(&id).is_some_and(|e| e.pinned) && last == Some(slot.used)
     }
 
     pub(super) fn empty(&mut self, at: usize, executable: &mut dyn Executable) -> Result<()> {

@@ -12,6 +12,8 @@ struct Slots {
     filled: BTreeMap<SlotId, Arc<SlotData>>,
     attached: usize,
     copies: bool,
+    /// Adapters for which there is memory; as many as there are slots where it does not say.
+    room: Option<usize>,
 }
 
 impl Executable for Slots {
@@ -20,6 +22,16 @@ impl Executable for Slots {
     }
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> rusty_compiler::Result<()> {
+        if self.room.is_some_and(|room| self.filled.len() >= room) {
+            return Err(rusty_backend::Error::OutOfMemory {
+                device: "slots".into(),
+                owner: "adapters".into(),
+                asked: 1,
+                used: 0,
+                limit: 0,
+            }
+            .into());
+        }
         self.attached += 1;
         if !self.copies {
             self.filled.insert(slot, data);
@@ -240,10 +252,60 @@ fn what_a_slot_needs_of_the_hosts_memory_is_not_dropped() {
     let bytes = data.bytes() as u64;
     let source = file_at(Path::new("nowhere"), &graph);
     let id = registry.add(Arc::new(data), source, 0.0);
+    let half = registry.set_weight(id, 0.5).expect_err("no half of it");
+    assert!(half.to_string().contains("no weight but 1"), "{half}");
     let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
     let taken = registry.acquire(&key, None, &mut slots, &|_| false);
     taken.expect("a slot");
     assert_eq!(registry.memory().host, bytes);
     let recipe = registry.recipe(&key).expect("attached");
     assert!(matches!(recipe.parts[0].tables, Tables::Held(_)));
+}
+
+/// What is idle makes room on a device that is full, whatever the budget; what is in use does not.
+#[test]
+fn where_a_device_is_full_idle_adapters_make_room() {
+    let (mut registry, [a, b]) = registry();
+    let mut slots = Slots {
+        room: Some(1),
+        ..Slots::default()
+    };
+    let [first, second] =
+        [a, b].map(|id| registry.resolve(&AdapterSet::from(id)).expect("attached"));
+    registry.settle(&first, &mut slots).expect("settled");
+    assert!(registry.is_at_hand(&first));
+    registry
+        .settle(&second, &mut slots)
+        .expect("left on the host");
+    assert!(registry.is_at_hand(&first) && !registry.is_at_hand(&second));
+    let refused = registry.acquire(&second, None, &mut slots, &|_| true);
+    let refused = refused.expect_err("no memory").to_string();
+    assert!(refused.contains("out of memory"), "{refused}");
+    let taken = registry.acquire(&second, None, &mut slots, &|_| false);
+    taken.expect("room is made");
+    assert!(!registry.is_at_hand(&first) && registry.is_at_hand(&second));
+}
+
+/// A pinned adapter keeps the slot that it was used in last, not one for every weight that it ever had.
+#[test]
+fn a_pinned_adapter_keeps_one_slot() {
+    let (mut registry, [pinned, other]) = registry();
+    let mut slots = Slots::default();
+    registry.pin(pinned, true).expect("attached");
+    let key = |registry: &Registry, weight| {
+        let set = AdapterSet::sum([(pinned, weight)]);
+        registry.resolve(&set).expect("attached")
+    };
+    for weight in [1.0, 0.5, 0.25] {
+        let key = key(&registry, weight);
+        let taken = registry.acquire(&key, None, &mut slots, &|_| false);
+        taken.expect("a slot");
+    }
+    let set = registry
+        .resolve(&AdapterSet::from(other))
+        .expect("attached");
+    let taken = registry.acquire(&set, None, &mut slots, &|_| false);
+    taken.expect("a slot");
+    assert!(registry.is_at_hand(&key(&registry, 0.25)));
+    assert!(!registry.is_at_hand(&key(&registry, 0.5)));
 }
