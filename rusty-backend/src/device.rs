@@ -109,10 +109,7 @@ pub fn discover() -> Vec<DeviceInfo> {
         weights: "mapped",
         absent: None,
     }];
-    for api in WgpuApi::ALL {
-        found.extend(crate::webgpu::discover(api));
-    }
-    found.extend(crate::cuda::discover());
+    found.extend(gpus::discover());
     found
 }
 
@@ -147,8 +144,7 @@ impl Device {
             }
             DeviceChoice::Auto => return Ok(Self::open_best(threads, memory_limit)),
             DeviceChoice::Cpu => return Ok(Device::Cpu(CpuDevice::new(threads))),
-            DeviceChoice::Wgpu(api) => crate::webgpu::open(api, memory_limit),
-            DeviceChoice::Cuda(ordinal) => crate::cuda::open(ordinal, memory_limit),
+            DeviceChoice::Wgpu(_) | DeviceChoice::Cuda(_) => gpus::open(*choice, memory_limit),
         };
         match opened {
             Err(Error::Absent { asked, reason, .. }) => Err(Error::Absent {
@@ -221,5 +217,51 @@ fn available() -> String {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.target().name)
+    }
+}
+
+/// GPUs of this build.
+#[cfg(feature = "gpu")]
+mod gpus {
+    use super::{DeviceChoice, DeviceInfo};
+    use crate::{Error, GpuDevice, Result, WgpuApi, cuda, webgpu};
+    use std::sync::Arc;
+
+    pub fn discover() -> Vec<DeviceInfo> {
+        let adapters = WgpuApi::ALL.into_iter().flat_map(webgpu::discover);
+        adapters.chain(cuda::discover()).collect()
+    }
+
+    pub fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Arc<dyn GpuDevice>> {
+        match choice {
+            DeviceChoice::Wgpu(api) => webgpu::open(api, memory_limit),
+            DeviceChoice::Cuda(ordinal) => cuda::open(ordinal, memory_limit),
+            DeviceChoice::Auto | DeviceChoice::Cpu => Err(Error::Unknown(choice.to_string())),
+        }
+    }
+}
+
+/// A build without GPUs says so of each.
+#[cfg(not(feature = "gpu"))]
+mod gpus {
+    use super::{DeviceChoice, DeviceInfo};
+    use crate::{Error, GpuDevice, Result};
+    use std::sync::Arc;
+
+    const REASON: &str = "this program was built without GPUs (the feature 'gpu')";
+
+    pub fn discover() -> Vec<DeviceInfo> {
+        let gpus = DeviceChoice::ALL.into_iter();
+        let gpus = gpus.filter(|choice| *choice != DeviceChoice::Cpu);
+        gpus.map(|choice| DeviceInfo::absent(choice, REASON))
+            .collect()
+    }
+
+    pub fn open(choice: DeviceChoice, _: Option<u64>) -> Result<Arc<dyn GpuDevice>> {
+        Err(Error::Absent {
+            asked: choice.to_string(),
+            reason: REASON.into(),
+            available: String::new(),
+        })
     }
 }

@@ -27,6 +27,7 @@ impl Fetch<'_> {
     }
 
     /// What fetching `ranges` is called in errors.
+    #[cfg(feature = "gpu")]
     pub(crate) fn call(ranges: &[Fetch<'_>]) -> String {
         let labels: Vec<&str> = ranges.iter().map(|range| range.buffer.label()).collect();
         format!("read {}", labels.join(", "))

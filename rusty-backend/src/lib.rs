@@ -2,13 +2,15 @@
 //!
 //! The crate knows no model and no op. [`Target`] is what a compiler may know of a device, as plain data;
 //! [`Device`] is the thing itself. A GPU is a [`GpuDevice`]: memory booked by owner, pipelines made of
-//! [`KernelText`], and [`Recording`]s of [`Launch`]es that are enqueued as one unit.
+//! [`KernelText`], and [`Recording`]s of [`Launch`]es that are enqueued as one unit. Without the feature `gpu`, which is on by
+//! default, the only device is the CPU.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub mod buffer;
 pub mod cache;
 pub mod cpu;
+#[cfg(feature = "gpu")]
 pub mod cuda;
 pub mod described;
 pub mod device;
@@ -16,11 +18,13 @@ pub mod error;
 pub mod gpu;
 pub mod launch;
 pub mod memory;
+#[cfg(feature = "gpu")]
 pub mod package;
 mod serving;
 pub mod target;
 mod targets;
 pub mod tensor;
+#[cfg(feature = "gpu")]
 pub mod webgpu;
 
 pub use buffer::{BufferSlice, DeviceBuffer};

@@ -1,14 +1,11 @@
 //! Attaching weights and a device to a plan.
 
 use crate::cpu::CpuExecutable;
-use crate::gpu::GpuExecutable;
-use crate::gpu::tuner::{self, Effort};
-use crate::passes::select;
-use crate::self_test::{is_refusal, replace_wrong};
-use crate::{BUILD, BindOptions, Error, Executable, Plan, Result};
-use rusty_backend::{Device, GpuDevice, package};
+#[cfg(feature = "gpu")]
+use crate::gpu::{GpuExecutable, bind_tested_or_tuned};
+use crate::{BindOptions, Executable, Plan, Result};
+use rusty_backend::{Device, Target};
 use rusty_loader::ModelFile;
-use std::sync::Arc;
 
 /// Brings a plan's weights to `device` and reserves its KV pages, adapter slots and activations.
 ///
@@ -24,16 +21,25 @@ pub fn bind(
 ) -> Result<Box<dyn Executable>> {
     Ok(match device {
         Device::Cpu(cpu) => Box::new(CpuExecutable::bind(plan, file, cpu, options)?),
+        #[cfg(feature = "gpu")]
         Device::Gpu(gpu) => Box::new(GpuExecutable::bind(plan, file, gpu.clone(), *options)?),
+        #[cfg(not(feature = "gpu"))]
+        Device::Gpu(gpu) => {
+            return Err(crate::Error::Target {
+                target: gpu.target().name.clone(),
+                kernel: "all".into(),
+                reason: "this program was built without GPUs (the feature 'gpu')".into(),
+            });
+        }
     })
 }
 
 /// As [`bind`]; on a GPU without kernels that it does not take or that go wrong there, with a warning that names them: each is compared
 /// with the oracle once for a build, device and driver. A CPU is trusted.
 ///
-/// Given `measuring`, choices among kernels are measured first where this model's shapes have not run on a GPU ([`tuner`]); it is told how
+/// Given `measuring`, choices among kernels are measured first where this model's shapes have not run on a GPU; it is told how
 /// many measurements are done, and how many there are. Nothing is measured, nor taken of what was, where the plan is for a
-/// [package](rusty_backend::package): it holds those that are guessed, and others would be compiled here.
+/// package: it holds those that are guessed, and others would be compiled here.
 ///
 /// # Errors
 /// As [`bind`]; [`Error::Target`] also where a kernel goes wrong and no other could take its place.
@@ -44,98 +50,22 @@ pub fn bind_tested(
     options: &BindOptions,
     measuring: Option<&dyn Fn(u64, u64)>,
 ) -> Result<Box<dyn Executable>> {
-    let Device::Gpu(gpu) = device else {
-        return bind(plan, file, device, options);
-    };
-    let packed = package::facts(&plan.target, BUILD).is_some();
-    let Some(progress) = measuring.filter(|_| !packed) else {
-        return Ok(Box::new(bind_gpu_tested(plan, file, gpu, options)?));
-    };
-    let effort = Effort::default();
-    let tuned = bind_tuned(plan, file, gpu, options, &effort, progress)?;
-    Ok(Box::new(tuned))
+    #[cfg(feature = "gpu")]
+    if let Device::Gpu(gpu) = device {
+        return bind_tested_or_tuned(plan, file, gpu, options, measuring);
+    }
+    let _ = measuring;
+    bind(plan, file, device, options)
 }
 
-/// As [`bind_tested`] on a GPU, where choices are measured with some effort unless an earlier process did it for a plan that does
-/// without the same kernels. `progress` is told how many measurements are done, and how many there are.
-///
-/// # Errors
-/// As [`bind_tested`].
-pub fn bind_tuned(
-    plan: Plan,
-    file: &dyn ModelFile,
-    gpu: &Arc<dyn GpuDevice>,
-    options: &BindOptions,
-    effort: &Effort,
-    progress: &dyn Fn(u64, u64),
-) -> Result<GpuExecutable> {
-    if let Some(tuning) = tuner::kept(&plan, options, effort) {
-        let mut tuned = plan.clone();
-        tuned.tuning = tuning;
-        select::again(&mut tuned)?;
-        match bind_gpu_tested(tuned, file, gpu, options) {
-            Err(error) if is_refusal(&error) => {
-                tracing::warn!("{}: not tuned as before: {error}", plan.target.name);
-            }
-            bound => return bound,
-        }
+/// The facts that plans are made of where these are `wanted` of a device: those of the target of a package of kernels that they serve,
+/// so that kernels are found there, or else themselves.
+pub fn planning_facts(wanted: &Target) -> Target {
+    #[cfg(feature = "gpu")]
+    if !wanted.is_cpu()
+        && let Some(facts) = rusty_backend::package::facts(wanted, crate::BUILD)
+    {
+        return facts;
     }
-    // Tested first, because measuring takes what guesses give for right.
-    let mut executable = bind_gpu_tested(plan, file, gpu, options)?;
-    if !is_tuned_without(&mut executable, effort)? {
-        tuner::tune(&mut executable, effort, progress)?;
-    }
-    replace_wrong(&mut executable, file)?;
-    Ok(executable)
-}
-
-/// Whether an executable takes what was found for a plan that does without the same kernels: which ones is only known once it is bound.
-fn is_tuned_without(executable: &mut GpuExecutable, effort: &Effort) -> Result<bool> {
-    let plan = executable.plan();
-    // What was found for a plan with all kernels has been looked for.
-    if plan.excluded.is_empty() {
-        return Ok(false);
-    }
-    let Some(tuning) = tuner::kept(plan, executable.options(), effort) else {
-        return Ok(false);
-    };
-    match executable.retune(tuning) {
-        Err(error) if is_refusal(&error) => {
-            let target = &executable.plan().target.name;
-            tracing::warn!("{target}: not tuned as before: {error}");
-            Ok(false)
-        }
-        retuned => retuned.map(|()| true),
-    }
-}
-
-/// As [`bind_tested`] on a GPU, with kernels as the plan has chosen them: what it then does without is in the executable's
-/// [plan](GpuExecutable::plan).
-///
-/// # Errors
-/// As [`bind_tested`].
-pub fn bind_gpu_tested(
-    mut plan: Plan,
-    file: &dyn ModelFile,
-    gpu: &Arc<dyn GpuDevice>,
-    options: &BindOptions,
-) -> Result<GpuExecutable> {
-    let mut executable = loop {
-        match GpuExecutable::bind(plan.clone(), file, gpu.clone(), *options) {
-            Err(Error::Refused {
-                target,
-                kernel,
-                variant,
-                reason,
-            }) => {
-                tracing::warn!(
-                    "{target}: {variant} is refused ({kernel}: {reason}), so it does without"
-                );
-                select::without(&mut plan, vec![*variant])?;
-            }
-            bound => break bound?,
-        }
-    };
-    replace_wrong(&mut executable, file)?;
-    Ok(executable)
+    wanted.clone()
 }

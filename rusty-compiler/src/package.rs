@@ -2,7 +2,7 @@
 
 use crate::gpu::GpuExecutable;
 use crate::{BindOptions, Error, Result, compile};
-use rusty_backend::{DescribedDevice, KernelText, Target, package};
+use rusty_backend::{DescribedDevice, KernelText, Target};
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 use std::sync::Arc;
@@ -31,15 +31,6 @@ pub fn kernel_texts(
     let device = Arc::new(DescribedDevice::new(target.clone()));
     GpuExecutable::bind(compile(graph, target)?, file, device.clone(), options)?;
     Ok(device.texts())
-}
-
-/// The facts that plans are made of where these are `wanted` of a device: those of the target of a [package] that they serve, so that
-/// kernels are found there, or else themselves.
-pub fn planning_facts(wanted: &Target) -> Target {
-    match wanted.is_cpu() {
-        true => wanted.clone(),
-        false => package::facts(wanted, BUILD).unwrap_or_else(|| wanted.clone()),
-    }
 }
 
 #[cfg(test)]

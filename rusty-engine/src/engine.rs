@@ -30,7 +30,7 @@ pub struct EngineOptions {
     /// where it has matrix units, or weights of block formats to half precision where its kernels are WGSL and it has that. With, products are slower, and rows hardly depend on how many there are.
     pub single_precision: bool,
     /// Whether choices among a GPU's kernels are measured where a model's shapes first run on it, which takes seconds once. Not where
-    /// kernels come from a [package](rusty_backend::package), which has no others.
+    /// kernels come from a package, which has no others.
     pub autotune: bool,
     /// Storage of keys and values.
     pub kv: KvFormat,

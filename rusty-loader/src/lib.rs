@@ -1,8 +1,8 @@
 //! Model files: opened by mmap, described by canonical metadata and tensor names, whichever the file.
 //!
 //! The crate owns everything between a path and borrowed bytes: GGUF and safetensors readers
-//! ([`open`]), block formats as data ([`formats`]), tokenizers and chat templates ([`text`]) and the
-//! hub cache. It knows no device.
+//! ([`open`]), block formats as data ([`formats`]), tokenizers and chat templates ([`text`]) and, with the feature `hub`, which is on
+//! by default, the hub cache. It knows no device.
 //!
 //! * A model is a [`ModelFile`]: metadata under [canonical keys](meta) and tensors under
 //!   [canonical names](tensor_names) (GGUF's spelling: `blk.0.attn_q.weight`).
@@ -16,6 +16,7 @@ pub mod error;
 pub mod formats;
 pub mod fused;
 pub mod gguf;
+#[cfg(feature = "hub")]
 pub mod hub;
 pub mod integrity;
 mod latent;

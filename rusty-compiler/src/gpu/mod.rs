@@ -13,6 +13,7 @@ mod adapters;
 mod arena;
 mod attention;
 mod attention_cuts;
+mod bind;
 mod contraction;
 mod executable;
 mod experts;
@@ -32,4 +33,6 @@ mod variants;
 mod weights;
 mod wgsl_text;
 
+pub(crate) use bind::bind_tested_or_tuned;
+pub use bind::{bind_gpu_tested, bind_tuned};
 pub use executable::GpuExecutable;

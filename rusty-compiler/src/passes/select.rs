@@ -1,7 +1,7 @@
 //! Kernel choice: an ordered table of rules over plain target facts. For each range of rows the first rule
 //! that matches wins, and EXPLAIN shows which.
 
-use crate::gpu::kernels::byte_codes::ByteCodes;
+use crate::plan::byte_codes::ByteCodes;
 use crate::plan::exclusion::{HALVES, SHRINK_INSIDE};
 use crate::plan::{
     Anchor, ContractionFamily, Element, Exclusion, Implementation, Kernel, Part, Plan, PlanValue,

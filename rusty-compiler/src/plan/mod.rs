@@ -8,6 +8,7 @@
 //! Nothing here knows a device or a model's name. Invariants are checked by [`verify`].
 
 pub mod body;
+pub mod byte_codes;
 pub(crate) mod exclusion;
 mod implementation;
 mod text;

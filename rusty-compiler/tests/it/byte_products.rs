@@ -9,7 +9,7 @@ use crate::reference::{
     mean_kl, plain,
 };
 use rusty_compiler::gpu::GpuExecutable;
-use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
+use rusty_compiler::plan::byte_codes::ByteCodes;
 use rusty_compiler::plan::{Implementation, Tuning};
 use rusty_compiler::{Executable, compile};
 use rusty_graph::{Graph, GraphBuilder};
@@ -21,6 +21,9 @@ use std::collections::HashMap;
 pub(crate) const TOKENS: u32 = 8;
 /// Outputs: no whole cube of them.
 pub(crate) const OUTPUTS: u32 = 90;
+
+/// Rows of a step of which one cube makes all products.
+const ROWS: usize = 4;
 
 /// Numbers that look random, from 0 to 254.
 pub(crate) fn numbers(count: usize, seed: u32) -> impl Iterator<Item = u32> {
@@ -159,7 +162,7 @@ fn quantized_gguf_by_bytes_is_as_close_as_an_honest_integer_path() {
         let other = expected.floats(&format!("{stem}.logits_llamacpp"));
         let rms = |v: &[f32]| distance(v, &exact).0;
         let pages: Vec<u32> = (0..24).collect();
-        let logits = all_logits(&mut *plain(&*file, &on), &ids, 1, &pages).concat();
+        let logits = all_logits(&mut *plain(&*file, &on), &ids, ROWS, &pages).concat();
         let (have, peer) = (rms(&logits), rms(&other));
         let kl = mean_kl(&logits, &exact, ids.len());
         let said = format!("{stem}: {have}, another's {peer}; mean KL {kl}");

@@ -128,25 +128,28 @@ fn split_keys_give_what_whole_ones_give() {
             kv,
             slots: 0,
         };
-        let on = |on: &On, beside: Beside| {
+        let filled = |on: &On| {
             let mut exe = bound_with(&*file, on, 2, options);
             fill(&mut *exe);
-            decoded(&mut *exe, beside)
+            exe
         };
-        let cpu = instruction_sets().remove(0);
-        let want = on(&cpu, Beside::Others).concat();
-        let want_beside_prompt = on(&cpu, Beside::Prompt).concat();
-        let (gpu, planeless) = (gpu(), gpu_without_planes());
-        for (name, device, beside, want) in [
-            ("together", &gpu, Beside::Others, &want),
-            ("alone", &gpu, Beside::Nobody, &want),
-            ("by a prompt", &gpu, Beside::Prompt, &want_beside_prompt),
-            // There keys are not split: a row is a tile of one.
-            ("without planes", &planeless, Beside::Others, &want),
+        let mut cpu = filled(&instruction_sets().remove(0));
+        let want = decoded(&mut *cpu, Beside::Others).concat();
+        let want_beside_prompt = decoded(&mut *cpu, Beside::Prompt).concat();
+        let (mut gpu, mut planeless) = (filled(&gpu()), filled(&gpu_without_planes()));
+        // Steps write what steps before them wrote.
+        for (name, beside, want) in [
+            ("together", Beside::Others, &want),
+            ("alone", Beside::Nobody, &want),
+            ("by a prompt", Beside::Prompt, &want_beside_prompt),
         ] {
             let said = format!("{folder}, {kv:?}, {name}");
-            assert_close(&said, &on(device, beside), want, tolerance);
+            assert_close(&said, &decoded(&mut *gpu, beside), want, tolerance);
         }
+        // There keys are not split: a row is a tile of one.
+        let said = format!("{folder}, {kv:?}, without planes");
+        let have = decoded(&mut *planeless, Beside::Others);
+        assert_close(&said, &have, &want, tolerance);
     }
 }
 

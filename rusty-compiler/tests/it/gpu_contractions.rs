@@ -2,7 +2,6 @@
 
 use crate::gpu_specs::{given, norm_program};
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
-use rusty_compiler::gpu::kernels::byte_codes::ByteCodes;
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
@@ -15,6 +14,7 @@ use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::kernels::tile::TileShape;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 use rusty_compiler::plan::Inst;
+use rusty_compiler::plan::byte_codes::ByteCodes;
 use rusty_graph::{BinaryOp, UnaryOp};
 use rusty_loader::Format;
 use rusty_loader::formats::{

@@ -1,12 +1,16 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
 mod adapted_rows;
+#[cfg(feature = "gpu")]
 mod adapter_pools;
 mod adapter_tables;
 mod batching;
+#[cfg(feature = "gpu")]
 mod binding_limits;
+#[cfg(feature = "gpu")]
 mod byte_products;
 mod caches;
+#[cfg(feature = "gpu")]
 mod decoding;
 #[path = "../../../tests/expected.rs"]
 mod expected;
@@ -18,26 +22,40 @@ mod golden_models;
 #[path = "../../../tests/golden_paths.rs"]
 mod golden_paths;
 mod goldens;
+#[cfg(feature = "gpu")]
 mod gpu_attentions;
+#[cfg(feature = "gpu")]
 mod gpu_contractions;
+#[cfg(feature = "gpu")]
 mod gpu_rows;
+#[cfg(feature = "gpu")]
 mod gpu_specs;
+#[cfg(feature = "gpu")]
 mod gpu_text;
 mod long_context;
+#[cfg(feature = "gpu")]
 mod matrix_units;
+#[cfg(feature = "gpu")]
 mod out_of_memory;
 mod own_shrinks;
+#[cfg(feature = "gpu")]
 mod plans;
+#[cfg(feature = "gpu")]
 mod random_weights;
 mod reference;
+#[cfg(feature = "gpu")]
 mod self_tests;
 mod shape_only;
 mod shortened;
+#[cfg(feature = "gpu")]
 mod softmax;
 mod streaming;
 mod submissions;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
+#[cfg(feature = "gpu")]
 mod tiles;
+#[cfg(feature = "gpu")]
 mod tuning;
+#[cfg(feature = "gpu")]
 mod watched_gpu;

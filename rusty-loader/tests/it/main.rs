@@ -9,7 +9,9 @@ mod golden_paths;
 mod goldens;
 mod hostile;
 mod hostile_text;
+#[cfg(feature = "hub")]
 mod hub;
+#[cfg(feature = "hub")]
 mod hub_server;
 mod models;
 mod quantize_file;

@@ -1,49 +1,13 @@
 //! Codes of a run as signed bytes, four to a word, for products of bytes with bytes.
 
 use super::decode::RUN;
-use super::gather::{bit_row, is_bit_row, is_wordwise, words_of};
+use super::gather::{bit_row, words_of};
+use crate::plan::byte_codes::{ByteCodes, is_wordwise};
 use cubecl::prelude::*;
-use rusty_loader::Format;
-use rusty_loader::formats::{BitField, Codec, Levels, Part};
+use rusty_loader::formats::{BitField, Codec, Part};
 
 /// Words of a run's codes.
 pub const WORDS: usize = RUN / 4;
-
-/// How signed bytes become levels: `level = byte - offset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteCodes {
-    /// Bits of each byte that differ from the code's.
-    flip: u32,
-    /// What is subtracted.
-    pub offset: i32,
-}
-
-impl ByteCodes {
-    /// Those of a format whose levels are codes less a constant and whose codes' bits lie a byte, or a bit, beside each other.
-    pub fn of(codec: &Codec) -> Option<Self> {
-        let readable =
-            |p: &Part| matches!(p, Part::Bits(field) if is_wordwise(field) || is_bit_row(field));
-        if !codec.codes.iter().all(readable) {
-            return None;
-        }
-        // The highest bit of a code: flipped, it turns two's complement of its width into codes less a constant, and codes of
-        // eight bits into two's complement.
-        let high = 1 << (codec.code_bits() - 1);
-        let (flip, offset) = match (codec.levels, codec.code_bits()) {
-            (Levels::Offset(by), ..8) => (0, by),
-            (Levels::Offset(by), 8) => (high, by - 128),
-            (Levels::Signed, ..8) => (high, high as i32),
-            (Levels::Signed, 8) => (0, 0),
-            _ => return None,
-        };
-        Some(Self { flip, offset })
-    }
-
-    /// Whether weights of a format can be multiplied as bytes.
-    pub fn serve(format: Format) -> bool {
-        matches!(format, Format::Blocks(codec) if Self::of(codec).is_some())
-    }
-}
 
 /// The bytes of the run whose first element is `first`.
 #[cube]

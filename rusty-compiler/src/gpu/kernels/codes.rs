@@ -7,7 +7,8 @@
 use super::bits::{Reach, bits_at, e4m3_value};
 use super::decode::RUN;
 use super::env::Buffers;
-use super::gather::{gather_groups, gather_words, group_of, is_wordwise};
+use super::gather::{gather_groups, gather_words, group_of};
+use crate::plan::byte_codes::is_wordwise;
 use cubecl::prelude::*;
 use rusty_loader::formats::{ALL, BitField, Codec, Grid, Levels, Part, TritRun};
 

@@ -3,17 +3,9 @@
 use super::bits::{Reach, bits_at};
 use super::decode::RUN;
 use super::env::is_cuda;
+use crate::plan::byte_codes::is_bit_row;
 use cubecl::prelude::*;
 use rusty_loader::formats::BitField;
-
-/// Whether the groups of a run are one per element, in consecutive bytes at one shift.
-pub fn is_wordwise(field: &BitField) -> bool {
-    field.span == 1
-        && field.first.is_multiple_of(8)
-        && field.chunk.is_multiple_of(8)
-        && field.lanes.is_multiple_of(RUN)
-        && field.per.is_multiple_of(field.lanes)
-}
 
 /// Whether a run's bytes of a field that is read word by word begin at multiples of sixteen, where one read takes them.
 fn is_wide(field: &BitField, block_bytes: usize) -> bool {
@@ -109,11 +101,6 @@ fn window(word: u32, next: u32, start: u32, #[comptime] even: bool) -> u32 {
         // In two shifts, because one by 32 is undefined.
         (word >> offset) | ((next << 1) << (31 - offset))
     }
-}
-
-/// Whether groups are single bits, one per element, without a gap.
-pub fn is_bit_row(field: &BitField) -> bool {
-    field.span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk
 }
 
 /// The sixteen bits of a run of a field that [is a row of bits](is_bit_row).

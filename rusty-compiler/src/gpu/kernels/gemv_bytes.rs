@@ -4,13 +4,14 @@
 //! A run of the input has a scale and its weights have theirs, so a run's product is a sum of whole numbers times both: four
 //! multiplications an instruction, and no code becomes a float.
 
-use super::byte_codes::{ByteCodes, WORDS, byte_codes};
+use super::byte_codes::{WORDS, byte_codes};
 use super::byte_inputs::ByteInputs;
 use super::contract::{ContractConfig, UnitConfig};
 use super::decode::RUN;
 use super::env::{Buffers, is_wgsl};
 use super::gemv_place::{Place, row_address, unit_number};
 use super::scales::number_of;
+use crate::plan::byte_codes::ByteCodes;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 use rusty_loader::formats::Codec;
