@@ -10,8 +10,8 @@ use rusty_loader::ModelFile;
 /// Brings a plan's weights to `device` and reserves its KV pages, adapter slots and activations.
 ///
 /// # Errors
-/// [`Error::Weight`] where the file does not hold what the plan reads, [`Error::Target`] where the device cannot run a kernel of the
-/// plan, [`Error::Refused`] where it does not take one for which there may be another, [`Error::Device`] where it is lost or out of
+/// [`Error::Weight`](crate::Error::Weight) where the file does not hold what the plan reads, [`Error::Target`](crate::Error::Target) where the device cannot run a kernel of the
+/// plan, [`Error::Refused`](crate::Error::Refused) where it does not take one for which there may be another, [`Error::Device`](crate::Error::Device) where it is lost or out of
 /// memory.
 pub fn bind(
     plan: Plan,
@@ -42,7 +42,7 @@ pub fn bind(
 /// package: it holds those that are guessed, and others would be compiled here.
 ///
 /// # Errors
-/// As [`bind`]; [`Error::Target`] also where a kernel goes wrong and no other could take its place.
+/// As [`bind`]; [`Error::Target`](crate::Error::Target) also where a kernel goes wrong and no other could take its place.
 pub fn bind_tested(
     plan: Plan,
     file: &dyn ModelFile,

@@ -111,7 +111,7 @@ fn experts_answer_what_they_are_for() {
             .lines()
             .filter(|l| l.starts_with("expert: "))
             .collect();
-        let found = "expert: sql (score 1.50: the message has find, users, older than)";
+        let found = "expert: sql (score 1.25: the message has find, users, older than)";
         assert!(choices.len() == 3 && choices[1] == found, "{errors}");
         assert!(
             choices[0].starts_with("expert: base (score 0.00: "),

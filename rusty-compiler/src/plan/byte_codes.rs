@@ -4,7 +4,7 @@ use rusty_loader::Format;
 use rusty_loader::formats::{BitField, Codec, Levels, Part};
 
 /// Elements decoded together.
-pub(crate) const RUN: usize = 16;
+pub const RUN: usize = 16;
 
 /// How signed bytes become levels: `level = byte - offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl ByteCodes {
 }
 
 /// Whether the groups of a run are one per element, in consecutive bytes at one shift.
-pub(crate) fn is_wordwise(field: &BitField) -> bool {
+pub fn is_wordwise(field: &BitField) -> bool {
     field.span == 1
         && field.first.is_multiple_of(8)
         && field.chunk.is_multiple_of(8)
@@ -52,6 +52,6 @@ pub(crate) fn is_wordwise(field: &BitField) -> bool {
 }
 
 /// Whether groups are single bits, one per element, without a gap.
-pub(crate) fn is_bit_row(field: &BitField) -> bool {
+pub fn is_bit_row(field: &BitField) -> bool {
     field.span == 1 && field.bits == 1 && field.lanes == 1 && field.per == field.chunk
 }

@@ -14,6 +14,7 @@ mod caches;
 mod decoding;
 #[path = "../../../tests/expected.rs"]
 mod expected;
+#[cfg(feature = "gpu")]
 mod expert_products;
 mod experts;
 mod fallbacks;

@@ -12,7 +12,7 @@ use cubecl::prelude::*;
 use rusty_loader::Format;
 use rusty_loader::formats::{Codec, Levels};
 
-pub(crate) use crate::plan::byte_codes::RUN;
+pub use crate::plan::byte_codes::RUN;
 
 /// Bytes that follow the last row in a buffer of weights.
 pub const PADDING: usize = 16;
