@@ -47,17 +47,6 @@ pub fn merge(
         let reason = format!("the model is {kind}, so what is written should be one");
         return Err(Error::malformed(out, reason));
     }
-    let weights: Vec<f32> = adapters.iter().map(|(_, weight)| *weight).collect();
-    if let Some(problem) = method.problem(&weights) {
-        return Err(Error::Mix {
-            adapters: adapters
-                .iter()
-                .map(|(a, _)| a.name.as_str())
-                .collect::<Vec<_>>()
-                .join("+"),
-            reason: problem,
-        });
-    }
     let merged = Merged::plan(adapters, method, base, out)?;
     match source.is_dir() {
         true => {
@@ -99,10 +88,21 @@ impl<'a> Merged<'a> {
         base: &'a Base<'a>,
         out: &'a Path,
     ) -> Result<Self> {
+        let weights: Vec<f32> = adapters.iter().map(|(_, weight)| *weight).collect();
+        if let Some(problem) = method.problem(&weights) {
+            return Err(Error::Mix {
+                adapters: adapters
+                    .iter()
+                    .map(|(a, _)| a.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join("+"),
+                reason: problem,
+            });
+        }
         let mut merged = Self {
             base,
             method,
-            weights: adapters.iter().map(|(_, weight)| *weight).collect(),
+            weights,
             out,
             changes: BTreeMap::new(),
             unties: false,
