@@ -6,9 +6,6 @@ use std::time::Instant;
 /// Passes of a loop, and the additions in flight in each.
 const PASSES: usize = 1 << 22;
 const CHAINS: usize = 12;
-/// Operations of an instruction: lanes times the pairs in a lane, a multiplication and an addition each.
-const FLOAT_OPS: usize = 16 * 2;
-const BYTE_OPS: usize = 64 * 2;
 
 /// Operations per second of all threads together.
 #[derive(Clone, Copy, Debug)]
@@ -19,30 +16,31 @@ pub struct Peak {
     pub bytes: f64,
 }
 
-/// The peaks of `threads` threads; none where the machine lacks AVX-512 with VNNI.
+/// The peaks of `threads` threads: with AVX-512 and VNNI, else with AVX2, where byte products are summed in words. None where
+/// the machine has neither.
 pub fn measure(threads: usize) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-        let floats = rate(threads, FLOAT_OPS, || {
-            // SAFETY: the features were found.
-            unsafe { x86::floats() }
+        // SAFETY: the features were found.
+        return Some(Peak {
+            floats: rate(threads, 16 * 2, || unsafe { avx512::floats() }),
+            bytes: rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
         });
-        let bytes = rate(threads, BYTE_OPS, || {
-            // SAFETY: as above.
-            unsafe { x86::bytes() }
-        });
-        return Some(Peak { floats, bytes });
     }
-    let _ = (
-        threads,
-        rate as fn(usize, usize, fn()) -> f64,
-        FLOAT_OPS,
-        BYTE_OPS,
-    );
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        // SAFETY: the features were found.
+        return Some(Peak {
+            floats: rate(threads, 8 * 2, || unsafe { avx2::floats() }),
+            bytes: rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
+        });
+    }
+    let _ = (threads, rate as fn(usize, usize, fn()) -> f64);
     None
 }
 
-/// The best of some rounds.
+/// The best of some rounds of a loop whose step takes `ops` operations: lanes times the pairs in a lane, a multiplication and
+/// an addition each.
 fn rate<F: Fn() + Sync>(threads: usize, ops: usize, work: F) -> f64 {
     let round = |_| {
         let start = Instant::now();
@@ -57,7 +55,7 @@ fn rate<F: Fn() + Sync>(threads: usize, ops: usize, work: F) -> f64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+mod avx512 {
     use super::{CHAINS, PASSES, black_box};
     use std::arch::x86_64::*;
 
@@ -92,6 +90,44 @@ mod x86 {
         }
         for sum in sums {
             black_box(_mm512_reduce_add_epi32(sum));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{CHAINS, PASSES, black_box};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn floats() {
+        let (a, b) = (
+            _mm256_set1_ps(black_box(0.5)),
+            _mm256_set1_ps(black_box(0.25)),
+        );
+        let mut sums = [_mm256_setzero_ps(); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(a, b, *sum);
+            }
+        }
+        for sum in sums {
+            black_box(_mm256_cvtss_f32(sum));
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn bytes() {
+        let a = _mm256_set1_epi8(black_box(5));
+        let mut sums = [_mm256_set1_epi8(black_box(3)); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                // Products of what does not change would be made once.
+                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(a, *sum));
+            }
+        }
+        for sum in sums {
+            black_box(_mm256_extract_epi32::<0>(sum));
         }
     }
 }

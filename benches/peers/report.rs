@@ -140,7 +140,7 @@ impl Report {
         let tera = |float: bool| self.peak(float).map(|peak| peak / 1e12);
         let peaks = match (tera(true), tera(false)) {
             (Some(floats), Some(bytes)) => format!(
-                ", and AVX-512 does {floats:.2} T operations per second on floats, {bytes:.2} T on bytes (tile \
+                ", and a loop in registers does {floats:.2} T operations per second on floats, {bytes:.2} T on bytes (tile \
                  registers, where there are such, do more)"
             ),
             _ => String::new(),

@@ -8,7 +8,7 @@ use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
 use super::row_tiles::{Extent, Sums, Tiles, blocks};
 use super::simd::small_floats::SmallFloats;
-use super::simd::{LANES, Level, Vector, per_isa};
+use super::simd::{LANES, Level, Vector, per_isa, vectors};
 use rusty_loader::formats::{Levels, NF4_G64, NORMAL_FLOATS, Unit};
 use rusty_loader::{Codec, Format};
 use std::marker::PhantomData;
@@ -270,7 +270,7 @@ impl<S: Rows> Tiles for Of<S> {
                 if FIRST && i.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
-                sums.add_columns(i, std::array::from_fn(|n| S::load::<V>(ws[n], i)));
+                sums.add_columns(i, vectors!(V, N, |n| S::load::<V>(ws[n], i)));
                 i += LANES;
             }
             if i < w.k {

@@ -4,7 +4,7 @@ use super::kind::{Decoding, Kind, Scaling, Width};
 use super::prefetch::Ahead;
 use super::quads::{Codes, Eight, Five, Four, Six, Three, Two};
 use super::quantize::InputRows;
-use super::simd::Level;
+use super::simd::{LANES, Level};
 use super::tile::{self, Panel};
 
 /// What a kernel is compiled for.
@@ -12,6 +12,11 @@ pub(super) trait Form {
     type Codes: Codes;
     const DECODING: Decoding;
     const SCALING: Scaling;
+    /// Largest of the bytes that [`ByteProducts::dot`](super::simd::byte_products::ByteProducts::dot) multiplies.
+    const LARGEST: i32 = match Self::DECODING {
+        Decoding::Plain => (1 << (Self::Codes::BYTES / (4 * LANES))) - 1,
+        _ => 127,
+    };
 }
 
 macro_rules! kernels {

@@ -5,6 +5,7 @@ use super::kind::{Decoding, Scaling};
 use super::panel::GROUP;
 use super::prefetch::Ahead;
 use super::quads::Codes;
+use super::simd::byte_products::ByteProducts;
 use super::simd::{LANES, Vector};
 use super::tile::Panel;
 
@@ -30,9 +31,9 @@ impl<const M: usize> Inputs<M> {
 
     /// Where the integer sums of group (or half) `i` go out from.
     #[inline(always)]
-    unsafe fn start<V: Vector>(&self, i: usize) -> [V::I; M] {
+    unsafe fn start<V: Vector>(&self, m: usize, i: usize) -> V::I {
         // SAFETY: `i` is inside the row.
-        std::array::from_fn(|m| unsafe { V::splat_i(*self.starts[m].add(i)) })
+        unsafe { V::splat_i(*self.starts[m].add(i)) }
     }
 }
 
@@ -41,7 +42,7 @@ impl<const M: usize> Inputs<M> {
 /// # Safety
 /// The panel and the input rows are whole.
 #[inline(always)]
-pub(super) unsafe fn sums<V: Vector, F: Form, const M: usize>(
+pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize>(
     p: Panel,
     x: &Inputs<M>,
     ahead: &mut Ahead,
@@ -63,19 +64,19 @@ pub(super) unsafe fn sums<V: Vector, F: Form, const M: usize>(
                     let mut dots = starts::<V, F, M>(x, 2 * g);
                     quads::<V, F, M, 0>(&mut dots, at, table, x, g);
                     quads::<V, F, M, 1>(&mut dots, at, table, x, g);
-                    add::<V, F, M>(&mut sums, &dots, scales, supers, x, (g, 2 * g));
+                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, 2 * g));
                     let mut dots = starts::<V, F, M>(x, 2 * g + 1);
                     quads::<V, F, M, 2>(&mut dots, at, table, x, g);
                     quads::<V, F, M, 3>(&mut dots, at, table, x, g);
                     let scales = scales.add(F::SCALING.group_bytes() / 2);
-                    add::<V, F, M>(&mut sums, &dots, scales, supers, x, (g, 2 * g + 1));
+                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, 2 * g + 1));
                 } else {
                     let mut dots = starts::<V, F, M>(x, g);
                     quads::<V, F, M, 0>(&mut dots, at, table, x, g);
                     quads::<V, F, M, 1>(&mut dots, at, table, x, g);
                     quads::<V, F, M, 2>(&mut dots, at, table, x, g);
                     quads::<V, F, M, 3>(&mut dots, at, table, x, g);
-                    add::<V, F, M>(&mut sums, &dots, scales, supers, x, (g, g));
+                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, g));
                 }
             }
         }
@@ -85,20 +86,26 @@ pub(super) unsafe fn sums<V: Vector, F: Form, const M: usize>(
 
 /// Where integer sums go out from; 0 where the format has minima.
 #[inline(always)]
-unsafe fn starts<V: Vector, F: Form, const M: usize>(x: &Inputs<M>, i: usize) -> [V::I; M] {
+unsafe fn starts<V: ByteProducts, F: Form, const M: usize>(
+    x: &Inputs<M>,
+    i: usize,
+) -> [V::Dots; M] {
     // SAFETY: the caller's duty.
     unsafe {
-        match F::SCALING.has_min() {
-            true => [V::splat_i(0); M],
-            false => x.start::<V>(i),
+        let mut dots = [V::dots(V::splat_i(0)); M];
+        if !F::SCALING.has_min() {
+            for (m, dots) in dots.iter_mut().enumerate() {
+                *dots = V::dots(x.start::<V>(m, i));
+            }
         }
+        dots
     }
 }
 
 /// Adds the products of two quads of codes.
 #[inline(always)]
-unsafe fn quads<V: Vector, F: Form, const M: usize, const J: usize>(
-    dots: &mut [V::I; M],
+unsafe fn quads<V: ByteProducts, F: Form, const M: usize, const J: usize>(
+    dots: &mut [V::Dots; M],
     codes: *const u8,
     table: V::B,
     x: &Inputs<M>,
@@ -110,17 +117,32 @@ unsafe fn quads<V: Vector, F: Form, const M: usize, const J: usize>(
         if matches!(F::DECODING, Decoding::Lookup | Decoding::LookupWide) {
             (a, b) = (V::lookup(table, a), V::lookup(table, b));
         }
-        for (m, dot) in dots.iter_mut().enumerate() {
-            let (first, second) = (x.quad(m, g, 2 * J), x.quad(m, g, 2 * J + 1));
-            if matches!(F::DECODING, Decoding::Wide | Decoding::LookupWide) {
-                *dot = V::dot_wide(*dot, a, first);
-                *dot = V::dot_wide(*dot, b, second);
-            } else {
-                *dot = V::dot(*dot, a, first);
-                *dot = V::dot(*dot, b, second);
+        for (m, dots) in dots.iter_mut().enumerate() {
+            for i in 0..2 {
+                let (q, codes) = (2 * J + i, if i == 0 { a } else { b });
+                let x = x.quad(m, g, q);
+                if matches!(F::DECODING, Decoding::Wide | Decoding::LookupWide) {
+                    let carried = V::carried(dots);
+                    *carried = V::dot_wide(*carried, codes, x);
+                    continue;
+                }
+                *dots = V::dot(*dots, codes, x);
+                if (q + 1).is_multiple_of(carries::<V, F>()) {
+                    *dots = V::carry(*dots);
+                }
             }
         }
     }
+}
+
+/// Quads from one carry to the next, of the eight of a group or the four of a half.
+const fn carries<V: ByteProducts, F: Form>() -> usize {
+    let quads = if F::SCALING.halves() { 4 } else { 8 };
+    let mut every = 1;
+    while every < quads && 2 * every as i64 * 2 * 127 * F::LARGEST as i64 <= V::CARRY as i64 {
+        every *= 2;
+    }
+    every
 }
 
 /// Scale and minimum of a block.
@@ -170,9 +192,9 @@ pub(super) unsafe fn min_of<V: Vector, F: Form>(scales: *const u8, dmin: V::F) -
 /// `sums[m] += dots[m] * (scale * row scale)`, less the minimum times the sum of the inputs, for group `g` whose starts
 /// are at `start`.
 #[inline(always)]
-unsafe fn add<V: Vector, F: Form, const M: usize>(
+unsafe fn add<V: ByteProducts, F: Form, const M: usize>(
     sums: &mut [V::F; M],
-    dots: &[V::I; M],
+    dots: &mut [V::Dots; M],
     scales: *const u8,
     (d, dmin): (V::F, V::F),
     x: &Inputs<M>,
@@ -183,7 +205,7 @@ unsafe fn add<V: Vector, F: Form, const M: usize>(
         let scale = scale_of::<V, F>(scales, d);
         for m in 0..M {
             let by = V::mul(scale, V::splat(*x.scales[m].add(g)));
-            sums[m] = V::fma(V::to_f(dots[m]), by, sums[m]);
+            sums[m] = V::fma(V::to_f(*V::carried(&mut dots[m])), by, sums[m]);
         }
         if F::SCALING.has_min() {
             let min = min_of::<V, F>(scales, dmin);

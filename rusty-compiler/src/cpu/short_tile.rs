@@ -10,7 +10,7 @@ use super::quantize::InputRows;
 use super::row_tiles::{Extent, Sums, Tiles, blocks};
 use super::short_rows::{CHUNK, CHUNK_BYTES, Exception, HALF, ShortRows, row_bytes, word};
 use super::simd::small_floats::SmallFloats;
-use super::simd::{LANES, per_isa};
+use super::simd::{LANES, per_isa, vectors};
 
 /// Input rows from which on columns are decoded to words first.
 const MANY_ROWS: usize = 6;
@@ -225,6 +225,13 @@ struct Words {
     k: usize,
 }
 
+/// The words of a column from value `begin` on.
+#[inline(always)]
+unsafe fn widened<V: SmallFloats>(column: *const u8, begin: usize) -> [V::F; 2] {
+    // SAFETY: the caller's duty.
+    unsafe { V::widen(V::load_bytes(column.add(begin * 2))) }
+}
+
 impl Tiles for Words {
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
@@ -245,9 +252,10 @@ impl Tiles for Words {
                     ahead.step();
                 }
                 // Words are loaded once for the even values and once for the odd ones: few vectors are held at a time.
-                let load = |n: usize| V::widen(V::load_bytes(ws[n].add(begin * 2)));
-                sums.add_columns(begin, std::array::from_fn(|n| load(n)[0]));
-                sums.add_columns(begin + LANES, std::array::from_fn(|n| load(n)[1]));
+                let even = vectors!(V, N, |n| widened::<V>(ws[n], begin)[0]);
+                sums.add_columns(begin, even);
+                let odd = vectors!(V, N, |n| widened::<V>(ws[n], begin)[1]);
+                sums.add_columns(begin + LANES, odd);
             }
             sums.store(e, (r, c), step);
         }

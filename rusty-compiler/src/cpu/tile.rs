@@ -13,7 +13,8 @@ use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
 use super::quads::Codes;
 use super::quantize::InputRows;
-use super::simd::{Level, Vector, per_isa};
+use super::simd::byte_products::ByteProducts;
+use super::simd::{Level, per_isa};
 
 /// Groups between two looks ahead: in the loop over groups they would take its registers.
 const SEGMENT: usize = 4;
@@ -146,7 +147,7 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: Vector, F: Form>(
+unsafe fn multiply_with<V: ByteProducts, F: Form>(
     panel: Panel,
     x: InputRows,
     place: (usize, usize),
@@ -180,7 +181,7 @@ unsafe fn multiply_with<V: Vector, F: Form>(
 /// As many tiles of `M` rows as there are from row `from` on; returns the first row that is left. The first rows' passes
 /// ask for what comes next.
 #[inline(always)]
-unsafe fn tiles<V: Vector, F: Form, const M: usize>(
+unsafe fn tiles<V: ByteProducts, F: Form, const M: usize>(
     panel: Panel,
     x: InputRows,
     (first, rows): (usize, usize),
@@ -206,7 +207,7 @@ unsafe fn tiles<V: Vector, F: Form, const M: usize>(
 /// # Safety
 /// As [`multiply`].
 #[inline(always)]
-pub(super) unsafe fn tile<V: Vector, F: Form, const M: usize>(
+pub(super) unsafe fn tile<V: ByteProducts, F: Form, const M: usize>(
     panel: Panel,
     x: InputRows,
     first: usize,

@@ -99,6 +99,17 @@ impl<B: Width> Cached for InBlocks<B> {
         q: usize,
         out: Partial,
     ) {
+        // Two sums for each query.
+        if M == 4 && V::ATTN_SUMS < 2 * M {
+            // SAFETY: as here, for the first two queries and the last.
+            unsafe {
+                let (first, last) = ([factors[0], factors[1]], [factors[2], factors[3]]);
+                Self::add_values::<V, 2>(values, tokens, &first, scores, q, out);
+                let scores = scores.add(2 * CHUNK);
+                Self::add_values::<V, 2>(values, tokens, &last, scores, q + 2, out);
+            }
+            return;
+        }
         let group_bytes = const { SCALES + <B::Keys as Form>::Codes::BYTES };
         let pages = tokens.div_ceil(LANES);
         let mut room: PageCodes = [[0; GROUP]; LANES];

@@ -4,7 +4,7 @@ use super::partial::Partial;
 use super::{Block, CHUNK, CHUNK_PAGES, Cached, Heads};
 use crate::cpu::float::Stored;
 use crate::cpu::simd::word_products::WordProducts;
-use crate::cpu::simd::{LANES, Vector};
+use crate::cpu::simd::{LANES, Vector, vectors};
 use std::marker::PhantomData;
 
 /// Floats of a kind as they are cached.
@@ -21,9 +21,13 @@ impl<S: Stored> Cached for InFloats<S> {
     ) {
         // SAFETY: the caller's duty.
         unsafe {
-            match block.layer.shape.of_keys {
-                true => dot_rows::<V, S, M>(block, values, q, scores),
-                false => dot_keys::<V, S, M>(block, keys, q, scores),
+            match (block.layer.shape.of_keys, V::ATTN_SUMS / M) {
+                (true, 4..) => dot_rows::<V, S, M, 4>(block, values, q, scores),
+                (true, 2..) => dot_rows::<V, S, M, 2>(block, values, q, scores),
+                (true, _) => dot_rows::<V, S, M, 1>(block, values, q, scores),
+                (false, 4..) => dot_keys::<V, S, M, 4>(block, keys, q, scores),
+                (false, 2..) => dot_keys::<V, S, M, 2>(block, keys, q, scores),
+                (false, _) => dot_keys::<V, S, M, 1>(block, keys, q, scores),
             }
         }
     }
@@ -41,9 +45,13 @@ impl<S: Stored> Cached for InFloats<S> {
         let mut d = 0;
         // SAFETY: the caller's duty.
         unsafe {
-            while vectors - d >= 4 {
+            while V::ATTN_SUMS / M >= 4 && vectors - d >= 4 {
                 add_vectors::<V, S, M, 4>(values, tokens, d, factors, scores, q, out);
                 d += 4;
+            }
+            while V::ATTN_SUMS / M >= 2 && vectors - d >= 2 {
+                add_vectors::<V, S, M, 2>(values, tokens, d, factors, scores, q, out);
+                d += 2;
             }
             while d < vectors {
                 add_vectors::<V, S, M, 1>(values, tokens, d, factors, scores, q, out);
@@ -53,8 +61,9 @@ impl<S: Stored> Cached for InFloats<S> {
     }
 }
 
+/// Scores of keys that lie by lane, `P` pages at a time.
 #[inline(always)]
-unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
+unsafe fn dot_keys<V: Vector, S: Stored, const M: usize, const P: usize>(
     block: &Block<'_>,
     keys: &Heads,
     q: usize,
@@ -63,35 +72,36 @@ unsafe fn dot_keys<V: Vector, S: Stored, const M: usize>(
     // SAFETY: the caller's duty.
     unsafe {
         let qs: [*const f32; M] = std::array::from_fn(|m| block.query(q + m));
-        let mut sums = [[V::splat(0.0); CHUNK_PAGES]; M];
-        for d in 0..block.layer.shape.head_dim {
-            let k: [V::F; CHUNK_PAGES] =
-                std::array::from_fn(|p| S::load::<V>(keys.now[p].add(d * LANES * S::BYTES)));
-            (0..CHUNK_PAGES).for_each(|p| keys.ask(p, d * LANES * S::BYTES, q));
-            for m in 0..M {
-                let x = V::splat(*qs[m].add(d));
-                for p in 0..CHUNK_PAGES {
-                    sums[m][p] = V::fma(k[p], x, sums[m][p]);
+        for first in (0..CHUNK_PAGES).step_by(P) {
+            let mut sums = [[V::splat(0.0); P]; M];
+            for d in 0..block.layer.shape.head_dim {
+                let at = d * LANES * S::BYTES;
+                let k = vectors!(V, P, |p| S::load::<V>(keys.now[first + p].add(at)));
+                (first..first + P).for_each(|p| keys.ask(p, at, q));
+                for m in 0..M {
+                    let x = V::splat(*qs[m].add(d));
+                    for p in 0..P {
+                        sums[m][p] = V::fma(k[p], x, sums[m][p]);
+                    }
                 }
             }
-        }
-        for m in 0..M {
-            for p in 0..CHUNK_PAGES {
-                V::store(scores.add(m * CHUNK + p * LANES), sums[m][p]);
+            for m in 0..M {
+                for p in 0..P {
+                    V::store(scores.add(m * CHUNK + (first + p) * LANES), sums[m][p]);
+                }
             }
         }
     }
 }
 
-/// Scores of keys that lie in rows: a sum over lanes for each.
+/// Scores of keys that lie in rows: a sum over lanes for each, `TOKENS` keys at a time.
 #[inline(always)]
-unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
+unsafe fn dot_rows<V: Vector, S: Stored, const M: usize, const TOKENS: usize>(
     block: &Block<'_>,
     rows: &Heads,
     q: usize,
     scores: *mut f32,
 ) {
-    const TOKENS: usize = 4;
     let (lanes, row) = (block.layer.shape.head_dim, rows.row);
     // SAFETY: the caller's duty; what a row is padded with is never written, and zero.
     unsafe {
@@ -100,9 +110,9 @@ unsafe fn dot_rows<V: Vector, S: Stored, const M: usize>(
             for t in (0..LANES).step_by(TOKENS) {
                 let mut sums = [[V::splat(0.0); TOKENS]; M];
                 for d in (0..lanes).step_by(LANES) {
-                    let k: [V::F; TOKENS] = std::array::from_fn(|i| {
-                        S::load::<V>(page.add(((t + i) * row + d) * S::BYTES))
-                    });
+                    let k = vectors!(V, TOKENS, |i| S::load::<V>(
+                        page.add(((t + i) * row + d) * S::BYTES)
+                    ));
                     (0..TOKENS).for_each(|i| rows.ask(p, ((t + i) * row + d) * S::BYTES, q));
                     for m in 0..M {
                         let x = match lanes - d {
@@ -148,8 +158,7 @@ unsafe fn add_vectors<V: Vector, S: Stored, const M: usize, const D: usize>(
             for t in 0..(tokens - p * LANES).min(LANES) {
                 let at = (t * values.row + d * LANES) * S::BYTES;
                 let from = values.now[p].add(at);
-                let v: [V::F; D] =
-                    std::array::from_fn(|j| S::load::<V>(from.add(j * LANES * S::BYTES)));
+                let v = vectors!(V, D, |j| S::load::<V>(from.add(j * LANES * S::BYTES)));
                 (0..D).for_each(|j| values.ask(p, at + j * LANES * S::BYTES, q));
                 for m in 0..M {
                     let weight = V::splat(*scores.add(m * CHUNK + p * LANES + t));

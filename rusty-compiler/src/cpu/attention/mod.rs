@@ -17,7 +17,7 @@ use super::kv::LayerView;
 use super::prefetch::{LINE, ask_for};
 use super::quantize::{InputRows, fill_row_with};
 use super::simd::word_products::WordProducts;
-use super::simd::{LANES, Vector, math, per_isa};
+use super::simd::{LANES, Vector, math, per_isa, vectors};
 use crate::PAGE_TOKENS;
 use crate::rotation::rotate_all;
 use crate::step::KvFormat;
@@ -185,11 +185,11 @@ unsafe fn span_of<V: WordProducts, C: Cached>(
             let keys = Heads::of(block, block.layer.keys, shape.key_head(), start);
             let values = Heads::of(block, block.layer.values, shape.value_head(), start);
             let mut q = 0;
-            while V::ATTN_ROWS >= 4 && queries - q >= 4 {
+            while V::ATTN_SUMS >= 4 && queries - q >= 4 {
                 chunk_of::<V, C, 4>(block, &keys, &values, start, q, scores, out);
                 q += 4;
             }
-            while V::ATTN_ROWS >= 2 && queries - q >= 2 {
+            while V::ATTN_SUMS >= 2 && queries - q >= 2 {
                 chunk_of::<V, C, 2>(block, &keys, &values, start, q, scores, out);
                 q += 2;
             }
@@ -272,9 +272,11 @@ unsafe fn softmax<V: Vector>(
     let (from, to) = (block.first_key(row), block.position + row + 1);
     // SAFETY: the caller's duty.
     unsafe {
-        let mut s: [V::F; CHUNK_PAGES] = std::array::from_fn(|p| {
-            V::mul(V::load(scores.add(p * LANES)), V::splat(block.spec.scale))
-        });
+        let by = V::splat(block.spec.scale);
+        let mut s = vectors!(V, CHUNK_PAGES, |p| V::mul(
+            V::load(scores.add(p * LANES)),
+            by
+        ));
         if let Some(cap) = block.spec.softcap {
             for s in &mut s {
                 *s = V::mul(
@@ -299,7 +301,9 @@ unsafe fn softmax<V: Vector>(
         let before = *out.max(q);
         let now = before.max(largest);
         if now == f32::NEG_INFINITY {
-            (0..CHUNK_PAGES).for_each(|p| V::store(scores.add(p * LANES), V::splat(0.0)));
+            for p in 0..CHUNK_PAGES {
+                V::store(scores.add(p * LANES), V::splat(0.0));
+            }
             return V::splat(1.0);
         }
         let mut sum = V::splat(0.0);

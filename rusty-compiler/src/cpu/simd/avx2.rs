@@ -44,9 +44,9 @@ impl Vector for Avx2 {
     type B = Ints;
 
     const WIDE_OFFSET: i32 = 0;
-    const QUANT_ROWS: usize = 2;
+    const QUANT_ROWS: usize = 4;
     const FLOAT_TILE: (usize, usize) = (2, 3);
-    const ATTN_ROWS: usize = 1;
+    const ATTN_SUMS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> Floats {
@@ -308,13 +308,6 @@ impl Vector for Avx2 {
                 _mm256_shuffle_epi8(table.0, codes.0),
                 _mm256_shuffle_epi8(table.1, codes.1),
             )
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot(acc: Ints, codes: Ints, x: i32) -> Ints {
-        unsafe {
-            let x = _mm256_set1_epi32(x);
-            Ints(dot8(acc.0, codes.0, x), dot8(acc.1, codes.1, x))
         }
     }
     #[inline(always)]

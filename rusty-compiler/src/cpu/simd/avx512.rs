@@ -27,7 +27,7 @@ impl Vector for Avx512 {
     const WIDE_OFFSET: i32 = 128;
     const QUANT_ROWS: usize = 12;
     const FLOAT_TILE: (usize, usize) = (6, 4);
-    const ATTN_ROWS: usize = 4;
+    const ATTN_SUMS: usize = 16;
 
     #[inline(always)]
     unsafe fn tiles<F: Form>(
@@ -207,10 +207,6 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn lookup(table: __m512i, codes: __m512i) -> __m512i {
         unsafe { _mm512_shuffle_epi8(table, codes) }
-    }
-    #[inline(always)]
-    unsafe fn dot(acc: __m512i, codes: __m512i, x: i32) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
     }
     #[inline(always)]
     unsafe fn dot_wide(acc: __m512i, codes: __m512i, x: i32) -> __m512i {

@@ -9,6 +9,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+pub(super) mod byte_products;
 pub(super) mod math;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
@@ -98,8 +99,8 @@ pub(super) trait Vector: Copy + 'static {
     const QUANT_ROWS: usize;
     /// Rows and columns of a float tile that fit the register file.
     const FLOAT_TILE: (usize, usize);
-    /// Query rows of an attention tile over four pages.
-    const ATTN_ROWS: usize;
+    /// Sums of an attention tile, of up to four query rows, that fit the register file.
+    const ATTN_SUMS: usize;
 
     /// Multiplies whole tiles of sixteen rows on tile registers, as [`tile`](super::tile) does; the rows done.
     ///
@@ -168,10 +169,8 @@ pub(super) trait Vector: Copy + 'static {
     unsafe fn table(p: *const u8) -> Self::B;
     /// The table's byte for each code below 16.
     unsafe fn lookup(table: Self::B, codes: Self::B) -> Self::B;
-    /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` (unsigned, below 128) with the four
-    /// signed bytes of `x`.
-    unsafe fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
-    /// The same for any unsigned byte, less `128 - WIDE_OFFSET`.
+    /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes`, any unsigned bytes less `128 - WIDE_OFFSET`, with the
+    /// four signed bytes of `x`.
     unsafe fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
 
     /// Four half-precision values, each in four neighbouring lanes.
@@ -183,6 +182,19 @@ pub(super) trait Vector: Copy + 'static {
     /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` and `x`, both signed; no byte of `x` is -128.
     unsafe fn dot_signed(acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
 }
+
+/// `vectors!(V, N, |i| at(i))` are `N` vectors, `at(0)` and on. What is called in a closure, as `from_fn` takes it, may be
+/// compiled without the instruction set, each instruction as a call.
+macro_rules! vectors {
+    ($set:ident, $count:expr, |$i:ident| $value:expr) => {{
+        let mut vectors = [$set::splat(0.0); $count];
+        for ($i, vector) in vectors.iter_mut().enumerate() {
+            *vector = $value;
+        }
+        vectors
+    }};
+}
+pub(super) use vectors;
 
 /// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for
 /// the instruction set of `level`; `fn entry<T: Bound>(args) = generic` calls `generic::<V, T>`.

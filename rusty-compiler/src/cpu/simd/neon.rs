@@ -50,7 +50,7 @@ unsafe fn narrow(f: float32x4_t) -> uint16x4_t {
 
 /// Sums of four byte products per lane; two products stay within 2^15 because no activation is -128.
 #[inline(always)]
-unsafe fn dot4(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+pub(super) unsafe fn dot4(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: NEON, by the trait's contract.
     unsafe {
         let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
@@ -69,7 +69,7 @@ impl Vector for Neon {
     const WIDE_OFFSET: i32 = 0;
     const QUANT_ROWS: usize = 2;
     const FLOAT_TILE: (usize, usize) = (2, 2);
-    const ATTN_ROWS: usize = 1;
+    const ATTN_SUMS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> F {
@@ -270,13 +270,6 @@ impl Vector for Neon {
     #[inline(always)]
     unsafe fn lookup(table: B, codes: B) -> B {
         zip(table, codes, |t, c| unsafe { vqtbl1q_u8(t, c) })
-    }
-    #[inline(always)]
-    unsafe fn dot(acc: I, codes: B, x: i32) -> I {
-        let x = unsafe { vreinterpretq_s8_s32(vdupq_n_s32(x)) };
-        zip(acc, codes, |acc, codes| unsafe {
-            dot4(acc, vreinterpretq_s8_u8(codes), x)
-        })
     }
     #[inline(always)]
     unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {

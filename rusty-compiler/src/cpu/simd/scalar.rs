@@ -22,7 +22,7 @@ fn zip(a: F, b: F, f: impl Fn(f32, f32) -> f32) -> F {
 }
 
 #[inline(always)]
-fn dot4(codes: &B, lane: usize, x: i32, offset: i32) -> i32 {
+pub(super) fn dot4(codes: &B, lane: usize, x: i32, offset: i32) -> i32 {
     let x = x.to_le_bytes();
     let mut sum = 0;
     for j in 0..4 {
@@ -41,7 +41,7 @@ impl Vector for Scalar {
     const WIDE_OFFSET: i32 = 0;
     const QUANT_ROWS: usize = 1;
     const FLOAT_TILE: (usize, usize) = (1, 2);
-    const ATTN_ROWS: usize = 1;
+    const ATTN_SUMS: usize = 4;
 
     #[inline(always)]
     unsafe fn splat(v: f32) -> F {
@@ -200,10 +200,6 @@ impl Vector for Scalar {
     #[inline(always)]
     unsafe fn lookup(table: B, codes: B) -> B {
         codes.map(|c| table[usize::from(c & 15)])
-    }
-    #[inline(always)]
-    unsafe fn dot(acc: I, codes: B, x: i32) -> I {
-        std::array::from_fn(|i| acc[i] + dot4(&codes, i, x, 0))
     }
     #[inline(always)]
     unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {

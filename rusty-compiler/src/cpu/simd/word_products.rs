@@ -1,8 +1,8 @@
 //! Products of 16-bit words, two in each 32-bit lane: what cached values in blocks need of the instruction sets.
 
-use super::Vector;
 #[cfg(target_arch = "x86_64")]
 use super::avx2::{Floats, Ints};
+use super::byte_products::ByteProducts;
 #[cfg(target_arch = "aarch64")]
 use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 ///
 /// # Safety
 /// As for [`Vector`].
-pub(in crate::cpu) trait WordProducts: Vector {
+pub(in crate::cpu) trait WordProducts: ByteProducts {
     /// 32 signed bytes at `p` as words, each beside that at `q`, two in a lane. Lanes come in the set's own
     /// order, see [`WordProducts::in_order`].
     unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Self::I, Self::I);

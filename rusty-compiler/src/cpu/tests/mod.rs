@@ -44,9 +44,12 @@ fn levels() -> Vec<Level> {
 
 /// Random blocks with modest scales.
 fn blocks(codec: &rusty_loader::Codec, count: usize, noise: &mut Noise) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count * codec.block_bytes)
-        .map(|_| noise.bits() as u8)
-        .collect();
+    let bytes = (0..count * codec.block_bytes).map(|_| noise.bits() as u8);
+    scaled(codec, bytes.collect(), noise)
+}
+
+/// Blocks of these bytes, but for their scales, which are modest.
+fn scaled(codec: &rusty_loader::Codec, mut bytes: Vec<u8>, noise: &mut Noise) -> Vec<u8> {
     let spread = Spread::of(codec, 0.02);
     for block in bytes.chunks_exact_mut(codec.block_bytes) {
         spread.set(codec, block, noise.bits());

@@ -1,6 +1,6 @@
 //! Inputs, integer tiles and float tiles.
 
-use super::{Noise, blocks, decoded_input, filled, levels};
+use super::{Noise, blocks, decoded_input, filled, levels, scaled};
 use crate::cpu::float::{self, FloatRows, RowKind};
 use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
@@ -45,13 +45,8 @@ fn integer_tiles_match_decoded_weights() {
         for (n, k) in [(1, 256), (16, 512), (37, 768), (5, 1280)] {
             let mut noise = Noise(11 + n as u64);
             let stored = blocks(codec, n * k / codec.block_len, &mut noise);
-            let mut weights = vec![0.0; n * k];
-            Format::Blocks(codec).decode_row(&stored, &mut weights);
             let layout = PanelLayout { codec, kind, k, n };
-            let mut panels = vec![0u8; layout.bytes()];
-            for (i, panel) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
-                layout.pack(&stored, i, panel);
-            }
+            let (panels, weights) = packed(&layout, &stored);
             let mut row = vec![0.0; k];
             for (i, want) in weights.chunks_exact(k).enumerate() {
                 layout.unpack_row(&panels, i, &mut row);
@@ -61,6 +56,38 @@ fn integer_tiles_match_decoded_weights() {
             let x = noise.floats(rows * k);
             for level in levels() {
                 check_tiles(level, &layout, &panels, &weights, &x, rows);
+            }
+        }
+    }
+}
+
+/// All panels of stored blocks, and what the blocks stand for.
+fn packed(layout: &PanelLayout, stored: &[u8]) -> (Vec<u8>, Vec<f32>) {
+    let mut weights = vec![0.0; layout.n * layout.k];
+    Format::Blocks(layout.codec).decode_row(stored, &mut weights);
+    let mut panels = vec![0u8; layout.bytes()];
+    for (i, panel) in panels.chunks_exact_mut(layout.panel_bytes()).enumerate() {
+        layout.pack(stored, i, panel);
+    }
+    (panels, weights)
+}
+
+/// Sums of bytes may be carried in words: no codes and inputs are too large for them.
+#[test]
+fn the_largest_bytes_are_summed_whole() {
+    let (rows, n, k) = (9, 16, 512);
+    for codec in ALL.iter().copied() {
+        let kind = Kind::of(codec).unwrap_or_else(|| panic!("no kernel for {}", codec.name));
+        let layout = PanelLayout { codec, kind, k, n };
+        for byte in [0xff, 0x80, 0x7f] {
+            let bytes = vec![byte; n * k / codec.block_len * codec.block_bytes];
+            let stored = scaled(codec, bytes, &mut Noise(5));
+            let (panels, weights) = packed(&layout, &stored);
+            for x in [1.0, -1.0] {
+                let x = vec![x; rows * k];
+                for level in levels() {
+                    check_tiles(level, &layout, &panels, &weights, &x, rows);
+                }
             }
         }
     }
