@@ -270,7 +270,13 @@ impl<S: Rows> Tiles for Of<S> {
                 if FIRST && i.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
-                sums.add_columns(i, vectors!(V, N, |n| S::load::<V>(ws[n], i)));
+                if Sums::<V, M, N>::CROWDED {
+                    for (n, w) in ws.into_iter().enumerate() {
+                        sums.add_alone(n, i, S::load::<V>(w, i));
+                    }
+                } else {
+                    sums.add_columns(i, vectors!(V, N, |n| S::load::<V>(ws[n], i)));
+                }
                 i += LANES;
             }
             if i < w.k {

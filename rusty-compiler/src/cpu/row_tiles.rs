@@ -6,6 +6,7 @@
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::small_floats::SmallFloats;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The product's extents and where it goes: `out[r * stride + c]`.
 #[derive(Clone, Copy)]
@@ -50,43 +51,45 @@ pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
     unsafe {
         if V::FLOAT_TILE == (6, 4) {
             while e.rows - r >= 6 {
-                columns::<V, W, 6, 4>(w, x, e, r, ahead);
+                columns::<V, W, 6, 4>(w, x, e, (r, 6), ahead);
                 r += 6;
             }
             while e.rows - r >= 2 {
-                columns::<V, W, 2, 8>(w, x, e, r, ahead);
+                columns::<V, W, 2, 8>(w, x, e, (r, 2), ahead);
                 r += 2;
             }
             if r < e.rows {
-                columns::<V, W, 1, 8>(w, x, e, r, ahead);
+                columns::<V, W, 1, 8>(w, x, e, (r, 1), ahead);
             }
         } else {
+            // Columns of small tiles come from further away than rows: two tiles take them at once.
             while V::FLOAT_TILE.0 >= 2 && e.rows - r >= 2 {
-                columns::<V, W, 2, 3>(w, x, e, r, ahead);
-                r += 2;
+                let rows = if e.rows - r >= 4 { 4 } else { 2 };
+                columns::<V, W, 2, 3>(w, x, e, (r, rows), ahead);
+                r += rows;
             }
             while r < e.rows {
-                columns::<V, W, 1, 4>(w, x, e, r, ahead);
+                columns::<V, W, 1, 4>(w, x, e, (r, 1), ahead);
                 r += 1;
             }
         }
     }
 }
 
-/// All columns for `M` rows from `r` on.
+/// All columns for some tiles of `M` rows from `r` on.
 #[inline(always)]
 unsafe fn columns<V: SmallFloats, W: Tiles, const M: usize, const N: usize>(
     w: W,
     x: InputRows,
     e: Extent,
-    r: usize,
+    (r, rows): (usize, usize),
     ahead: &mut Ahead,
 ) {
     // SAFETY: the caller's duty.
     unsafe {
         match r {
-            0 => tiles::<V, W, M, N, true>(w, x, e, r, ahead),
-            _ => tiles::<V, W, M, N, false>(w, x, e, r, ahead),
+            0 => tiles::<V, W, M, N, true>(w, x, e, (r, rows), ahead),
+            _ => tiles::<V, W, M, N, false>(w, x, e, (r, rows), ahead),
         }
     }
 }
@@ -97,17 +100,24 @@ unsafe fn tiles<V: SmallFloats, W: Tiles, const M: usize, const N: usize, const 
     w: W,
     x: InputRows,
     e: Extent,
-    r: usize,
+    (r, rows): (usize, usize),
     ahead: &mut Ahead,
 ) {
     let step = e.columns / N;
+    let others = (r + M..r + rows).step_by(M);
     // SAFETY: the caller's duty; columns are below `N step`, or behind those.
     unsafe {
         for c in 0..step {
             w.tile::<V, M, N, FIRST>(x, e, (r, c), step, ahead);
+            for r in others.clone() {
+                w.tile::<V, M, N, false>(x, e, (r, c), step, ahead);
+            }
         }
         for c in N * step..e.columns {
             w.tile::<V, M, 1, FIRST>(x, e, (r, c), 1, ahead);
+            for r in others.clone() {
+                w.tile::<V, M, 1, false>(x, e, (r, c), 1, ahead);
+            }
         }
     }
 }
@@ -130,6 +140,18 @@ impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
             let sums = [[V::splat(0.0); N]; M];
             Self { xs, sums }
         }
+    }
+
+    /// Whether the register file holds a tile's sums, a column and little else.
+    pub(super) const CROWDED: bool = V::FLOAT_TILE.0 < 6;
+
+    /// [`Sums::add`] with inputs that are read for this column alone. Otherwise they would be kept in registers for the next
+    /// one, where there are none to spare: what is kept then goes to the stack and back.
+    #[inline(always)]
+    pub(super) unsafe fn add_alone(&mut self, n: usize, begin: usize, b: V::F) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the caller's duty.
+        unsafe { self.add(n, begin, b) }
     }
 
     /// Adds sixteen values of column `n`, those from `begin` on.

@@ -251,6 +251,14 @@ impl Tiles for Words {
                 if FIRST && begin.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
+                if Sums::<V, M, N>::CROWDED {
+                    for (n, w) in ws.into_iter().enumerate() {
+                        let [even, odd] = widened::<V>(w, begin);
+                        sums.add_alone(n, begin, even);
+                        sums.add_alone(n, begin + LANES, odd);
+                    }
+                    continue;
+                }
                 // Words are loaded once for the even values and once for the odd ones: few vectors are held at a time.
                 let even = vectors!(V, N, |n| widened::<V>(ws[n], begin)[0]);
                 sums.add_columns(begin, even);
