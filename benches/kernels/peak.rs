@@ -21,17 +21,19 @@ pub struct Peak {
 pub fn measure(threads: usize) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-        // SAFETY: the features were found.
         return Some(Peak {
+            // SAFETY: the features were found.
             floats: rate(threads, 16 * 2, || unsafe { avx512::floats() }),
+            // SAFETY: as above.
             bytes: rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
         });
     }
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the features were found.
         return Some(Peak {
+            // SAFETY: the features were found.
             floats: rate(threads, 8 * 2, || unsafe { avx2::floats() }),
+            // SAFETY: as above.
             bytes: rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
         });
     }

@@ -127,7 +127,7 @@ unsafe fn quads<V: ByteProducts, F: Form, const M: usize, const J: usize>(
                     continue;
                 }
                 *dots = V::dot(*dots, codes, x);
-                if (q + 1).is_multiple_of(carries::<V, F>()) {
+                if (q + 1).is_multiple_of(const { carries::<V, F>() }) {
                     *dots = V::carry(*dots);
                 }
             }
@@ -138,8 +138,11 @@ unsafe fn quads<V: ByteProducts, F: Form, const M: usize, const J: usize>(
 /// Quads from one carry to the next, of the eight of a group or the four of a half.
 const fn carries<V: ByteProducts, F: Form>() -> usize {
     let quads = if F::SCALING.halves() { 4 } else { 8 };
+    // Two products of each quad go to one sum.
+    let quad = 2 * 127 * F::LARGEST as i64;
+    assert!(quad <= V::CARRY as i64, "a quad's products are too large");
     let mut every = 1;
-    while every < quads && 2 * every as i64 * 2 * 127 * F::LARGEST as i64 <= V::CARRY as i64 {
+    while every < quads && 2 * every as i64 * quad <= V::CARRY as i64 {
         every *= 2;
     }
     every

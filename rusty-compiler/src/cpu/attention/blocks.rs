@@ -74,6 +74,14 @@ impl<B: Width> Cached for InBlocks<B> {
         let Some(blocks) = &block.layer.shape.blocks else {
             return;
         };
+        if M == 4 && V::QUANT_ROWS < M {
+            // SAFETY: as here, for the first two queries and the last.
+            unsafe {
+                Self::scores::<V, 2>(block, keys, keys, q, scores);
+                Self::scores::<V, 2>(block, keys, keys, q + 2, scores.add(2 * CHUNK));
+            }
+            return;
+        }
         let mut ahead = Ahead::default();
         for p in 0..CHUNK_PAGES {
             let next = if q == 0 {
@@ -99,7 +107,7 @@ impl<B: Width> Cached for InBlocks<B> {
         q: usize,
         out: Partial,
     ) {
-        // Two sums for each query.
+        // Each query has two sums: those of four would not fit the register file.
         if M == 4 && V::ATTN_SUMS < 2 * M {
             // SAFETY: as here, for the first two queries and the last.
             unsafe {

@@ -185,11 +185,11 @@ unsafe fn span_of<V: WordProducts, C: Cached>(
             let keys = Heads::of(block, block.layer.keys, shape.key_head(), start);
             let values = Heads::of(block, block.layer.values, shape.value_head(), start);
             let mut q = 0;
-            while V::ATTN_SUMS >= 4 && queries - q >= 4 {
+            while queries - q >= 4 {
                 chunk_of::<V, C, 4>(block, &keys, &values, start, q, scores, out);
                 q += 4;
             }
-            while V::ATTN_SUMS >= 2 && queries - q >= 2 {
+            while queries - q >= 2 {
                 chunk_of::<V, C, 2>(block, &keys, &values, start, q, scores, out);
                 q += 2;
             }

@@ -75,7 +75,7 @@ unsafe fn panels<V: Vector, const M: usize, const N: usize>(
         let mut sums = [[[V::splat(0.0); 2]; M]; N];
         for from in (0..c.rank).step_by(LANES) {
             let count = (c.rank - from).min(LANES);
-            // No `from_fn`: what is called in a closure is compiled without the instruction set.
+            // No `from_fn`, for the reason of [`vectors!`](crate::cpu::simd::vectors).
             let mut numbers = [[Numbers::default(); M]; N];
             for p in 0..N {
                 let scales = panel(p).add(ranks * PANEL + from * 2).cast();

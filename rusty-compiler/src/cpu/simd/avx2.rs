@@ -19,21 +19,14 @@ macro_rules! both {
     };
 }
 
-/// Four byte products per lane; pairs stay below 2^15 because `codes` are below 128.
-#[inline(always)]
-unsafe fn dot8(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-    // SAFETY: AVX2, by the trait's contract.
-    unsafe {
-        let pairs = _mm256_maddubs_epi16(codes, x);
-        _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-    }
-}
-
-/// The same for signed codes above -128: their sign moves to `x`.
+/// Four byte products per lane. The sign of the codes moves to `x`: they are at most 128 then, and pairs below 2^15.
 #[inline(always)]
 unsafe fn signed8(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
     // SAFETY: AVX2, by the trait's contract.
-    unsafe { dot8(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes)) }
+    unsafe {
+        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
+        _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
 }
 
 // SAFETY (all functions): the trait's contract.

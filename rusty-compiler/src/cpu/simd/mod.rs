@@ -95,7 +95,7 @@ pub(super) trait Vector: Copy + 'static {
 
     /// What [`Vector::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
     const WIDE_OFFSET: i32;
-    /// Rows of an integer tile that fit the register file.
+    /// Rows of an integer tile whose sums of a group fit the register file.
     const QUANT_ROWS: usize;
     /// Rows and columns of a float tile that fit the register file.
     const FLOAT_TILE: (usize, usize);

@@ -35,6 +35,31 @@ unsafe fn e4m3_halves(p: *const u8) -> std::arch::x86_64::__m256i {
     }
 }
 
+/// Eight of [`SmallFloats::lookup_nibbles`], from the halves of the table.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn eight_nibbles(
+    halves: (std::arch::x86_64::__m256, std::arch::x86_64::__m256),
+    p: *const u8,
+    high: bool,
+) -> std::arch::x86_64::__m256 {
+    use std::arch::x86_64::*;
+    // SAFETY: AVX2 and eight bytes, by the trait's contract.
+    unsafe {
+        let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+        let codes = if high {
+            _mm256_srli_epi32::<4>(wide)
+        } else {
+            wide
+        };
+        // Three bits choose inside a half, the fourth between them.
+        let a = _mm256_permutevar8x32_ps(halves.0, codes);
+        let b = _mm256_permutevar8x32_ps(halves.1, codes);
+        let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
+        _mm256_blendv_ps(a, b, fourth)
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -108,21 +133,11 @@ impl SmallFloats for super::avx2::Avx2 {
     unsafe fn lookup_nibbles(table: *const f32, p: *const u8, high: bool) -> Self::F {
         use std::arch::x86_64::*;
         unsafe {
-            let (low_half, high_half) = (_mm256_loadu_ps(table), _mm256_loadu_ps(table.add(8)));
-            let one = |p: *const u8| {
-                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
-                let codes = if high {
-                    _mm256_srli_epi32::<4>(wide)
-                } else {
-                    wide
-                };
-                // Three bits choose inside a half, the fourth between them.
-                let a = _mm256_permutevar8x32_ps(low_half, codes);
-                let b = _mm256_permutevar8x32_ps(high_half, codes);
-                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
-                _mm256_blendv_ps(a, b, fourth)
-            };
-            super::avx2::Floats(one(p), one(p.add(8)))
+            let halves = (_mm256_loadu_ps(table), _mm256_loadu_ps(table.add(8)));
+            super::avx2::Floats(
+                eight_nibbles(halves, p, high),
+                eight_nibbles(halves, p.add(8), high),
+            )
         }
     }
     #[inline(always)]

@@ -8,10 +8,10 @@ use std::arch::aarch64::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// What a [`Vector`] makes of words.
+/// What a [`Vector`](super::Vector) makes of words.
 ///
 /// # Safety
-/// As for [`Vector`].
+/// As for [`Vector`](super::Vector).
 pub(in crate::cpu) trait WordProducts: ByteProducts {
     /// 32 signed bytes at `p` as words, each beside that at `q`, two in a lane. Lanes come in the set's own
     /// order, see [`WordProducts::in_order`].

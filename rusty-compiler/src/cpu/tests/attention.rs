@@ -157,18 +157,34 @@ fn check_attention(level: Level, case: &Case) {
                 .wrapping_add(SCORE_WORDS + i * Partial::words(padded)),
             padded,
         };
-        let mut out = vec![0f32; rows * group * lanes];
-        // SAFETY: all memory is whole and this thread's.
-        unsafe {
-            partial(0).clear(block.queries());
-            attention::quantize_queries(level, block);
-            for span in block.spans() {
-                attention::attend(level, block, span, memory.floats(), partial(1));
-                partial::merge(partial(0), partial(1), block.queries());
+        let attended = |block: Block<'_>| {
+            let mut out = vec![0f32; block.queries() * lanes];
+            // SAFETY: all memory is whole and this thread's.
+            unsafe {
+                partial(0).clear(block.queries());
+                attention::quantize_queries(level, block);
+                for span in block.spans() {
+                    attention::attend(level, block, span, memory.floats(), partial(1));
+                    partial::merge(partial(0), partial(1), block.queries());
+                }
+                attention::finish(&block, partial(0), out.as_mut_ptr());
             }
-            attention::finish(&block, partial(0), out.as_mut_ptr());
-        }
+            out
+        };
+        let out = attended(block);
         for row in 0..rows {
+            let alone = Block {
+                q: q[row * heads * d..].as_ptr(),
+                rows: 1,
+                position: case.first + row,
+                ..block
+            };
+            assert_eq!(
+                attended(alone),
+                out[row * group * lanes..][..group * lanes],
+                "{level:?} {s:?} {:?} row {row} alone",
+                case.format
+            );
             for h in 0..group {
                 let q = &q[(row * heads + share * group + h) * d..][..d];
                 let want = plain(&s, q, &keys, &values, case.first + row, kv_head);
