@@ -63,6 +63,11 @@ const WORD: f32 = 32767.0;
 pub(super) struct InBlocks<B>(PhantomData<B>);
 
 impl<B: Width> Cached for InBlocks<B> {
+    /// As many as an integer tile has rows, with two sums of values for each.
+    fn queries<V: WordProducts>() -> usize {
+        V::QUANT_ROWS.min(V::ATTN_SUMS / 2)
+    }
+
     #[inline(always)]
     unsafe fn scores<V: WordProducts, const M: usize>(
         block: &Block<'_>,
@@ -74,14 +79,6 @@ impl<B: Width> Cached for InBlocks<B> {
         let Some(blocks) = &block.layer.shape.blocks else {
             return;
         };
-        if M == 4 && V::QUANT_ROWS < M {
-            // SAFETY: as here, for the first two queries and the last.
-            unsafe {
-                Self::scores::<V, 2>(block, keys, keys, q, scores);
-                Self::scores::<V, 2>(block, keys, keys, q + 2, scores.add(2 * CHUNK));
-            }
-            return;
-        }
         let mut ahead = Ahead::default();
         for p in 0..CHUNK_PAGES {
             let next = if q == 0 {
@@ -107,17 +104,6 @@ impl<B: Width> Cached for InBlocks<B> {
         q: usize,
         out: Partial,
     ) {
-        // Each query has two sums: those of four would not fit the register file.
-        if M == 4 && V::ATTN_SUMS < 2 * M {
-            // SAFETY: as here, for the first two queries and the last.
-            unsafe {
-                let (first, last) = ([factors[0], factors[1]], [factors[2], factors[3]]);
-                Self::add_values::<V, 2>(values, tokens, &first, scores, q, out);
-                let scores = scores.add(2 * CHUNK);
-                Self::add_values::<V, 2>(values, tokens, &last, scores, q + 2, out);
-            }
-            return;
-        }
         let group_bytes = const { SCALES + <B::Keys as Form>::Codes::BYTES };
         let pages = tokens.div_ceil(LANES);
         let mut room: PageCodes = [[0; GROUP]; LANES];

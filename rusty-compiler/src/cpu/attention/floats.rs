@@ -11,6 +11,10 @@ use std::marker::PhantomData;
 pub(super) struct InFloats<S>(PhantomData<S>);
 
 impl<S: Stored> Cached for InFloats<S> {
+    fn queries<V: WordProducts>() -> usize {
+        V::ATTN_SUMS
+    }
+
     #[inline(always)]
     unsafe fn scores<V: WordProducts, const M: usize>(
         block: &Block<'_>,

@@ -139,6 +139,9 @@ unsafe fn attend_with<V: WordProducts>(
 
 /// How the keys and values of a chunk are multiplied, by how they are stored. Queries are `q .. q + M`.
 trait Cached {
+    /// Queries of a tile that fit the register file.
+    fn queries<V: WordProducts>() -> usize;
+
     /// Products of queries and keys, a chunk for each query.
     ///
     /// # Safety
@@ -185,11 +188,11 @@ unsafe fn span_of<V: WordProducts, C: Cached>(
             let keys = Heads::of(block, block.layer.keys, shape.key_head(), start);
             let values = Heads::of(block, block.layer.values, shape.value_head(), start);
             let mut q = 0;
-            while queries - q >= 4 {
+            while C::queries::<V>() >= 4 && queries - q >= 4 {
                 chunk_of::<V, C, 4>(block, &keys, &values, start, q, scores, out);
                 q += 4;
             }
-            while queries - q >= 2 {
+            while C::queries::<V>() >= 2 && queries - q >= 2 {
                 chunk_of::<V, C, 2>(block, &keys, &values, start, q, scores, out);
                 q += 2;
             }
