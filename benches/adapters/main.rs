@@ -3,7 +3,7 @@
 //!
 //! * `swap`: attaching, weighting and detaching while an engine runs.
 //! * `prepare`: what is done once for each adapter, and what its cache leaves of that.
-//! * `step`: what rows cost beside adapters and with them, as a table; kinds of rows in turn.
+//! * `step`: what rows cost beside adapters and with them, as tables; kinds of rows in turn.
 
 mod dora;
 mod preparation;

@@ -1,10 +1,10 @@
-//! What a step of 16 sequences costs beside adapters and with them.
+//! What steps cost beside adapters and with them: of 16 sequences and of one, on weights of a block format and of floats.
 //!
 //! Kinds of steps take turns, and what counts is the middle of the rounds: other guests of a shared machine disturb all of
 //! them. Rows that use no adapter should cost what they cost where none is attached, and half the rank half of what the whole
 //! rank adds. Each kind says in every round what it said in the first.
 
-use crate::{FORMAT, RANK, SHAPE};
+use crate::{RANK, SHAPE};
 use rusty_adapters::{Precision, random};
 use rusty_backend::{CpuDevice, Device};
 use rusty_benches::middle;
@@ -16,68 +16,107 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Formats of the weights: one whose products of many rows are bound by operations, and the one with most bytes.
+const FORMATS: [&str; 2] = ["q4_0", "bf16"];
 const SEQUENCES: u32 = 16;
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 /// Steps of a kind in a round: as many tokens as lie in a page.
 const STEPS: u32 = PAGE_TOKENS as u32;
 const HALF: u32 = RANK / 2;
 
-/// What the rows of a step use, and what lies in the slots.
+/// Rank of what lies in the slots, and how its tables are stored.
+type Tables = (u32, Precision);
+
+const WHOLE: Tables = (RANK, Precision::F16);
+const HALVED: Tables = (HALF, Precision::F16);
+const BYTES: Tables = (RANK, Precision::Int8);
+
+/// What is asked for.
 #[derive(Clone, Copy)]
-enum Kind {
-    /// The base; all slots are empty.
-    Base,
-    /// The base; all slots hold adapters.
-    Beside,
-    /// Each row an adapter of its own.
-    Whole,
-    /// The same, of half the rank.
-    Halved,
+enum Least {
+    Nothing,
+    /// A share of the base's speed.
+    OfBase(f64),
+    /// A share of the speed that bytes of weights and adapters allow.
+    OfBytes(f64),
 }
 
+/// What the rows of a step use, and what lies in the slots.
+struct Kind {
+    sequences: u32,
+    attached: Option<Tables>,
+    /// Whether each row uses an adapter of its own.
+    used: bool,
+    least: Least,
+}
+
+const fn kind(sequences: u32, attached: Option<Tables>, used: bool, least: Least) -> Kind {
+    Kind {
+        sequences,
+        attached,
+        used,
+        least,
+    }
+}
+
+/// In the order of a round; behind a base come those that are compared with it.
+const KINDS: [Kind; 8] = [
+    kind(SEQUENCES, None, false, Least::Nothing),
+    kind(SEQUENCES, Some(WHOLE), false, Least::OfBase(1.0)),
+    kind(SEQUENCES, Some(WHOLE), true, Least::OfBytes(0.9)),
+    kind(SEQUENCES, Some(HALVED), true, Least::Nothing),
+    kind(SEQUENCES, Some(BYTES), true, Least::OfBase(0.85)),
+    kind(1, None, false, Least::Nothing),
+    kind(1, Some(WHOLE), true, Least::OfBase(0.9)),
+    kind(1, Some(BYTES), true, Least::OfBase(0.9)),
+];
+/// Where in a round the whole rank is, and the halved one.
+const WHOLE_AND_HALVED: [usize; 2] = [2, 3];
+
 impl Kind {
-    /// In the order of a round.
-    const ALL: [Self; 4] = [Self::Base, Self::Beside, Self::Whole, Self::Halved];
-
-    fn name(self) -> String {
-        match self {
-            Self::Base => "base, nothing attached".into(),
-            Self::Beside => format!("base, {SEQUENCES} adapters attached"),
-            Self::Whole => format!("{SEQUENCES} adapters of rank {RANK}"),
-            Self::Halved => format!("{SEQUENCES} adapters of rank {HALF}"),
+    fn name(&self) -> String {
+        let Some((rank, precision)) = self.attached else {
+            return format!("{}: base, nothing attached", self.sequences);
+        };
+        match self.used {
+            true => format!("{}: rank {rank}, {precision:?}", self.sequences),
+            false => format!("{}: base, adapters attached", self.sequences),
         }
     }
 
-    /// Rank of what lies in the slots.
-    fn attached(self) -> Option<u32> {
-        match self {
-            Self::Base => None,
-            Self::Beside | Self::Whole => Some(RANK),
-            Self::Halved => Some(HALF),
+    fn slot(&self, row: u32) -> SlotId {
+        match self.used {
+            true => SlotId(row + 1),
+            false => SlotId::BASE,
         }
     }
 
-    fn slot(self, row: u32) -> SlotId {
-        match self {
-            Self::Base | Self::Beside => SlotId::BASE,
-            Self::Whole | Self::Halved => SlotId(row + 1),
-        }
+    fn is_base(&self) -> bool {
+        self.attached.is_none()
     }
+}
+
+/// The kind that one is compared with: the last base that is not behind it.
+fn base_of(at: usize) -> usize {
+    let bases = (0..=at).rev().find(|i| KINDS[*i].is_base());
+    bases.expect("a round begins with a base")
 }
 
 /// The model with as many slots as sequences.
 struct Model {
     executable: Box<dyn Executable>,
     vocab: u32,
-    /// Of both ranks.
-    adapters: Vec<Arc<SlotData>>,
-    /// Rank of what lies in the slots.
-    attached: Option<u32>,
+    /// By what they are.
+    adapters: Vec<(Tables, Vec<Arc<SlotData>>)>,
+    /// What lies in the slots.
+    attached: Option<Tables>,
+    /// Bytes of the weights.
+    weights: u64,
 }
 
 impl Model {
-    fn new() -> Self {
-        let file = rusty_loader::random::model(SHAPE, FORMAT).expect("shape");
+    fn new(format: &str) -> Self {
+        let file = rusty_loader::random::model(SHAPE, format).expect("shape");
         let device = Device::Cpu(CpuDevice::new(None));
         let graph = rusty_graph::arch::build(&*file).expect("graph");
         let plan = rusty_compiler::compile(&graph, device.target()).expect("plan");
@@ -87,24 +126,28 @@ impl Model {
             slots: SEQUENCES,
         };
         let executable = rusty_compiler::bind(plan, &*file, &device, &options).expect("binds");
-        let sites = &graph.sites;
-        let adapters = [RANK, HALF].into_iter().flat_map(|rank| {
-            (0..SEQUENCES).map(move |row| {
-                let seed = u64::from(row) + 1;
-                Arc::new(random("random", sites, rank, seed, Precision::F16))
-            })
-        });
+        let of = |(rank, precision): Tables| {
+            let one = |seed| Arc::new(random("random", &graph.sites, rank, seed, precision));
+            (1..=u64::from(SEQUENCES)).map(one).collect()
+        };
+        let memory = executable.memory();
         Self {
             executable,
             vocab: graph.vocab,
-            adapters: adapters.collect(),
+            adapters: [WHOLE, HALVED, BYTES].map(|t| (t, of(t))).into(),
             attached: None,
+            weights: memory.mapped_weights + memory.resident_weights,
         }
     }
 
-    /// Puts the adapters of a rank into the slots, or empties those.
-    fn attach(&mut self, rank: Option<u32>) {
-        if self.attached == rank {
+    fn adapters(&self, tables: Tables) -> &[Arc<SlotData>] {
+        let mut all = self.adapters.iter();
+        &all.find(|(own, _)| *own == tables).expect("made").1
+    }
+
+    /// Puts adapters into the slots, or empties those.
+    fn attach(&mut self, tables: Option<Tables>) {
+        if self.attached == tables {
             return;
         }
         let slots = (1..=SEQUENCES).map(SlotId);
@@ -113,18 +156,16 @@ impl Model {
                 self.executable.detach(slot).expect("detached");
             }
         }
-        let adapters = self.adapters.iter();
-        let adapters = adapters.filter(|a| Some(a.largest_rank()) == rank);
+        let adapters = tables.map_or_else(Vec::new, |t| self.adapters(t).to_vec());
         for (slot, adapter) in slots.zip(adapters) {
-            let done = self.executable.attach(slot, adapter.clone());
-            done.expect("attached");
+            self.executable.attach(slot, adapter).expect("attached");
         }
-        self.attached = rank;
+        self.attached = tables;
     }
 
     /// Token `at` of every sequence.
-    fn step(&mut self, kind: Kind, at: u32, want: Want) -> Vec<RowResult> {
-        let rows: Vec<u32> = (0..SEQUENCES).collect();
+    fn step(&mut self, kind: &Kind, at: u32, want: Want) -> Vec<RowResult> {
+        let rows: Vec<u32> = (0..kind.sequences).collect();
         let pages: Vec<[u32; 1]> = rows.iter().map(|row| [*row]).collect();
         let sequences = pages.iter().map(|pages| Sequence {
             pages: &pages[..],
@@ -148,8 +189,8 @@ impl Model {
     }
 
     /// Seconds of a step, and what was said; one more goes before.
-    fn run(&mut self, kind: Kind) -> (f64, Vec<Vec<RowResult>>) {
-        self.attach(kind.attached());
+    fn run(&mut self, kind: &Kind) -> (f64, Vec<Vec<RowResult>>) {
+        self.attach(kind.attached);
         self.step(kind, 0, Want::ArgMax);
         let start = Instant::now();
         let said = (0..STEPS).map(|at| self.step(kind, at, Want::ArgMax));
@@ -157,43 +198,97 @@ impl Model {
         (start.elapsed().as_secs_f64() / f64::from(STEPS), said)
     }
 
-    /// Adapters change every row that uses one, each rank in its own way, and no other row.
+    /// Adapters change every row that uses one, each in its own way, and no other row.
     fn check(&mut self) {
-        let hidden = Kind::ALL.map(|kind| {
-            self.attach(kind.attached());
-            self.step(kind, 0, Want::Hidden)
-        });
-        let [base, beside, whole, halved] = &hidden;
-        assert!(base == beside, "adapters change rows that use none");
-        for (a, b) in [(base, whole), (base, halved), (whole, halved)] {
-            let apart = a.iter().zip(b).all(|(a, b)| a != b);
-            assert!(apart, "an adapter changes nothing");
+        let mut hidden = vec![];
+        for kind in &KINDS {
+            self.attach(kind.attached);
+            hidden.push(self.step(kind, 0, Want::Hidden));
         }
+        for (i, kind) in KINDS.iter().enumerate() {
+            let of = base_of(i);
+            if !kind.used {
+                assert!(hidden[i] == hidden[of], "{} is no base", kind.name());
+                continue;
+            }
+            for other in of..i {
+                let mut rows = hidden[i].iter().zip(&hidden[other]);
+                let [own, other] = [i, other].map(|i| KINDS[i].name());
+                assert!(rows.all(|(a, b)| a != b), "{own} is as {other}");
+            }
+        }
+    }
+
+    /// The share of the base's speed that bytes allow, where weights are read once and every row's adapter.
+    fn bytes_allow(&self, kind: &Kind) -> f64 {
+        let used = kind.attached.filter(|_| kind.used);
+        let one = used.map_or(0, |t| self.adapters(t)[0].bytes());
+        let weights = self.weights as f64;
+        weights / (weights + f64::from(kind.sequences) * one as f64)
+    }
+
+    /// Seconds of all rounds, by kind.
+    fn measure(&mut self) -> Vec<Vec<f64>> {
+        // Weights are repacked meanwhile.
+        let want: Vec<_> = KINDS.iter().map(|kind| self.run(kind).1).collect();
+        let mut seconds = vec![vec![]; KINDS.len()];
+        for _ in 0..ROUNDS {
+            for (at, kind) in KINDS.iter().enumerate() {
+                let (took, said) = self.run(kind);
+                assert!(said == want[at], "{}: something else is said", kind.name());
+                seconds[at].push(took);
+            }
+        }
+        seconds
+    }
+
+    /// The middle of all rounds, of each kind by itself and beside its base in the same round.
+    fn table(&self, format: &str, seconds: &[Vec<f64>]) -> String {
+        let mut out = format!(
+            "\nstep: {SHAPE} in {format}, middle of {ROUNDS} rounds of {STEPS} steps\n\n\
+             | sequences, rows | ms | tok/s | of the base's speed | bytes allow | at least |\n|---|---|---|---|---|---|\n"
+        );
+        for (at, kind) in KINDS.iter().enumerate() {
+            let step = middle(seconds[at].clone());
+            let rounds = seconds[base_of(at)].iter().zip(&seconds[at]);
+            let share = middle(rounds.map(|(base, own)| base / own).collect());
+            let allowed = self.bytes_allow(kind);
+            let least = match kind.least {
+                Least::Nothing => "".into(),
+                Least::OfBase(share) => format!("{share:.2}"),
+                Least::OfBytes(share) => format!("{:.2}", share * allowed),
+            };
+            let (ms, rate) = (1e3 * step, f64::from(kind.sequences) / step);
+            let name = kind.name();
+            let _ = writeln!(
+                out,
+                "| {name} | {ms:.2} | {rate:.1} | {share:.2} | {allowed:.2} | {least} |"
+            );
+        }
+        let more = WHOLE_AND_HALVED.map(|at| {
+            let rounds = seconds[at].iter().zip(&seconds[base_of(at)]);
+            middle(rounds.map(|(own, base)| own - base).collect())
+        });
+        let share = more[1] / more[0];
+        let _ = writeln!(
+            out,
+            "\nRank {HALF} takes {share:.2} of what rank {RANK} takes more than the base."
+        );
+        out
     }
 }
 
-/// Prints the table where it is asked for.
+/// Prints the tables where they are asked for.
 pub fn print() {
     if !is_wanted() {
         return;
     }
-    let mut model = Model::new();
-    model.check();
-    // Weights are repacked meanwhile.
-    let want = Kind::ALL.map(|kind| model.run(kind).1);
-    assert!(
-        want[Kind::Base as usize] == want[Kind::Beside as usize],
-        "the base says something else beside adapters"
-    );
-    let mut seconds = Kind::ALL.map(|_| vec![]);
-    for _ in 0..ROUNDS {
-        for (kind, want) in Kind::ALL.into_iter().zip(&want) {
-            let (took, said) = model.run(kind);
-            assert!(said == *want, "{}: something else is said", kind.name());
-            seconds[kind as usize].push(took);
-        }
+    for format in FORMATS {
+        let mut model = Model::new(format);
+        model.check();
+        let seconds = model.measure();
+        println!("{}", model.table(format, &seconds));
     }
-    println!("{}", table(&seconds));
 }
 
 /// Criterion's options that stand alone; behind each of the others comes its value.
@@ -227,29 +322,4 @@ fn is_wanted() -> bool {
     };
     let mut filters = (0..words.len()).filter(|at| is_filter(*at));
     has("--bench") && !has("--list") && filters.all(|at| "step".contains(words[at].as_str()))
-}
-
-/// The middle of all rounds, of each kind by itself and of what it takes more than the base in the same round.
-fn table(seconds: &[Vec<f64>; Kind::ALL.len()]) -> String {
-    let base = &seconds[Kind::Base as usize];
-    let more = |kind: Kind| {
-        let rounds = seconds[kind as usize].iter().zip(base);
-        1e3 * middle(rounds.map(|(own, base)| own - base).collect())
-    };
-    let mut out = format!(
-        "\nstep: {SEQUENCES} sequences, {SHAPE} in {FORMAT}, middle of {ROUNDS} rounds of {STEPS} steps\n\n\
-         | rows | ms | tok/s | more than the base, ms |\n|---|---|---|---|\n"
-    );
-    for kind in Kind::ALL {
-        let step = middle(seconds[kind as usize].clone());
-        let (ms, rate) = (1e3 * step, f64::from(SEQUENCES) / step);
-        let (name, more) = (kind.name(), more(kind));
-        let _ = writeln!(out, "| {name} | {ms:.2} | {rate:.1} | {more:+.2} |");
-    }
-    let share = more(Kind::Halved) / more(Kind::Whole);
-    let _ = writeln!(
-        out,
-        "\nRank {HALF} takes {share:.2} of what rank {RANK} takes more than the base."
-    );
-    out
 }

@@ -1,8 +1,10 @@
 //! The engine's inner state, behind one lock: executable, pages and sequences. Whoever waits for a token
-//! drives a step, and a step serves every sequence that has rows to run. What goes wrong with one sequence
-//! alone is kept for its own reader.
+//! drives a step, and a step serves every sequence that has rows to run and whose adapters are in a slot. What goes wrong
+//! with one sequence alone is kept for its own reader.
 
-use crate::adapters::{AdapterId, Mixture, Mixtures, Recipe, Registry, Resolved, take_made};
+mod seating;
+
+use crate::adapters::{Acquired, AdapterId, Mixture, Mixtures, Recipe, Registry, made_for};
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::sequence::{Answer, Sequence, checked_prompt};
@@ -74,30 +76,10 @@ impl Core {
         ))
     }
 
-    /// The slot of a set, filled if it was not, with the mixture where it is this set's, and what the host needs of it.
-    pub fn slot(
-        &mut self,
-        key: &Resolved,
-        mixture: Option<Mixture>,
-    ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
-        let busy = self.busy_slots(&[]);
-        self.adapters
-            .acquire(key, mixture, &mut *self.executable, &|s| busy.contains(&s))
-    }
-
-    /// Slots of running answers, but for those of some sessions.
-    fn busy_slots(&self, but: &[u64]) -> Vec<SlotId> {
-        let answering = self.sequences.iter();
-        let answering = answering.filter(|(id, s)| s.is_answering() && !but.contains(id));
-        answering.map(|(_, s)| s.slot).collect()
-    }
-
-    /// Slots that hold what sessions' sets amount to as they are weighted now.
-    fn slots_at_hand(&self, sessions: &[u64]) -> Vec<SlotId> {
-        let sequences = sessions.iter().filter_map(|id| self.sequences.get(id));
-        let keys = sequences.filter_map(|s| self.adapters.resolve(&s.set).ok());
-        keys.filter_map(|key| self.adapters.slot_with(&key))
-            .collect()
+    /// Whether an answer ended with an error that its reader has not seen yet.
+    pub fn has_failed(&self, id: u64) -> bool {
+        let answer = self.sequences.get(&id).and_then(|s| s.answer.as_ref());
+        answer.is_some_and(|a| a.failure.is_some())
     }
 
     /// Starts an answer in a sequence; `mixture` is what its set amounts to, where that is in no slot.
@@ -119,11 +101,14 @@ impl Core {
             sequence.forget("its adapters or their weights changed", pool);
             sequence.key = key.clone();
         }
-        let (slot, data) = self.slot(&key, mixture)?;
-        self.sequence(id)?.0.slot = slot;
+        let (data, mixture) = match self.acquire_idle(&key, mixture)? {
+            Acquired::Slot(_, data) => (data, None),
+            Acquired::Waits(mixture) => (Some(mixture.data.clone()), Some(mixture)),
+        };
         let virtual_ids = virtual_ids(data.as_deref(), graph.vocab);
         let tokens = checked_prompt(prompt, &virtual_ids, request, self.context)?;
-        let answer = Answer::new(request, tokenizer, self.context, prompt.len());
+        let mut answer = Answer::new(request, tokenizer, self.context, prompt.len());
+        answer.mixture = mixture;
         let (sequence, pool) = self.sequence(id)?;
         sequence.begin(tokens, virtual_ids.len(), answer, &graph, pool)?;
         let written = self.write_prefix(id, data.as_deref());
@@ -179,7 +164,7 @@ impl Core {
     ///
     /// # Errors
     /// The weight is none, or changes how many virtual tokens an answer begins with: nothing has changed then. A mixture
-    /// that cannot be made, or finds no slot, ends the answers that need it; of such errors the first is given.
+    /// that cannot be made ends the answers that need it; of such errors the first is given.
     pub fn reweight(
         &mut self,
         id: AdapterId,
@@ -205,8 +190,8 @@ impl Core {
             }
         }
         let mut done: Result<()> = Ok(());
-        for (at, session) in answering.iter().enumerate() {
-            if let Err(error) = self.recompute(*session, &answering[at..], &mut made) {
+        for session in answering {
+            if let Err(error) = self.recompute(*session, &mut made) {
                 if let Ok((sequence, pool)) = self.sequence(*session) {
                     sequence.fail(Error::Request(format!("its adapters changed: {error}")));
                     sequence.keep(0, pool);
@@ -214,47 +199,51 @@ impl Core {
                 done = done.and(Err(error));
             }
         }
-        let busy = self.busy_slots(&[]);
+        let busy = self.busy_slots();
         let emptied = self
             .adapters
             .empty_slots_of(id, &mut *self.executable, &|s| busy.contains(&s));
         done.and(emptied)
     }
 
-    /// Moves an answer to the slot of its set as it is weighted now. Slots of `waiting` answers may make room, but for those
-    /// with what one of them waits for: nobody made that anew.
-    fn recompute(&mut self, id: u64, waiting: &[u64], made: &mut Mixtures) -> Result<()> {
+    /// Lets an answer go on with its set as it is weighted now, from its beginning.
+    fn recompute(&mut self, id: u64, made: &mut Mixtures) -> Result<()> {
         let set = self.sequence(id)?.0.set.clone();
         let key = self.adapters.resolve(&set)?;
         // It may have come to a slot since it was made, or since that failed.
-        let mixture = match self.adapters.is_at_hand(&key) {
-            true => None,
-            false => take_made(made, &key)?,
+        let (data, mixture) = match self.adapters.is_at_hand(&key) {
+            true => (self.adapters.host_part(&key), None),
+            false => {
+                let mixture = made_for(made, &key)?;
+                (mixture.as_ref().map(|m| m.data.clone()), mixture)
+            }
         };
-        let mut busy = self.busy_slots(waiting);
-        busy.extend(self.slots_at_hand(waiting));
-        let acquired = self
-            .adapters
-            .acquire(&key, mixture, &mut *self.executable, &|s| busy.contains(&s));
-        let (slot, data) = acquired?;
         let sequence = self.sequence(id)?.0;
-        (sequence.key, sequence.slot, sequence.computed) = (key, slot, 0);
+        (sequence.key, sequence.computed) = (key, 0);
+        if let Some(answer) = &mut sequence.answer {
+            answer.mixture = mixture;
+        }
         self.write_prefix(id, data.as_deref())
     }
 
-    /// Runs one step for everybody who has rows to run; false where nobody has.
+    /// Runs one step for everybody who has rows to run and a slot to run them with; false where nobody has.
     pub fn step(&mut self) -> Result<bool> {
+        let slots = self.seat();
         let ids: Vec<u64> = self.sequences.keys().copied().collect();
         let list: Vec<&Sequence> = self.sequences.values().collect();
-        let waiting: Vec<Waiting> = list.iter().map(|s| s.waiting()).collect();
+        let waiting = list.iter().zip(&slots).map(|(sequence, slot)| match slot {
+            Some(_) => sequence.waiting(),
+            None => Waiting { from: 0, rows: 0 },
+        });
+        let waiting: Vec<Waiting> = waiting.collect();
         let mut chunks = schedule(&waiting, self.row_budget, self.output_budget, self.turn);
         // Neighbouring rows of one adapter read its tables once.
-        chunks.sort_by_key(|c| list[c.sequence].slot);
+        chunks.sort_by_key(|c| slots[c.sequence]);
         self.turn = self.turn.wrapping_add(1);
         if chunks.is_empty() {
             return Ok(false);
         }
-        let results = Batch::new(&list, &chunks).run(&mut *self.executable)?;
+        let results = Batch::new(&list, &slots, &chunks).run(&mut *self.executable)?;
         let mut results = results.into_iter();
         for chunk in &chunks {
             let Some(sequence) = self.sequences.get_mut(&ids[chunk.sequence]) else {
@@ -293,7 +282,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(list: &[&'a Sequence], chunks: &[Chunk]) -> Self {
+    fn new(list: &[&'a Sequence], slots: &[Option<SlotId>], chunks: &[Chunk]) -> Self {
         let mut batch = Self {
             tokens: vec![],
             positions: vec![],
@@ -309,7 +298,8 @@ impl<'a> Batch<'a> {
             batch.positions.extend(range.map(|p| p as u32));
             let index = batch.sequences.len() as u32;
             batch.sequence_of.resize(batch.tokens.len(), index);
-            batch.slots.resize(batch.tokens.len(), sequence.slot);
+            let slot = slots[chunk.sequence].unwrap_or_default();
+            batch.slots.resize(batch.tokens.len(), slot);
             batch.wants.resize(batch.tokens.len(), Want::Nothing);
             if chunk.last {
                 *batch.wants.last_mut().expect("a chunk has rows") = sequence.want();

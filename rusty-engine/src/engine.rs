@@ -38,7 +38,8 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Sessions with a full context that fit the KV pool at once.
     pub sessions: usize,
-    /// Slots of the executable: adapters, or mixtures of them, that may be at work in one step.
+    /// Slots of the executable: adapters, or mixtures of them, that may be at work in one step. Answers that run with more take
+    /// turns.
     pub adapter_slots: u32,
     /// Bytes that adapters may hold.
     pub adapter_budget: AdapterBudget,
@@ -167,7 +168,7 @@ impl Engine {
     /// The logits of every position of `tokens`, `[tokens, vocab]` row by row.
     ///
     /// # Errors
-    /// The tokens do not fit the context or the vocabulary, the cache is full, or adapters are not attached, find no slot,
+    /// The tokens do not fit the context or the vocabulary, the cache is full, or adapters are not attached, find no memory,
     /// cannot be mixed or cannot be read again.
     pub fn logits(&self, tokens: &[u32], adapters: impl Into<AdapterSet>) -> Result<Vec<f32>> {
         self.rows(tokens, &adapters.into(), Want::Logits)
@@ -198,7 +199,7 @@ impl Engine {
         self.check_tokens(tokens)?;
         let (mut core, mixture) = self.core_for(adapters)?;
         let key = core.adapters.resolve(adapters)?;
-        let (slot, data) = core.slot(&key, mixture)?;
+        let (slot, data) = core.acquire_now(&key, mixture)?;
         let virtual_ids = virtual_ids(data.as_deref(), self.vocab());
         let all = [&virtual_ids, tokens].concat();
         if tokens.is_empty() || all.len() > self.shared.context {

@@ -1,13 +1,13 @@
 //! The state of one sequence: which tokens are known, which are computed, and what of its answer waits to be read.
 
-use crate::adapters::{AdapterId, AdapterSet, Resolved};
+use crate::adapters::{AdapterId, AdapterSet, Mixture, Resolved};
 use crate::pages::PagePool;
 use crate::request::{Finish, Request, Timings, Token};
 use crate::sampler::{History, Sampler};
 use crate::scheduler::Waiting;
 use crate::stop::StopMatcher;
 use crate::{Error, Result};
-use rusty_compiler::{BindOptions, RowResult, SlotId, Want};
+use rusty_compiler::{BindOptions, RowResult, Want};
 use rusty_graph::Graph;
 use rusty_loader::text::{TokenStream, Tokenizer};
 use std::collections::VecDeque;
@@ -29,8 +29,6 @@ pub(crate) struct Sequence {
     pub set: AdapterSet,
     /// Adapters and weights to which the cache belongs.
     pub key: Resolved,
-    /// Where they were when the last answer began.
-    pub slot: SlotId,
     /// Tokens in front that are an adapter's own.
     pub virtual_tokens: usize,
     /// How many in front were not computed but brought by an adapter.
@@ -57,6 +55,10 @@ pub(crate) struct Answer {
     pub finish: Option<Finish>,
     /// What ended it otherwise, until its reader takes it.
     pub failure: Option<Error>,
+    /// What its set amounts to, while it waits for a slot.
+    pub mixture: Option<Mixture>,
+    /// Steps that ran without it since it waits for a slot.
+    pub waited: u32,
     pub timings: Timings,
 }
 
@@ -263,6 +265,8 @@ impl Answer {
             queue: VecDeque::new(),
             finish: (request.max_tokens == 0).then_some(Finish::Length),
             failure: None,
+            mixture: None,
+            waited: 0,
             timings: Timings {
                 prompt_tokens,
                 ..Timings::default()

@@ -1,6 +1,6 @@
 //! Sessions: a conversation's tokens and cache, and the stream of an answer.
 
-use crate::adapters::AdapterSet;
+use crate::adapters::{AdapterSet, ReadTables};
 use crate::engine::Engine;
 use crate::request::{Finish, Prompt, Request, Timings, Token};
 use crate::{Error, Result};
@@ -58,7 +58,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::prompt_tokens`]; the prompt is empty or too long, the settings are out of range, the cache is full, or
-    /// the session's adapters find no slot, cannot be mixed or cannot be read again.
+    /// the session's adapters find no memory, cannot be mixed or cannot be read again.
     pub fn generate(&mut self, request: &Request) -> Result<Generation<'_>> {
         let prompt = self.prompt_tokens(&request.prompt)?;
         let tokenizer = self.engine.tokenizer().cloned();
@@ -159,7 +159,14 @@ impl Generation<'_> {
             if answer.finish.is_some() {
                 return Ok(None);
             }
-            if !core.step()? {
+            // Its adapters made room for others'. They are read and stacked while others go on.
+            if let Some(recipe) = core.unmade_of(self.session.id)? {
+                drop(core);
+                let mixture = recipe.make(&mut ReadTables::new())?;
+                self.session.engine.core().hand(self.session.id, mixture);
+                continue;
+            }
+            if !core.step()? && !core.has_failed(self.session.id) {
                 return Err(Error::Request(
                     "the answer cannot go on: a step that served it was interrupted".into(),
                 ));

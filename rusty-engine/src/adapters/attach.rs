@@ -107,7 +107,7 @@ impl Engine {
     /// # Errors
     /// The weight is not finite, or neither 1 nor 0 where the adapter brings a soft prompt or a whole embedding; the adapter is
     /// not attached; or an answer runs with it and `running` refuses or its soft
-    /// prompt would come or go: nothing has changed then. A mixture that cannot be made or finds no slot ends the answers that
+    /// prompt would come or go: nothing has changed then. A mixture that cannot be made ends the answers that
     /// need it, and no others; the weight is changed all the same, and the first such error is returned.
     pub fn set_weight(&self, id: AdapterId, weight: f32, running: OnRunning) -> Result<()> {
         let (mut made, mut read) = (Mixtures::new(), ReadTables::new());

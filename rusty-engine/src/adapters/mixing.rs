@@ -37,6 +37,7 @@ pub(crate) enum Tables {
 }
 
 /// What a set of one or several adapters amounts to, ready for a slot.
+#[derive(Clone, Debug)]
 pub(crate) struct Mixture {
     pub key: Resolved,
     pub data: Arc<SlotData>,
@@ -45,6 +46,7 @@ pub(crate) struct Mixture {
 }
 
 /// An adapter as it went into a mixture.
+#[derive(Clone, Debug)]
 pub(crate) struct Ingredient {
     pub id: AdapterId,
     pub data: Arc<SlotData>,
@@ -58,17 +60,21 @@ pub(crate) type ReadTables = HashMap<AdapterId, (Arc<SlotData>, f64)>;
 /// Mixtures by their keys, or why there is none.
 pub(crate) type Mixtures = HashMap<Resolved, Result<Mixture>>;
 
-/// Takes what was made for a set, where something was. Why it could not be made stays, for others that need it.
+/// What was made for a set, where something was. It stays for others that need it, and so does why it could not be made.
 ///
 /// # Errors
 /// It could not be made.
-pub(crate) fn take_made(made: &mut Mixtures, key: &Resolved) -> Result<Option<Mixture>> {
+pub(crate) fn made_for(made: &mut Mixtures, key: &Resolved) -> Result<Option<Mixture>> {
     match made.remove(key) {
+        None => Ok(None),
+        Some(Ok(mixture)) => {
+            made.insert(key.clone(), Ok(mixture.clone()));
+            Ok(Some(mixture))
+        }
         Some(Err(error)) => {
             made.insert(key.clone(), Err(Error::Request(error.to_string())));
             Err(error)
         }
-        taken => taken.transpose(),
     }
 }
 

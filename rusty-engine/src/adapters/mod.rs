@@ -14,8 +14,8 @@ mod registry;
 mod set;
 mod source;
 
-pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, take_made};
-pub(crate) use registry::{Registry, Resolved};
+pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, made_for};
+pub(crate) use registry::{Acquired, Registry, Resolved};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;
 

@@ -13,6 +13,10 @@ use rusty_graph::Graph;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Steps that a set in a slot takes part in before others that wait for one go first: enough that filling slots, which takes
+/// about as long as a step, is little beside them.
+const TURN: u32 = 32;
+
 /// A set with every weight resolved: what keys and values belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Hash)]
 pub(crate) struct Resolved {
@@ -82,6 +86,17 @@ struct Slot {
     /// Whether it reads an adapter's own tables where they lie: dropping them would free nothing.
     in_place: bool,
     used: u64,
+    /// Steps that it took part in since it was filled.
+    steps: u32,
+}
+
+/// What comes of asking for a set's slot.
+#[derive(Debug)]
+pub(crate) enum Acquired {
+    /// The slot, and what the host needs of what is in it.
+    Slot(SlotId, Option<Arc<SlotData>>),
+    /// Others hold all slots, or the device's memory; what would fill one.
+    Waits(Mixture),
 }
 
 /// See the module head.
@@ -221,20 +236,21 @@ impl Registry {
         })
     }
 
-    /// The slot of a set, filled if it was not, and what the host needs of what is in it. What fills it is the `mixture`,
-    /// where it is this set's, else it is made here and now; `busy` tells which slots running answers need.
+    /// The slot of a set, filled if it was not. What fills it is the `mixture`, where it is this set's, else it is made here
+    /// and now; slots that are `busy` make no room.
     ///
     /// # Errors
-    /// All slots are needed by running answers, an adapter's file is gone, or adapters cannot be mixed.
+    /// All slots hold pinned adapters, or are none; an adapter is beyond the budget or the device's memory; its file is gone,
+    /// or adapters cannot be mixed.
     pub fn acquire(
         &mut self,
         key: &Resolved,
         mixture: Option<Mixture>,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
-    ) -> Result<(SlotId, Option<Arc<SlotData>>)> {
+    ) -> Result<Acquired> {
         if key.is_base() {
-            return Ok((SlotId::BASE, None));
+            return Ok(Acquired::Slot(SlotId::BASE, None));
         }
         self.clock += 1;
         for (id, _) in &key.entries {
@@ -245,7 +261,7 @@ impl Registry {
             && let Some(slot) = &mut self.slots[at]
         {
             slot.used = self.clock;
-            return Ok((slot_id(at), Some(slot.data.clone())));
+            return Ok(Acquired::Slot(slot_id(at), Some(slot.data.clone())));
         }
         let mixture = match mixture.filter(|m| m.key == *key) {
             Some(mixture) => mixture,
@@ -253,20 +269,20 @@ impl Registry {
         };
         let filled = self.fill(mixture, executable, busy);
         self.shrink_host();
-        let (slot, data) = filled?;
-        Ok((slot, Some(data)))
+        filled
     }
 
     /// Puts a mixture into a slot.
     fn fill(
         &mut self,
-        Mixture { key, data, made_of }: Mixture,
+        mixture: Mixture,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
-    ) -> Result<(SlotId, Arc<SlotData>)> {
-        for ingredient in made_of {
+    ) -> Result<Acquired> {
+        for ingredient in &mixture.made_of {
             self.restore(ingredient);
         }
+        let data = &mixture.data;
         let all = data.bytes() as u64;
         let (needed, bytes) = match executable.copies_tables() {
             true => {
@@ -276,15 +292,38 @@ impl Registry {
             }
             false => (data.clone(), all),
         };
-        let at = self.place(&data, bytes, executable, busy)?;
+        let Some(at) = self.place(data, bytes, executable, busy)? else {
+            return Ok(Acquired::Waits(mixture));
+        };
+        let key = mixture.key;
         self.slots[at] = Some(Slot {
             in_place: !executable.copies_tables() && key.entries.len() == 1,
             key,
             data: needed.clone(),
             bytes,
             used: self.clock,
+            steps: 0,
         });
-        Ok((slot_id(at), needed))
+        Ok(Acquired::Slot(slot_id(at), Some(needed)))
+    }
+
+    /// Notes that slots take part in a step.
+    pub fn serve(&mut self, slots: &[SlotId]) {
+        self.clock += 1;
+        for slot in slots {
+            let at = (slot.0 as usize).checked_sub(1);
+            if let Some(Some(slot)) = at.and_then(|at| self.slots.get_mut(at)) {
+                slot.used = self.clock;
+                slot.steps = slot.steps.saturating_add(1);
+            }
+        }
+    }
+
+    /// Whether a slot took part in so many steps that another set that waits for one goes first.
+    pub fn had_its_turn(&self, slot: SlotId) -> bool {
+        let at = (slot.0 as usize).checked_sub(1);
+        let slot = at.and_then(|at| self.slots.get(at)?.as_ref());
+        slot.is_some_and(|slot| slot.steps >= TURN)
     }
 
     /// Puts an adapter into a free slot where there is one, so that its first user need not wait. Where the device has no
@@ -304,6 +343,11 @@ impl Registry {
                         "an adapter stays in the host's memory until it is used: {error}"
                     );
                 }
+                Ok(Acquired::Waits(_)) => {
+                    tracing::warn!(
+                        "an adapter stays in the host's memory until it is used: others hold the device's"
+                    );
+                }
                 settled => drop(settled?),
             }
         }
@@ -313,12 +357,21 @@ impl Registry {
 
     /// Whether a set is in a slot, or needs none.
     pub fn is_at_hand(&self, key: &Resolved) -> bool {
-        key.is_base() || self.slot_of(key).is_some()
+        self.slot_with(key).is_some()
     }
 
-    /// The slot that a set is in, where it is in one.
+    /// The slot that a set is in, where it is in one or needs none.
     pub fn slot_with(&self, key: &Resolved) -> Option<SlotId> {
-        self.slot_of(key).map(slot_id)
+        match key.is_base() {
+            true => Some(SlotId::BASE),
+            false => self.slot_of(key).map(slot_id),
+        }
+    }
+
+    /// What the host needs of a set that is in a slot.
+    pub fn host_part(&self, key: &Resolved) -> Option<Arc<SlotData>> {
+        let slot = self.slots[self.slot_of(key)?].as_ref()?;
+        Some(slot.data.clone())
     }
 
     fn slot_of(&self, key: &Resolved) -> Option<usize> {
@@ -352,11 +405,11 @@ impl Registry {
     }
 
     /// Takes tables of a mixture that are not in memory any more.
-    fn restore(&mut self, Ingredient { id, data, read_s }: Ingredient) {
-        if let Some(entry) = self.entries.get_mut(&id)
+    fn restore(&mut self, Ingredient { id, data, read_s }: &Ingredient) {
+        if let Some(entry) = self.entries.get_mut(id)
             && entry.data.is_none()
         {
-            entry.data = Some(data);
+            entry.data = Some(data.clone());
             entry.prepared_s = read_s.unwrap_or(entry.prepared_s);
         }
     }

@@ -24,6 +24,7 @@ mod stored_otherwise;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
 mod tiers;
+mod turns;
 mod warnings;
 
 use golden_paths::golden;

@@ -163,42 +163,6 @@ fn a_weight_changes_under_a_running_answer_only_where_asked() {
 }
 
 #[test]
-fn more_adapters_than_slots_take_turns() {
-    let engine = load(&EngineOptions {
-        adapter_slots: 2,
-        ..cpu()
-    });
-    let roomy = load(&cpu());
-    let ids = NAMES.map(|name| (name, attach(&engine, name)));
-    for _ in 0..2 {
-        for (name, id) in ids {
-            assert_eq!(fresh(&engine, id), fresh(&roomy, attach(&roomy, name)));
-        }
-    }
-    // Two answers hold both slots; a third waits for neither and is told so. The base needs no slot.
-    let mut sessions: Vec<Session> = ids
-        .iter()
-        .map(|(_, id)| {
-            let mut session = engine.session();
-            session.set_adapter(*id).expect("attached");
-            session
-        })
-        .collect();
-    let [a, b, c] = &mut sessions[..] else {
-        panic!("three sessions")
-    };
-    let ask = request();
-    let mut first = a.generate(&ask).expect("generate");
-    let mut second = b.generate(&ask).expect("generate");
-    assert!(first.next().is_some() && second.next().is_some());
-    let error = c.generate(&ask).err().expect("no slot").to_string();
-    assert!(error.contains("all 2 adapter slots"), "{error}");
-    fresh(&engine, None);
-    drop(first);
-    assert!(c.generate(&ask).is_ok());
-}
-
-#[test]
 fn an_adapter_of_another_model_is_refused_with_both_shapes() {
     let engine = load(&cpu());
     let path = golden("adapters/qwen3-lora-all");

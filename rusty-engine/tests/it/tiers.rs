@@ -190,21 +190,21 @@ fn a_file_that_changed_is_not_taken_for_what_it_was() {
 }
 
 /// A session with a set.
-fn wearing(engine: &Engine, set: impl Into<AdapterSet>) -> Session {
+pub fn wearing(engine: &Engine, set: impl Into<AdapterSet>) -> Session {
     let mut session = engine.session();
     session.set_adapter(set).expect("attached");
     session
 }
 
 /// An answer that ends with its length only.
-fn endless() -> Request {
+pub fn endless() -> Request {
     Request {
         stop_at_end: false,
         ..request()
     }
 }
 
-fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Vec<u32> {
+pub fn ids(tokens: impl Iterator<Item = Result<Token>>) -> Vec<u32> {
     tokens.filter_map(|t| t.expect("token").id).collect()
 }
 

@@ -9,6 +9,7 @@ use crate::adapters::{AdapterId, AdapterMemory, AdapterStatus, Source, Tier};
 use crate::{Error, Result};
 use rusty_backend::Error as DeviceError;
 use rusty_compiler::{Error as CompileError, Executable, SlotData, SlotId};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Whether a device refused tables because others hold its memory.
@@ -43,13 +44,13 @@ impl Registry {
         entries.map(|(id, e)| self.host_bytes_of(*id, e)).sum()
     }
 
-    /// A slot for `bytes`, making room within the budget.
+    /// A slot for `bytes`, making room within the budget; none where busy ones hold all.
     pub(super) fn free_slot(
         &mut self,
         bytes: u64,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
-    ) -> Result<usize> {
+    ) -> Result<Option<usize>> {
         if bytes > self.budget.device {
             return Err(Error::Request(format!(
                 "an adapter of {bytes} bytes is beyond the budget of {}",
@@ -60,52 +61,62 @@ impl Registry {
             let free = self.slots.iter().position(Option::is_none);
             let over = self.device_bytes() + bytes > self.budget.device;
             match (free, over) {
-                (Some(at), false) => return Ok(at),
+                (Some(at), false) => return Ok(Some(at)),
                 _ => match self.idle_slot(busy) {
                     Some(at) => self.empty(at, executable)?,
                     // A budget that running answers exceed must not stop another one.
+                    None if free.is_some() || self.yields() => return Ok(free),
                     None => {
-                        return free.ok_or_else(|| {
-                            Error::Request(format!(
-                                "all {} adapter slots are in use by running answers; load with more",
-                                self.slots.len()
-                            ))
-                        });
+                        return Err(Error::Request(format!(
+                            "all {} adapter slots hold pinned adapters; load with more",
+                            self.slots.len()
+                        )));
                     }
                 },
             }
         }
     }
 
-    /// Puts tables into a slot, whose place it gives. Where the device has no memory for them, others make room as they do
-    /// where there is no slot.
+    /// Whether any slot makes room once it is idle.
+    fn yields(&self) -> bool {
+        self.idle_slot(&|_| false).is_some()
+    }
+
+    /// Puts tables into a slot, whose place it gives; none where busy slots hold what it takes. Where the device has no memory
+    /// for them, others make room as they do where there is no slot.
     pub(super) fn place(
         &mut self,
         data: &Arc<SlotData>,
         bytes: u64,
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
-    ) -> Result<usize> {
+    ) -> Result<Option<usize>> {
         loop {
-            let at = self.free_slot(bytes, executable, busy)?;
-            match executable.attach(slot_id(at), data.clone()) {
-                Ok(()) => return Ok(at),
-                Err(error) => match self.idle_slot(busy).filter(|_| is_full(&error)) {
-                    Some(idle) => self.empty(idle, executable)?,
-                    None => return Err(error.into()),
-                },
+            let Some(at) = self.free_slot(bytes, executable, busy)? else {
+                return Ok(None);
+            };
+            let Err(error) = executable.attach(slot_id(at), data.clone()) else {
+                return Ok(Some(at));
+            };
+            match self.idle_slot(busy) {
+                _ if !is_full(&error) => return Err(error.into()),
+                Some(idle) => self.empty(idle, executable)?,
+                None if self.yields() => return Ok(None),
+                None => return Err(error.into()),
             }
         }
     }
 
     /// The slot that was used longest ago, of those that may make room: of the slots that hold a pinned adapter alone, by
-    /// several weights, all but the one that was used last.
+    /// several weights, all but the one that was used last. Of slots that were used in the same step, the one that took part in
+    /// most.
     fn idle_slot(&self, busy: &dyn Fn(SlotId) -> bool) -> Option<usize> {
         let idle = self.slots.iter().enumerate().filter_map(|(at, slot)| {
             let slot = slot.as_ref()?;
-            (!busy(slot_id(at)) && !self.is_pinned(slot)).then_some((slot.used, at))
+            let order = (slot.used, Reverse(slot.steps), at);
+            (!busy(slot_id(at)) && !self.is_pinned(slot)).then_some(order)
         });
-        idle.min().map(|(_, at)| at)
+        idle.min().map(|(_, _, at)| at)
     }
 
     fn is_pinned(&self, slot: &Slot) -> bool {
