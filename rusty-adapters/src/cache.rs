@@ -2,7 +2,7 @@
 //! time.
 //!
 //! An entry belongs to the adapter's files and the model's (their paths, sizes and times of change), the precision,
-//! and the version of the packed format. An entry that cannot be used, or whose checksums say that it was damaged, is made
+//! and the versions of the packed format and of what prepares. An entry that cannot be used, or whose checksums say that it was damaged, is made
 //! anew; the oldest make room.
 
 use crate::base_model::Base;
@@ -75,7 +75,7 @@ impl Cache {
             return None;
         }
         let mut hasher = DefaultHasher::new();
-        packed::VERSION.hash(&mut hasher);
+        (packed::VERSION, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
         Stamp::of(path)?.hash(&mut hasher);
         base.graph.to_string().hash(&mut hasher);
         let label = base.file.map(|f| f.label().to_string());

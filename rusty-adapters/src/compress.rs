@@ -71,7 +71,8 @@ fn norm(run: &[f32]) -> f32 {
     run.iter().map(|v| v * v).sum()
 }
 
-/// Factors whose ranks have equal norms on both sides; empty where `A` is the identity.
+/// Factors whose ranks have equal norms on both sides; empty where `A` is the identity, and where factors are shared or act on
+/// blocks, which are small as they are.
 struct Factors {
     k: usize,
     n: usize,
@@ -83,7 +84,7 @@ struct Factors {
 
 impl Factors {
     fn of(delta: &SiteDelta, k: usize, n: usize) -> Self {
-        if delta.a.is_none() {
+        if delta.a.is_none() || !delta.is_plain() {
             return Self {
                 k,
                 n,
@@ -128,7 +129,7 @@ impl Factors {
     }
 
     fn delta(self, old: &SiteDelta, precision: Precision) -> SiteDelta {
-        if old.a.is_none() {
+        if old.a.is_none() || !old.is_plain() {
             return old.clone();
         }
         let pairs = self.a.chunks_exact(self.k).zip(self.b.chunks_exact(self.n));

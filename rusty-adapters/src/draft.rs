@@ -2,25 +2,30 @@
 //! slot's tables.
 
 use crate::base_model::Base;
-use crate::precision::Precision;
+use crate::factors;
+use crate::precision::{Precision, floats};
 use crate::{Error, Result};
 use rayon::prelude::*;
-use rusty_compiler::{DeltaTable, SiteDelta};
+use rusty_compiler::{DeltaTable, Kron, SiteDelta};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
 use std::path::Path;
 use std::sync::Arc;
 
-/// See the module head. Lengths are the site's.
+/// See the module head. Lengths are the site's; values of factors may be other drafts' too.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub rank: usize,
-    /// `[rank, k]`; none is the identity of rank `k`.
-    pub a: Option<Vec<f32>>,
-    /// `[n, rank]`.
-    pub b: Vec<f32>,
+    /// `[rank, k]`, or a block's; none is the identity of rank `k`.
+    pub a: Option<Arc<Vec<f32>>>,
+    /// `[n, rank]`, or a block's.
+    pub b: Arc<Vec<f32>>,
     /// `[rank]`.
     pub scale: Vec<f32>,
+    /// The blocks in which the factors act.
+    pub kron: Option<Kron>,
+    /// VeRA's factor on what the factors give.
+    pub gain_low: Option<Vec<f32>>,
     /// IA3's factor on the input.
     pub gain_in: Option<Vec<f32>>,
     /// Factor on the stored weight's output.
@@ -42,9 +47,11 @@ impl Draft {
     pub fn empty(format: Format) -> Self {
         Self {
             rank: 0,
-            a: Some(vec![]),
-            b: vec![],
+            a: Some(Arc::default()),
+            b: Arc::default(),
             scale: vec![],
+            kron: None,
+            gain_low: None,
             gain_in: None,
             gain_out: None,
             bias: None,
@@ -59,8 +66,8 @@ impl Draft {
     pub fn low_rank(rank: usize, a: Vec<f32>, b: Vec<f32>, scale: f32, format: Format) -> Self {
         Self {
             rank,
-            a: Some(a),
-            b,
+            a: Some(a.into()),
+            b: b.into(),
             scale: vec![scale; rank],
             ..Self::empty(format)
         }
@@ -72,7 +79,7 @@ impl Draft {
         Self {
             rank: k,
             a: None,
-            b: delta,
+            b: delta.into(),
             scale: vec![1.0; k],
             ..Self::empty(format)
         }
@@ -83,7 +90,7 @@ impl Draft {
         Self {
             rank: k,
             a: None,
-            b: weight,
+            b: weight.into(),
             scale: vec![1.0; k],
             gain_out: Some(vec![0.0; n]),
             ..Self::empty(format)
@@ -96,8 +103,9 @@ impl Draft {
         if !plain {
             return None;
         }
+        self = self.without_blocks();
         self.multiply_out(k);
-        let sums = self.b.iter_mut().zip(&weight);
+        let sums = Arc::make_mut(&mut self.b).iter_mut().zip(&weight);
         sums.for_each(|(b, w)| *b += w);
         self.gain_out = Some(vec![0.0; weight.len() / k]);
         Some(self)
@@ -108,23 +116,22 @@ impl Draft {
         if sizes.len() == 1 {
             return vec![self];
         }
+        let own = self.without_blocks();
         let mut first = 0;
         let parts = sizes.iter().map(|size| {
             let rows = first..first + size;
             first = rows.end;
             let part = |v: &Option<Vec<f32>>| v.as_ref().map(|v| v[rows.clone()].to_vec());
             Self {
-                rank: self.rank,
-                a: self.a.clone(),
-                b: self.b[rows.start * self.rank..rows.end * self.rank].to_vec(),
-                scale: self.scale.clone(),
-                gain_in: self.gain_in.clone(),
-                gain_out: part(&self.gain_out),
-                bias: part(&self.bias),
-                new_bias: part(&self.new_bias),
-                magnitude: part(&self.magnitude),
-                input_ratio: self.input_ratio.clone(),
-                format: self.format,
+                b: own.b[rows.start * own.rank..rows.end * own.rank]
+                    .to_vec()
+                    .into(),
+                gain_low: part(&own.gain_low),
+                gain_out: part(&own.gain_out),
+                bias: part(&own.bias),
+                new_bias: part(&own.new_bias),
+                magnitude: part(&own.magnitude),
+                ..own.clone()
             }
         });
         parts.collect()
@@ -143,7 +150,7 @@ impl Draft {
             base.graph.site(id).n as usize,
         );
         if let Some(head_dim) = base.interleaved_heads(id) {
-            self.interleave(head_dim);
+            self = self.interleaved(n, head_dim);
         }
         if let Some(new) = self.new_bias.take() {
             self.replace_bias(path, base, id, new)?;
@@ -152,9 +159,10 @@ impl Draft {
             self.weigh(path, base, id, &magnitude)?;
         }
         if let Some(ratio) = self.input_ratio.take() {
+            self = self.without_blocks();
             self.scale_input(&ratio);
         }
-        if self.a.is_some() && self.rank * (k + n) > n * k {
+        if self.kron.is_none() && self.a.is_some() && self.rank * (k + n) > n * k {
             self.multiply_out(k);
         }
         self.tables(n, k, precision).ok_or_else(|| {
@@ -163,9 +171,21 @@ impl Draft {
         })
     }
 
+    /// The same for rotary pairs that lie side by side. Blocks of `n` outputs stay where they hold whole heads.
+    fn interleaved(self, n: usize, head_dim: usize) -> Self {
+        let whole = |kron: &Kron| (n / kron.rows as usize).is_multiple_of(head_dim);
+        let mut own = match self.kron.as_ref().is_none_or(whole) {
+            true => self,
+            false => self.without_blocks(),
+        };
+        own.interleave(head_dim);
+        own
+    }
+
     fn interleave(&mut self, head_dim: usize) {
-        interleave(&mut self.b, self.rank, head_dim);
+        interleave(Arc::make_mut(&mut self.b), self.rank, head_dim);
         let vectors = [
+            &mut self.gain_low,
             &mut self.gain_out,
             &mut self.bias,
             &mut self.new_bias,
@@ -213,7 +233,8 @@ impl Draft {
             (f64::from(magnitude[row]) / square.sqrt()) as f32
         });
         let gain: Vec<f32> = gain.collect();
-        for (row, g) in self.b.chunks_exact_mut(rank).zip(&gain) {
+        let b = Arc::make_mut(&mut self.b);
+        for (row, g) in b.chunks_exact_mut(rank).zip(&gain) {
             row.iter_mut().for_each(|b| *b *= g);
         }
         self.gain_out = Some(gain);
@@ -224,7 +245,7 @@ impl Draft {
     fn scale_input(&mut self, ratio: &[f32]) {
         match &mut self.a {
             Some(a) => {
-                for row in a.chunks_exact_mut(ratio.len()) {
+                for row in Arc::make_mut(a).chunks_exact_mut(ratio.len()) {
                     row.iter_mut().zip(ratio).for_each(|(a, r)| *a *= r);
                 }
             }
@@ -236,11 +257,39 @@ impl Draft {
         }
     }
 
+    /// `kron(mix, B A)` as `kron(mix, B) kron(I, A)`.
+    fn without_blocks(mut self) -> Self {
+        let Some(kron) = self.kron.take() else {
+            return self;
+        };
+        let (rank, columns) = (self.rank, kron.columns as usize);
+        let mut identity = vec![0.0; columns * columns];
+        (0..columns).for_each(|i| identity[i * columns + i] = 1.0);
+        let width = |values: &[f32]| values.len() / rank.max(1);
+        let a = self.a.take().map(|a| {
+            let blocks = factors::kron((&identity, columns), (&a, width(&a)));
+            Arc::new(blocks)
+        });
+        Self {
+            rank: rank * columns,
+            a,
+            b: Arc::new(factors::kron((&kron.mix, columns), (&self.b, rank))),
+            scale: self.scale.repeat(columns),
+            ..self
+        }
+    }
+
     /// `B A` as one matrix behind an identity, where that is smaller.
     fn multiply_out(&mut self, k: usize) {
         let Some(a) = self.a.take() else {
             return;
         };
+        if let Some(gain) = self.gain_low.take() {
+            let rows = Arc::make_mut(&mut self.b).chunks_exact_mut(self.rank.max(1));
+            for (row, gain) in rows.zip(gain) {
+                row.iter_mut().for_each(|b| *b *= gain);
+            }
+        }
         let (rank, scale) = (self.rank, &self.scale);
         let rows = self.b.par_chunks_exact(rank).flat_map_iter(|b| {
             let mut sum = vec![0.0; k];
@@ -251,16 +300,17 @@ impl Draft {
             }
             sum
         });
-        self.b = rows.collect();
+        self.b = Arc::new(rows.collect());
         self.scale = vec![1.0; k];
         self.rank = k;
     }
 
     fn tables(self, n: usize, k: usize, precision: Precision) -> Option<SiteDelta> {
         let rank = self.rank;
-        let vectors = [&self.gain_in, &self.gain_out, &self.bias];
+        let vectors = [&self.gain_low, &self.gain_in, &self.gain_out, &self.bias];
         let numbers = vectors.into_iter().flatten().flatten();
-        let finite = numbers.chain(&self.scale).all(|v| v.is_finite());
+        let mix = self.kron.iter().flat_map(|kron| kron.mix.iter());
+        let finite = numbers.chain(&self.scale).chain(mix).all(|v| v.is_finite());
         if !finite {
             return None;
         }
@@ -270,17 +320,26 @@ impl Draft {
             a: None,
             b: None,
             scale: self.scale.into(),
+            kron: self.kron,
+            gain_low: vector(self.gain_low),
             gain_in: vector(self.gain_in),
             gain_out: vector(self.gain_out),
             bias: vector(self.bias),
         };
         if rank > 0 {
+            // Of a block, where the factors act on such.
+            let (rows, columns) = delta.kron.as_ref().map_or((1, 1), |k| (k.rows, k.columns));
+            let (n, k) = (n / rows as usize, k / columns as usize);
+            let format = |columns| match precision.format(self.format, columns) {
+                format if delta.kron.is_some() => floats(format),
+                format => format,
+            };
             delta.a = match &self.a {
-                Some(a) => Some(table(precision.format(self.format, k), rank, k, a)?),
+                Some(a) => Some(table(format(k), rank, k, a)?),
                 None => None,
             };
             let b = |c: usize, r: usize| self.b[c * rank + r];
-            let format = precision.format(self.format, rusty_compiler::delta_table::PANEL);
+            let format = format(rusty_compiler::delta_table::PANEL);
             let panels = DeltaTable::panels(format, n, rank, b)?;
             delta.b = Some(match panels.values().iter().all(|v| v.is_finite()) {
                 true => panels,

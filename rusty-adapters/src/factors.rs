@@ -1,11 +1,25 @@
 //! The factors of a delta in single precision, turned where files have them the other way, and the weight that a delta
 //! makes of the model's.
 
+use crate::{Error, Result};
 use rayon::prelude::*;
-use rusty_compiler::{DeltaTable, SiteDelta};
+use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_loader::Format;
+use std::borrow::Cow;
 
-/// Rows of `A`, `[rank, k]`, the identity's too.
+/// An adapter whose sites all have plain factors.
+pub(crate) fn plain(adapter: &SlotData) -> Result<Cow<'_, SlotData>> {
+    if adapter.is_plain() {
+        return Ok(Cow::Borrowed(adapter));
+    }
+    let plain = adapter.plain().map_err(|error| Error::Mix {
+        adapters: adapter.name.clone(),
+        reason: error.to_string(),
+    });
+    plain.map(Cow::Owned)
+}
+
+/// Rows of `A`, `[rank, k]`, the identity's too, of plain factors.
 pub(crate) fn a_values(delta: &SiteDelta, k: usize) -> Vec<f32> {
     if let Some(a) = &delta.a {
         return a.values();
@@ -43,6 +57,19 @@ pub(crate) fn product(u: &[f32], v: &[f32], rank: usize, columns: usize) -> Vec<
     out
 }
 
+/// Kronecker product of two row-major matrices given with their widths.
+pub(crate) fn kron((x, x_width): (&[f32], usize), (y, y_width): (&[f32], usize)) -> Vec<f32> {
+    let mut out = Vec::with_capacity(x.len() * y.len());
+    for x_row in x.chunks_exact(x_width) {
+        for y_row in y.chunks_exact(y_width) {
+            for x in x_row {
+                out.extend(y_row.iter().map(|y| x * y));
+            }
+        }
+    }
+    out
+}
+
 /// The columns of a matrix `[rows, columns]`, one behind the other: `[columns, rows]`.
 pub(crate) fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let at = |i: usize| values[i % rows * columns + i / rows];
@@ -59,7 +86,7 @@ pub(crate) fn shared_format<'a>(tables: impl Iterator<Item = &'a DeltaTable>) ->
     }
 }
 
-/// What a delta changes of a weight `[n, k]`: `gain_out (W gain_in) + B s A - W`.
+/// What a delta with plain factors changes of a weight `[n, k]`: `gain_out (W gain_in) + B s A - W`.
 pub(crate) fn change(delta: &SiteDelta, weight: &[f32], k: usize) -> Vec<f32> {
     let n = weight.len() / k;
     let rank = delta.rank as usize;

@@ -27,6 +27,7 @@ pub mod packed;
 mod peft;
 mod precision;
 mod random;
+mod shared;
 mod stated;
 mod tensors;
 

@@ -5,10 +5,11 @@
 //! gives cross terms and needs equal ranks.
 
 use crate::compact::compact;
-use crate::factors::{a_values, b_values, shared_format};
+use crate::factors::{a_values, b_values, plain, shared_format};
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
 use rusty_graph::{Graph, SiteId};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,8 +46,17 @@ pub fn mix(adapters: &[(&SlotData, f32)], how: Mix, graph: &Graph) -> Result<Slo
     if how == Mix::Linear && adapters.iter().map(low_ranks).sum::<usize>() > 0 {
         return Err(refuse("a linear mix is of linear layers alone".into()));
     }
+    // One adapter's factors stay as they are, whatever its weight.
+    let multiplied = match adapters {
+        [_] if how == Mix::Sum => None,
+        several => Some(several.iter().map(|(a, _)| plain(a))),
+    };
+    let multiplied: Vec<Cow<'_, SlotData>> = match multiplied {
+        Some(multiplied) => multiplied.collect::<Result<_>>()?,
+        None => adapters.iter().map(|(a, _)| Cow::Borrowed(*a)).collect(),
+    };
     let mut by_site: BTreeMap<SiteId, Vec<(&SiteDelta, f32)>> = BTreeMap::new();
-    for (adapter, weight) in adapters {
+    for (adapter, (_, weight)) in multiplied.iter().zip(adapters) {
         for (site, delta) in &adapter.sites {
             by_site.entry(*site).or_default().push((delta, *weight));
         }
@@ -173,6 +183,8 @@ fn stack(deltas: &[(&SiteDelta, f32)], k: usize, n: usize) -> Option<SiteDelta> 
                 a: only.a.clone(),
                 b: only.b.clone(),
                 scale,
+                kron: only.kron.clone(),
+                gain_low: only.gain_low.clone(),
                 ..SiteDelta::default()
             });
         }

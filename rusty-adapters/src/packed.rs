@@ -4,7 +4,7 @@
 //! prepared adapters are kept ([`crate::Cache`]), and how compressed ones are stored, whose tables may be deflated
 //! (RFC 1951) and are then unpacked into memory. Tensors are `SITE.a`, `SITE.b` (panels; both
 //! [interleaved](rusty_compiler::interleaving) where they are Q8_0), `SITE.scale`,
-//! `SITE.gain_in`, `SITE.gain_out`, `SITE.bias`, `embedding.*` and `prefix.*`; the header's `rusty` entry says how
+//! `SITE.mix` (of blocks), `SITE.gain_low`, `SITE.gain_in`, `SITE.gain_out`, `SITE.bias`, `embedding.*` and `prefix.*`; the header's `rusty` entry says how
 //! tables are encoded. Rows are in the order of the model's file, which the header states, because rotary pairs lie
 //! differently in checkpoints and in some GGUF files.
 //!
@@ -29,7 +29,7 @@ const KEY: &str = "rusty";
 /// Tensor of the checksums.
 const SUMS: &str = "sums";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -40,11 +40,20 @@ struct Header {
     /// What the model's weights were, where the adapter is relative to them.
     relative_to: Option<u64>,
     tables: BTreeMap<String, TableEntry>,
-    /// Rank of each site, and whether its `A` is the identity.
-    sites: BTreeMap<String, (u32, bool)>,
+    sites: BTreeMap<String, SiteEntry>,
     /// Scales of the embedding's low ranks.
     embedding_scales: Vec<f32>,
     prefix_tokens: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SiteEntry {
+    rank: u32,
+    /// Whether its `A` is the identity.
+    identity: bool,
+    /// Blocks of outputs and inputs that its factors act on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blocks: Option<(u32, u32)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,6 +62,9 @@ struct TableEntry {
     rows: usize,
     columns: usize,
     deflated: bool,
+    /// The tensor whose bytes it has in common with another table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tensor: Option<String>,
 }
 
 fn interleaved(base: &Base<'_>) -> bool {

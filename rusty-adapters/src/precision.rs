@@ -1,5 +1,6 @@
 //! In which precision an adapter's tables are held.
 
+use crate::shared::Shared;
 use rusty_compiler::SlotData;
 use rusty_loader::{Format, formats};
 
@@ -34,13 +35,28 @@ impl Precision {
     }
 }
 
+/// The format of factors that act on blocks of inputs and outputs, which are floats.
+pub(crate) fn floats(format: Format) -> Format {
+    match format.block_len() {
+        1 => format,
+        _ => Format::F16,
+    }
+}
+
 impl Precision {
     /// An adapter with its sites' tables in this precision.
     pub fn applied(self, mut adapter: SlotData) -> SlotData {
+        let mut shared = Shared::default();
         for (_, delta) in &mut adapter.sites {
+            let blocks = delta.kron.is_some();
             for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
-                *table = table.converted(self.format(table.format(), table.columns()));
+                let format = self.format(table.format(), table.columns());
+                *table = table.converted(match blocks {
+                    true => floats(format),
+                    false => format,
+                });
             }
+            shared.take(delta);
         }
         adapter
     }

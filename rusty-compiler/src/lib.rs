@@ -48,8 +48,8 @@ pub use plan::Plan;
 #[cfg(feature = "gpu")]
 pub use self_test::replace_wrong;
 pub use slots::{
-    EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData, SlotId,
-    SlotMisfit, SlotShape,
+    EmbeddingDelta, Kron, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData,
+    SlotId, SlotMisfit, SlotShape,
 };
 pub use step::{
     BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,

@@ -3,7 +3,7 @@
 //! For row `i` whose slot is `s`, a site computes
 //!
 //! ```text
-//! y[i] = gain_out[s] * (W (gain_in[s] * x[i])) + B[s] (scale[s] * (A[s] x[i])) + bias[s]
+//! y[i] = gain_out[s] * (W (gain_in[s] * x[i])) + gain_low[s] * (B[s] (scale[s] * (A[s] x[i]))) + bias[s]
 //! ```
 //!
 //! and the plain product where `s` is [`SlotId::BASE`]. Gains act on the stored weight alone, so that all of
@@ -15,13 +15,15 @@
 //! sequence with keys and values of its own ([`KvPrefix`]).
 
 mod embedding;
+mod site_delta;
 
 pub use embedding::{EmbeddingDelta, LowRankRows, RowChange};
+pub use site_delta::{Kron, SiteDelta};
 
-use crate::delta_table::{DeltaTable, PANEL};
-use crate::interleaving::Factor;
+use crate::delta_table::DeltaTable;
 use crate::{Error, PAGE_TOKENS, Result};
 use rusty_graph::{Graph, KvLayer, Site, SiteId};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Which adapter a row uses.
@@ -46,25 +48,6 @@ impl SlotId {
         }
         Ok(())
     }
-}
-
-/// What an adapter does at one site of width `k -> n`.
-#[derive(Clone, Debug, Default)]
-pub struct SiteDelta {
-    /// Rank; 0 where only gains or a bias act.
-    pub rank: u32,
-    /// `A`, `[rank, k]`; none is the identity, for which `rank` is `k`.
-    pub a: Option<DeltaTable>,
-    /// `B`, `[n, rank]` in panels of [`PANEL`] outputs (see [`DeltaTable::panels`]); none where `rank` is 0.
-    pub b: Option<DeltaTable>,
-    /// One factor per rank, `[rank]`.
-    pub scale: Arc<[f32]>,
-    /// Factor on the stored weight's input, `[k]`.
-    pub gain_in: Option<Arc<[f32]>>,
-    /// Factor on the stored weight's output, `[n]`.
-    pub gain_out: Option<Arc<[f32]>>,
-    /// Added last, `[n]`.
-    pub bias: Option<Arc<[f32]>>,
 }
 
 /// Keys and values that stand in the cache before a sequence's first token: as they are, neither normed nor
@@ -206,14 +189,54 @@ impl SlotData {
         }
     }
 
+    /// Whether every site has plain factors of its own, as a device's slots hold them.
+    pub fn is_plain(&self) -> bool {
+        self.sites.iter().all(|(_, delta)| delta.is_plain())
+    }
+
+    /// The same with plain factors at every site.
+    ///
+    /// # Errors
+    /// [`Error::Slot`] where the factors of a site make no table, which those that fit it do.
+    pub fn plain(&self) -> Result<Self> {
+        let sites = self.sites.iter().map(|(id, delta)| {
+            let plain = delta.plain().ok_or_else(|| Error::Slot {
+                adapter: self.name.clone(),
+                site: id.to_string(),
+                reason: "its factors cannot be multiplied out".into(),
+            })?;
+            Ok((*id, plain))
+        });
+        Ok(Self {
+            sites: sites.collect::<Result<_>>()?,
+            ..self.clone()
+        })
+    }
+
+    /// Bytes of all tables of [`SlotData::plain`]: what a device's slot with a copy of its own takes, beside what the host needs
+    /// of it.
+    pub fn plain_bytes(&self) -> usize {
+        let sites = self.sites.iter().map(|(_, delta)| delta.plain_bytes());
+        sites.sum::<usize>() + self.without_sites().bytes()
+    }
+
     /// Largest rank at any site.
     pub fn largest_rank(&self) -> u32 {
         self.sites.iter().map(|(_, d)| d.rank).max().unwrap_or(0)
     }
 
-    /// Bytes of all tables.
+    /// Bytes of all tables; those that sites share count once.
     pub fn bytes(&self) -> usize {
-        let sites: usize = self.sites.iter().map(|(_, d)| d.bytes()).sum();
+        let mut seen = HashSet::new();
+        let mut shared = |table: &DeltaTable| match seen.insert(table.bytes().as_ptr()) {
+            true => 0,
+            false => table.len_bytes(),
+        };
+        let sites = self.sites.iter().map(|(_, delta)| {
+            let again = delta.tables().map(&mut shared);
+            delta.bytes() - again.sum::<usize>()
+        });
+        let sites: usize = sites.sum();
         let table = |t: &Option<DeltaTable>| t.as_ref().map_or(0, DeltaTable::len_bytes);
         let embedding = self.embedding.as_ref().map_or(0, |e| {
             let lows = e.low_ranks.iter();
@@ -272,65 +295,5 @@ impl SlotData {
             fits.map_err(|reason| misfit("prefix", reason))?;
         }
         Ok(())
-    }
-}
-
-impl SiteDelta {
-    /// Bytes of all tables.
-    pub fn bytes(&self) -> usize {
-        let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(0, |v| v.len() * 4);
-        let table = |t: &Option<DeltaTable>| t.as_ref().map_or(0, DeltaTable::len_bytes);
-        table(&self.a)
-            + table(&self.b)
-            + self.scale.len() * 4
-            + vector(&self.gain_in)
-            + vector(&self.gain_out)
-            + vector(&self.bias)
-    }
-
-    /// Row `row` of `B`, `[rank]`.
-    pub fn b_row(&self, row: usize, out: &mut [f32]) {
-        match &self.b {
-            Some(b) => b.read_panel_row(row, self.rank as usize, out),
-            None => out.fill(0.0),
-        }
-    }
-
-    fn check(&self, site: &Site) -> Result<(), String> {
-        let (rank, k, n) = (self.rank as usize, site.k as usize, site.n as usize);
-        let size = |t: &Option<DeltaTable>, absent: (usize, usize)| {
-            t.as_ref().map_or(absent, |t| (t.rows(), t.columns()))
-        };
-        let vector = |v: &Option<Arc<[f32]>>, all: usize| v.as_ref().map_or(all, |v| v.len());
-        let no_b = if rank == 0 { (0, PANEL) } else { (0, 0) };
-        let sizes = [
-            ("A", size(&self.a, (rank.min(k), k)), (rank, k)),
-            ("B", size(&self.b, no_b), (n.div_ceil(PANEL) * rank, PANEL)),
-            ("scale", (self.scale.len(), 1), (rank, 1)),
-            ("input gain", (vector(&self.gain_in, k), 1), (k, 1)),
-            ("output gain", (vector(&self.gain_out, n), 1), (n, 1)),
-            ("bias", (vector(&self.bias, n), 1), (n, 1)),
-        ];
-        let a_lies = self.a.as_ref().is_none_or(|a| a.lies_as(Factor::A));
-        let b_lies = self
-            .b
-            .as_ref()
-            .is_none_or(|b| b.lies_as(Factor::B { rank }));
-        if !a_lies || !b_lies {
-            return Err(format!(
-                "factors in Q8_0 do not lie as those of rank {rank}"
-            ));
-        }
-        if self.a.is_none() && rank > 0 && rank != k {
-            return Err(format!(
-                "an identity of rank {rank}; the site's input has {k}"
-            ));
-        }
-        match sizes.iter().find(|(_, have, want)| have != want) {
-            None => Ok(()),
-            Some((name, have, want)) => Err(format!(
-                "{name} is {have:?}, not {want:?} (rank {rank}, {k} -> {n})"
-            )),
-        }
     }
 }

@@ -11,7 +11,7 @@ mod peft;
 
 use crate::base_model::Base;
 use crate::draft::split_halves;
-use crate::factors::{a_values, b_values, transposed};
+use crate::factors::{a_values, b_values, plain, transposed};
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::SiteId;
@@ -47,7 +47,7 @@ pub fn export(adapter: &SlotData, base: &Base<'_>, out: &Path, container: Contai
     if is_taken(out) {
         return Err(Error::malformed(out, "is there already"));
     }
-    let lora = Lora::of(adapter, base, out, container)?;
+    let lora = Lora::of(&*plain(adapter)?, base, out, container)?;
     match container {
         Container::Peft => peft::write(&lora, base, out),
         Container::Gguf => gguf::write(&lora, &adapter.name, base, out),

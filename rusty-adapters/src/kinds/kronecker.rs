@@ -1,11 +1,12 @@
 //! LoKr (KronA, arXiv 2212.10650; LyCORIS, 2309.14859): `W + s kron(w1, w2)`, where a factor may itself be a product.
-//! With `w1 = u1 v1` and `w2 = u2 v2` it is `kron(u1, u2) kron(v1, v2)`; a factor that is no product is split as
-//! itself times an identity on its smaller side.
+//! `w1` mixes blocks in which the factors of `w2` act, where kernels read such blocks. Else, with `w1 = u1 v1` and `w2 = u2 v2`, it
+//! is `kron(u1, u2) kron(v1, v2)`. A factor that is no product is split as itself times an identity on its smaller side.
 
 use super::Module;
 use crate::draft::Draft;
-use crate::factors::product;
+use crate::factors::{kron, product};
 use crate::{Error, Result};
+use rusty_compiler::Kron;
 use rusty_loader::Format;
 
 /// `u [rows, rank] v [rank, columns]`.
@@ -88,24 +89,23 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
             reason: format!("the model's {} needs {needed:?}", module.place()),
         });
     }
+    // The stated rank sets the scale even where no factor has it.
+    let scale = module.config.scale(module.name, first.rank * second.rank);
+    let format = super::lora::wider(first.format, second.format);
+    if Kron::fits((first.rows, first.columns), (k, n)) {
+        let mix = product(&first.u, &first.v, first.rank, first.columns);
+        let kron = Kron {
+            rows: first.rows as u32,
+            columns: first.columns as u32,
+            mix: mix.into(),
+        };
+        return Ok(Draft {
+            kron: Some(kron),
+            ..Draft::low_rank(second.rank, second.v, second.u, scale, format)
+        });
+    }
     let b = kron((&first.u, first.rank), (&second.u, second.rank));
     let a = kron((&first.v, first.columns), (&second.v, second.columns));
     let rank = first.rank * second.rank;
-    // The stated rank sets the scale even where no factor has it.
-    let scale = module.config.scale(module.name, rank);
-    let format = super::lora::wider(first.format, second.format);
     Ok(Draft::low_rank(rank, a, b, scale, format))
-}
-
-/// Kronecker product of two row-major matrices given with their widths.
-fn kron((x, x_width): (&[f32], usize), (y, y_width): (&[f32], usize)) -> Vec<f32> {
-    let mut out = Vec::with_capacity(x.len() * y.len());
-    for x_row in x.chunks_exact(x_width) {
-        for y_row in y.chunks_exact(y_width) {
-            for x in x_row {
-                out.extend(y_row.iter().map(|y| x * y));
-            }
-        }
-    }
-    out
 }

@@ -14,6 +14,7 @@ use crate::config::{Config, Kind};
 use crate::draft::Draft;
 use crate::modules::{Modules, Parts};
 use crate::precision::Precision;
+use crate::shared::Shared;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, KvPrefix, SlotData};
@@ -271,8 +272,10 @@ impl<'a> Assembly<'a> {
         if self.drafts.is_empty() && !changed && self.prefix.is_none() {
             return Err(Error::malformed(self.path, "changes nothing"));
         }
+        let mut shared = Shared::default();
         let sites = self.drafts.into_iter().map(|(id, draft)| {
-            let delta = draft.delta(self.path, &self.base, id, precision)?;
+            let mut delta = draft.delta(self.path, &self.base, id, precision)?;
+            shared.take(&mut delta);
             Ok((id, delta))
         });
         Ok(compact(SlotData {

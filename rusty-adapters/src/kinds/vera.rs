@@ -6,13 +6,31 @@ use super::Module;
 use crate::draft::Draft;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The factors that all layers share.
 #[derive(Default)]
 pub(super) struct Shared {
     a: Option<Tensor>,
     b: Option<Tensor>,
+    /// Of each width, the first columns of `A`; of each height, the first rows of `B`.
+    cut_a: Cuts,
+    cut_b: Cuts,
+}
+
+/// What is cut from a factor, by size.
+type Cuts = RefCell<BTreeMap<usize, Arc<Vec<f32>>>>;
+
+/// What a factor is cut to, made once.
+fn cut(cuts: &Cuts, size: usize, make: impl FnOnce() -> Result<Vec<f32>>) -> Result<Arc<Vec<f32>>> {
+    if let Some(made) = cuts.borrow().get(&size) {
+        return Ok(made.clone());
+    }
+    let made = Arc::new(make()?);
+    cuts.borrow_mut().insert(size, made.clone());
+    Ok(made)
 }
 
 impl Shared {
@@ -25,6 +43,7 @@ impl Shared {
         Self {
             a: named("vera_A"),
             b: named("vera_B"),
+            ..Self::default()
         }
     }
 }
@@ -47,16 +66,22 @@ pub(super) fn draft(module: &Module<'_>, shared: &Shared) -> Result<Draft> {
         let reason = needed([n, rank]) + " or more rows";
         return Err(b.misfit(path, reason));
     }
-    let a_values = a.values(module.path)?;
-    let rows = a_values.chunks_exact(widest);
-    let a_cut = rows.flat_map(|row| &row[..k]).copied().collect();
-    let lambda_b = module.vector("vera_lambda_b", n)?;
-    let mut b_cut = b.values(module.path)?;
-    b_cut.truncate(n * rank);
-    for (row, factor) in b_cut.chunks_exact_mut(rank).zip(lambda_b) {
-        row.iter_mut().for_each(|v| *v *= factor);
-    }
-    let mut draft = Draft::low_rank(rank, a_cut, b_cut, 1.0, a.format);
-    draft.scale = module.vector("vera_lambda_d", rank)?;
-    Ok(draft)
+    let a_cut = cut(&shared.cut_a, k, || {
+        let values = a.values(path)?;
+        let rows = values.chunks_exact(widest);
+        Ok(rows.flat_map(|row| &row[..k]).copied().collect())
+    })?;
+    let b_cut = cut(&shared.cut_b, n, || {
+        let mut values = b.values(path)?;
+        values.truncate(n * rank);
+        Ok(values)
+    })?;
+    Ok(Draft {
+        rank,
+        a: Some(a_cut),
+        b: b_cut,
+        scale: module.vector("vera_lambda_d", rank)?,
+        gain_low: Some(module.vector("vera_lambda_b", n)?),
+        ..Draft::empty(a.format)
+    })
 }

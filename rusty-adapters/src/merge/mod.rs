@@ -11,13 +11,14 @@ pub use methods::Method;
 
 use crate::Container;
 use crate::base_model::Base;
-use crate::factors::change;
+use crate::factors::{change, plain};
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
 use rusty_loader::fused::{self, Part};
 use rusty_loader::output_file::is_taken;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -47,7 +48,11 @@ pub fn merge(
         let reason = format!("the model is {kind}, so what is written should be one");
         return Err(Error::malformed(out, reason));
     }
-    let merged = Merged::plan(adapters, method, base, out)?;
+    let plain = adapters.iter().map(|(adapter, _)| plain(adapter));
+    let plain: Vec<Cow<'_, SlotData>> = plain.collect::<Result<_>>()?;
+    let weights = adapters.iter().map(|(_, weight)| *weight);
+    let adapters: Vec<_> = plain.iter().map(|a| &**a).zip(weights).collect();
+    let merged = Merged::plan(&adapters, method, base, out)?;
     match source.is_dir() {
         true => {
             let written = checkpoint::write(&merged, source, out, progress);

@@ -7,11 +7,14 @@ use rayon::prelude::*;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::interleaving::Factor;
 use rusty_compiler::{
-    DeltaTable, EmbeddingDelta, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData, SlotShape,
+    DeltaTable, EmbeddingDelta, Kron, KvPrefix, LowRankRows, PrefixLayer, SiteDelta, SlotData,
+    SlotShape,
 };
 use rusty_graph::SiteId;
 use rusty_loader::{Format, SharedBytes};
 use safetensors::SafeTensors;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,6 +45,8 @@ struct Reader<'a> {
     header: Header,
     /// Of the header as it is stored.
     header_sum: u64,
+    /// Tensors that several tables may have in common, by name and length.
+    inflated: RefCell<HashMap<(String, usize), SharedBytes>>,
 }
 
 impl<'a> Reader<'a> {
@@ -62,6 +67,7 @@ impl<'a> Reader<'a> {
             bytes,
             tensors: SafeTensors::deserialize(bytes).map_err(|e| wrong(e.to_string()))?,
             header_sum: checksum(KEY, entry.as_bytes()),
+            inflated: RefCell::default(),
             header,
         })
     }
@@ -73,8 +79,9 @@ impl<'a> Reader<'a> {
         let mut names = self.tensors.names();
         names.retain(|name| *name != SUMS);
         names.sort_unstable();
+        let tensors = &self.tensors;
         let own = names.par_iter().map(|name| {
-            let tensor = self.tensors.tensor(name).ok();
+            let tensor = tensors.tensor(name).ok();
             tensor.map_or(0, |tensor| checksum(name, tensor.data()))
         });
         let own: Vec<u64> = rayon::iter::once(self.header_sum).chain(own).collect();
@@ -153,7 +160,9 @@ impl<'a> Reader<'a> {
                 reason: format!("the model needs {needed:?}"),
             });
         }
-        let mut bytes = self.stored(name)?;
+        let tensor = entry.tensor.as_deref().unwrap_or(name);
+        let inflated = |limit: usize| self.inflated.borrow().get(&(tensor.into(), limit)).cloned();
+        let mut bytes = self.stored(tensor)?;
         if entry.deflated {
             let limit = DeltaTable::stored_bytes(format, factor, entry.rows, entry.columns)
                 .filter(|_| entry.rows.saturating_mul(entry.columns) <= most)
@@ -161,9 +170,18 @@ impl<'a> Reader<'a> {
                     let most = format!("the model has room for {most} values of {}", entry.format);
                     self.wrong(name, &format!("cannot have shape {stated:?}; {most}"))
                 })?;
-            let unpacked = miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
-                .map_err(|_| self.wrong(name, "cannot be inflated"))?;
-            bytes = SharedBytes::from_vec(unpacked);
+            bytes = match inflated(limit) {
+                Some(known) => known,
+                None => {
+                    let unpacked =
+                        miniz_oxide::inflate::decompress_to_vec_with_limit(&bytes, limit)
+                            .map_err(|_| self.wrong(name, "cannot be inflated"))?;
+                    let unpacked = SharedBytes::from_vec(unpacked);
+                    let mut known = self.inflated.borrow_mut();
+                    known.insert((tensor.into(), limit), unpacked.clone());
+                    unpacked
+                }
+            };
         }
         let table = DeltaTable::new(format, factor, entry.rows, entry.columns, bytes);
         let table = table.ok_or_else(|| self.wrong(name, "has not the size its header states"))?;
@@ -185,26 +203,37 @@ impl<'a> Reader<'a> {
 
     fn sites(&self, base: &Base<'_>) -> Result<Vec<(SiteId, SiteDelta)>> {
         let mut sites = Vec::with_capacity(self.header.sites.len());
-        for (name, (rank, identity)) in &self.header.sites {
+        for (name, entry) in &self.header.sites {
             let id = base.graph.site_named(name).ok_or_else(|| {
                 Error::malformed(self.path, format!("the model has no site '{name}'"))
             })?;
             let vector = |end: &str| self.floats(&format!("{name}.{end}"));
             let site = base.graph.site(id);
             // More would be larger than the weight itself.
-            let (k, n, ranks) = (site.k as usize, site.n as usize, *rank as usize);
+            let (k, n, ranks) = (site.k as usize, site.n as usize, entry.rank as usize);
             let most = k * n.next_multiple_of(PANEL);
+            let (rows, columns) = entry.blocks.unwrap_or((1, 1));
+            let [k, n] = [(k, columns), (n, rows)].map(|(size, of)| size / (of as usize).max(1));
             let a = self.table(&format!("{name}.a"), Some(Factor::A), most, |_| [ranks, k])?;
-            if *identity == a.is_some() && *rank > 0 {
+            if entry.identity == a.is_some() && entry.rank > 0 {
                 return Err(self.wrong(&format!("{name}.a"), "is there or missing by mistake"));
             }
             let panels = Factor::B { rank: ranks };
             let lie = |_| [n.div_ceil(PANEL) * ranks, PANEL];
             let delta = SiteDelta {
-                rank: *rank,
+                rank: entry.rank,
                 a,
                 b: self.table(&format!("{name}.b"), Some(panels), most, lie)?,
                 scale: vector("scale")?.unwrap_or_default(),
+                kron: match entry.blocks {
+                    Some((rows, columns)) => Some(Kron {
+                        rows,
+                        columns,
+                        mix: vector("mix")?.unwrap_or_default(),
+                    }),
+                    None => None,
+                },
+                gain_low: vector("gain_low")?,
                 gain_in: vector("gain_in")?,
                 gain_out: vector("gain_out")?,
                 bias: vector("bias")?,

@@ -1,13 +1,13 @@
 //! Writing packed adapters.
 
-use super::{Header, KEY, SUMS, TableEntry, VERSION, checksum, interleaved, weights};
+use super::{Header, KEY, SUMS, SiteEntry, TableEntry, VERSION, checksum, interleaved, weights};
 use crate::base_model::Base;
 use crate::owned_tensor::OwnedTensor;
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_loader::output_file::write_whole;
 use safetensors::Dtype;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// Writes an adapter that was prepared for `base`; with `deflate`, each table that becomes smaller is deflated.
@@ -41,6 +41,8 @@ pub fn pack(adapter: &SlotData, base: &Base<'_>, out: &Path, deflate: bool) -> R
 struct Writer {
     header: Header,
     tensors: BTreeMap<String, OwnedTensor>,
+    /// Tensors by address and length of what they were made of, and whether they are deflated.
+    stored: HashMap<(usize, usize), (String, bool)>,
     deflate: bool,
 }
 
@@ -58,18 +60,26 @@ impl Writer {
                 prefix_tokens: 0,
             },
             tensors: BTreeMap::new(),
+            stored: HashMap::new(),
             deflate,
         }
     }
 
     fn site(&mut self, name: &str, delta: &SiteDelta) {
         let identity = delta.rank > 0 && delta.a.is_none();
-        let entry = (delta.rank, identity);
+        let kron = delta.kron.as_ref();
+        let entry = SiteEntry {
+            rank: delta.rank,
+            identity,
+            blocks: kron.map(|kron| (kron.rows, kron.columns)),
+        };
         self.header.sites.insert(name.into(), entry);
         self.optional(&format!("{name}.a"), delta.a.as_ref());
         self.optional(&format!("{name}.b"), delta.b.as_ref());
         self.floats(format!("{name}.scale"), &delta.scale);
         for (end, vector) in [
+            ("mix", &kron.map(|kron| kron.mix.clone())),
+            ("gain_low", &delta.gain_low),
             ("gain_in", &delta.gain_in),
             ("gain_out", &delta.gain_out),
             ("bias", &delta.bias),
@@ -88,16 +98,25 @@ impl Writer {
 
     fn table(&mut self, name: String, table: &DeltaTable) {
         let stored = table.bytes();
+        let place = (stored.as_ptr().addr(), stored.len());
+        let mut entry = TableEntry {
+            format: table.format().name().into(),
+            rows: table.rows(),
+            columns: table.columns(),
+            deflated: false,
+            tensor: None,
+        };
+        if let Some((tensor, deflated)) = self.stored.get(&place) {
+            (entry.tensor, entry.deflated) = (Some(tensor.clone()), *deflated);
+            self.header.tables.insert(name, entry);
+            return;
+        }
         let packed = self
             .deflate
             .then(|| miniz_oxide::deflate::compress_to_vec(stored, 9))
             .filter(|packed| packed.len() < stored.len());
-        let entry = TableEntry {
-            format: table.format().name().into(),
-            rows: table.rows(),
-            columns: table.columns(),
-            deflated: packed.is_some(),
-        };
+        entry.deflated = packed.is_some();
+        self.stored.insert(place, (name.clone(), entry.deflated));
         self.header.tables.insert(name.clone(), entry);
         let bytes = packed.unwrap_or_else(|| stored.to_vec());
         let tensor = OwnedTensor {

@@ -233,7 +233,7 @@ impl Executable for CpuExecutable {
             })
         };
         let parts = contracts().map(|c| c.parts.len()).max().unwrap_or(0);
-        let lows = parts * rows * self.slots.largest_rank();
+        let lows = parts * rows * self.slots.most_lows();
         if self.memory.lows.bytes() < lows * 4 {
             self.memory.lows = Buffer::words(lows);
         }

@@ -131,6 +131,16 @@ impl InputRows {
         }
     }
 
+    /// A single-precision row as rows of `width` each, which lie one behind the other.
+    pub(super) fn blocks_of(&self, row: usize, width: usize) -> Self {
+        Self {
+            floats: self.float_row(row),
+            float_stride: width,
+            taken: std::ptr::null(),
+            ..*self
+        }
+    }
+
     /// Single-precision row.
     pub(super) fn float_row(&self, row: usize) -> *mut f32 {
         self.floats.wrapping_add(row * self.float_stride)

@@ -13,10 +13,6 @@ use rusty_graph::Graph;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Steps that a set in a slot takes part in before others that wait for one go first: enough that filling slots, which takes
-/// about as long as a step, is little beside them.
-const TURN: u32 = 32;
-
 /// A set with every weight resolved: what keys and values belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Hash)]
 pub(crate) struct Resolved {
@@ -58,6 +54,8 @@ struct Entry {
     bytes: u64,
     /// Of these, what the host needs while a device has the rest: changed embeddings and prefixes.
     host_only: u64,
+    /// What a device's copy of the rest takes.
+    copied: u64,
     rank: u32,
     virtual_tokens: u32,
     /// Whether it brings what has no weight but 1: a soft prompt, or a whole embedding.
@@ -72,7 +70,7 @@ impl Entry {
     /// Bytes that it takes in a slot, which is a device's own copy or reads tables where they lie.
     fn slot_bytes(&self, copies: bool) -> u64 {
         match copies {
-            true => self.bytes - self.host_only,
+            true => self.copied,
             false => self.bytes,
         }
     }
@@ -132,6 +130,7 @@ impl Registry {
             source,
             bytes: data.bytes() as u64,
             host_only: data.without_sites().bytes() as u64,
+            copied: copied_bytes(&data),
             rank: data.largest_rank(),
             virtual_tokens: data.virtual_tokens(),
             whole: data.virtual_tokens() > 0
@@ -283,14 +282,9 @@ impl Registry {
             self.restore(ingredient);
         }
         let data = &mixture.data;
-        let all = data.bytes() as u64;
         let (needed, bytes) = match executable.copies_tables() {
-            true => {
-                let needed = Arc::new(data.without_sites());
-                let bytes = all - needed.bytes() as u64;
-                (needed, bytes)
-            }
-            false => (data.clone(), all),
+            true => (Arc::new(data.without_sites()), copied_bytes(data)),
+            false => (data.clone(), data.bytes() as u64),
         };
         let Some(at) = self.place(data, bytes, executable, busy)? else {
             return Ok(Acquired::Waits(mixture));
@@ -305,25 +299,6 @@ impl Registry {
             steps: 0,
         });
         Ok(Acquired::Slot(slot_id(at), Some(needed)))
-    }
-
-    /// Notes that slots take part in a step.
-    pub fn serve(&mut self, slots: &[SlotId]) {
-        self.clock += 1;
-        for slot in slots {
-            let at = (slot.0 as usize).checked_sub(1);
-            if let Some(Some(slot)) = at.and_then(|at| self.slots.get_mut(at)) {
-                slot.used = self.clock;
-                slot.steps = slot.steps.saturating_add(1);
-            }
-        }
-    }
-
-    /// Whether a slot took part in so many steps that another set that waits for one goes first.
-    pub fn had_its_turn(&self, slot: SlotId) -> bool {
-        let at = (slot.0 as usize).checked_sub(1);
-        let slot = at.and_then(|at| self.slots.get(at)?.as_ref());
-        slot.is_some_and(|slot| slot.steps >= TURN)
     }
 
     /// Puts an adapter into a free slot where there is one, so that its first user need not wait. Where the device has no
@@ -413,6 +388,11 @@ impl Registry {
             entry.prepared_s = read_s.unwrap_or(entry.prepared_s);
         }
     }
+}
+
+/// Bytes of a device's copy of an adapter's tables at sites.
+fn copied_bytes(data: &SlotData) -> u64 {
+    (data.plain_bytes() - data.without_sites().bytes()) as u64
 }
 
 fn slot_id(at: usize) -> SlotId {

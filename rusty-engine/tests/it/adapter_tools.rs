@@ -282,7 +282,7 @@ fn damaged_packed_adapters_are_errors_that_name_the_file() {
     for (from, to) in [
         ("blk.0.attn_q", "blk.9.attn_q"),
         (r#"\"rows\":"#, r#"\"rowz\":"#),
-        (r#"\"version\":3"#, r#"\"version\":1"#),
+        (r#"\"version\":4"#, r#"\"version\":1"#),
         ("false", "true "),
     ] {
         let mut bytes = good.clone();

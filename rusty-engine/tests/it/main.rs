@@ -20,6 +20,7 @@ mod out_of_memory;
 mod residency;
 mod samplers;
 mod sessions;
+mod small_adapters;
 mod stored_otherwise;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;
@@ -41,7 +42,12 @@ fn devices() -> [DeviceChoice; 2] {
 }
 
 fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
-    let file = rusty_loader::open(golden(model)).expect(model);
+    open_on(&golden(model), device, kv)
+}
+
+/// An engine that knows the file that it came from.
+fn open_on(path: &Path, device: DeviceChoice, kv: KvFormat) -> Engine {
+    let file = rusty_loader::open(path).expect("model");
     let options = EngineOptions {
         // References are single precision.
         single_precision: true,
@@ -49,7 +55,7 @@ fn engine(model: &str, device: DeviceChoice, kv: KvFormat) -> Engine {
         kv,
         ..EngineOptions::default()
     };
-    let engine = Engine::load(&*file, &options).expect(model);
+    let engine = Engine::load(&*file, &options).expect("engine");
     engine.keep_base(file.into());
     engine
 }
@@ -70,19 +76,9 @@ fn demo(options: &EngineOptions) -> Engine {
     Engine::load(&*file, options).expect("demo")
 }
 
-/// An engine on the CPU, with single precision in its cache, that knows the file that it came from.
+/// An engine on the CPU, with single precision in its cache.
 fn open(path: &Path) -> Engine {
-    let file = rusty_loader::open(path).expect("model");
-    let options = EngineOptions {
-        // References are single precision.
-        single_precision: true,
-        device: DeviceChoice::Cpu,
-        kv: KvFormat::F32,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::load(&*file, &options).expect("engine");
-    engine.keep_base(file.into());
-    engine
+    open_on(path, DeviceChoice::Cpu, KvFormat::F32)
 }
 
 /// Logits of a dozen tokens.

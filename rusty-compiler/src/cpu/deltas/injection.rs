@@ -82,7 +82,7 @@ impl Contract {
         let gains = |site: &Option<SiteId>| {
             (0..rows).any(|r| {
                 let delta = ctx.slots.delta(ctx.slot(self.rows, r), *site);
-                delta.is_some_and(|d| !d.gain_in.is_null())
+                delta.is_some_and(SiteTables::gains_input)
             })
         };
         let parts = self.sites.parts.iter().zip(ctx.gained);
@@ -132,7 +132,7 @@ impl Contract {
         x: InputRows,
         groups: &[Group<'_>],
     ) {
-        let (rows, stride) = (ctx.rows(self.rows), ctx.slots.largest_rank());
+        let (rows, stride) = (ctx.rows(self.rows), ctx.slots.most_lows());
         let mut shares = share(groups, thread, ctx.threads).peekable();
         while let Some((group, ranks)) = shares.next() {
             let next = shares
@@ -187,7 +187,7 @@ impl Contract {
         out: *mut f32,
     ) {
         let all = ctx.rows(self.rows);
-        let stride = ctx.slots.largest_rank();
+        let stride = ctx.slots.most_lows();
         let columns = (tile.column, tile.columns);
         for (group, (first, rows)) in tile.groups(groups, part) {
             let at = (part * all + first) * stride;

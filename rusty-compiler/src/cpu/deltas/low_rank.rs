@@ -7,6 +7,7 @@
 use super::int4_reduce::{self, Int4Rows};
 use super::int8_expand;
 use super::int8_reduce::{self, Quartets};
+use super::kronecker;
 use super::site_tables::{SiteTables, Table, TableKind};
 use super::table_values::{InQ4, Panel};
 use crate::cpu::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
@@ -33,6 +34,19 @@ pub(in crate::cpu) unsafe fn reduce(
 ) {
     if from >= to {
         return;
+    }
+    if let Some(kron) = delta.kron {
+        // SAFETY: the caller's duty.
+        return unsafe {
+            kronecker::reduce(
+                level,
+                (delta, kron),
+                x,
+                (first, rows),
+                (from, to),
+                (u, stride),
+            )
+        };
     }
     let extent = Extent {
         first,
@@ -63,7 +77,7 @@ pub(in crate::cpu) unsafe fn reduce(
     }
 }
 
-unsafe fn multiply(
+pub(super) unsafe fn multiply(
     level: Level,
     (a, k): (Table, usize),
     x: InputRows,
@@ -91,12 +105,12 @@ unsafe fn multiply(
     }
 }
 
-/// Adds the delta to columns `first ..` of some rows: `y = gain_out * y + B u + bias`. `u` and `y` come with the
+/// Adds the delta to columns `first ..` of some rows: `y = gain_out * y + gain_low * B u + bias`. `u` and `y` come with the
 /// distance of their rows.
 ///
 /// # Safety
-/// `first` is a multiple of 32; a row of `y` holds `count` columns rounded up to 16, one of `u` `rank` values; the delta
-/// fits its site.
+/// `first` is a multiple of 32; a row of `y` holds `count` columns rounded up to 16, one of `u` as many values as the delta
+/// [has](SiteTables::lows); the delta fits its site.
 pub(in crate::cpu) unsafe fn expand(
     level: Level,
     delta: &SiteTables,
@@ -109,6 +123,7 @@ pub(in crate::cpu) unsafe fn expand(
         b: delta.b.map_or(std::ptr::null(), |b| b.at),
         kind: delta.b.map_or(TableKind::Float(FloatKind::F32), |b| b.kind),
         rank: if delta.b.is_some() { delta.rank } else { 0 },
+        low: delta.gain_low,
         gain: delta.gain_out,
         bias: delta.bias,
         first,
@@ -116,23 +131,29 @@ pub(in crate::cpu) unsafe fn expand(
         rows,
     };
     // SAFETY: the caller's duty.
-    unsafe { expand_columns(level, columns, u, y) }
+    unsafe {
+        match (delta.kron, delta.b) {
+            (Some(kron), Some(b)) => kronecker::expand(level, columns, (kron, b), u, y),
+            _ => expand_columns(level, columns, u, y),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     pub(super) b: *const u8,
-    kind: TableKind,
+    pub(super) kind: TableKind,
     pub(super) rank: usize,
-    gain: *const f32,
-    bias: *const f32,
+    pub(super) low: *const f32,
+    pub(super) gain: *const f32,
+    pub(super) bias: *const f32,
     pub(super) first: usize,
     pub(super) count: usize,
     pub(super) rows: usize,
 }
 
 per_isa! {
-    fn expand_columns(columns: Columns, u: (*const f32, usize), y: (*mut f32, usize)) = expand_with
+    pub(super) fn expand_columns(columns: Columns, u: (*const f32, usize), y: (*mut f32, usize)) = expand_with
 }
 
 #[inline(always)]
@@ -215,7 +236,7 @@ pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: 
     }
 }
 
-/// `y = gain_out * y + sum + bias` for up to 16 columns.
+/// `y = gain_out * y + gain_low * sum + bias` for up to 16 columns.
 #[inline(always)]
 unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
     let i = column - c.first;
@@ -226,7 +247,10 @@ unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
         if !c.gain.is_null() {
             value = V::mul(value, lanes::<V>(c.gain.add(column), n));
         }
-        value = V::add(value, sum);
+        value = match c.low.is_null() {
+            true => V::add(value, sum),
+            false => V::fma(lanes::<V>(c.low.add(column), n), sum, value),
+        };
         if !c.bias.is_null() {
             value = V::add(value, lanes::<V>(c.bias.add(column), n));
         }

@@ -7,6 +7,7 @@ pub(super) mod injection;
 mod int4_reduce;
 mod int8_expand;
 mod int8_reduce;
+mod kronecker;
 pub(super) mod low_rank;
 pub(super) mod site_tables;
 pub(super) mod slots;

@@ -44,17 +44,30 @@ impl Table {
     }
 }
 
+/// Blocks of outputs and inputs, and `[rows, columns]` numbers that mix them.
+#[derive(Clone, Copy)]
+pub(super) struct KronTable {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) mix: *const f32,
+    /// Outputs of a block.
+    pub(super) height: usize,
+}
+
 /// The tables of a [`SiteDelta`], valid while that lives. Pointers are null where there is nothing.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct SiteTables {
     pub(super) rank: usize,
-    /// Input width.
+    /// Width of the inputs that `A` acts on.
     pub(super) k: usize,
     /// Rows of `A`; none is the identity.
     pub(super) a: Option<Table>,
     /// Panels of `B`; none where the rank is 0.
     pub(super) b: Option<Table>,
     pub(super) scale: *const f32,
+    /// Blocks in which both act.
+    pub(super) kron: Option<KronTable>,
+    pub(super) gain_low: *const f32,
     pub(super) gain_in: *const f32,
     pub(super) gain_out: *const f32,
     pub(super) bias: *const f32,
@@ -68,17 +81,36 @@ unsafe impl Sync for SiteTables {}
 impl SiteTables {
     /// Finds a delta's tables at a site of input width `k`.
     pub(in crate::cpu) fn new(delta: &SiteDelta, k: usize) -> Self {
+        let columns = delta.kron.as_ref().map_or(1, |kron| kron.columns as usize);
+        let panels = delta.b.as_ref().map_or(0, DeltaTable::rows) / (delta.rank as usize).max(1);
         let vector = |v: &Option<Arc<[f32]>>| v.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());
         Self {
             rank: delta.rank as usize,
-            k,
+            k: k / columns,
             a: delta.a.as_ref().map(Table::new),
             b: delta.b.as_ref().map(Table::new),
             scale: delta.scale.as_ptr(),
+            kron: delta.kron.as_ref().map(|kron| KronTable {
+                rows: kron.rows as usize,
+                columns,
+                mix: kron.mix.as_ptr(),
+                height: panels * PANEL,
+            }),
+            gain_low: vector(&delta.gain_low),
             gain_in: vector(&delta.gain_in),
             gain_out: vector(&delta.gain_out),
             bias: vector(&delta.bias),
         }
+    }
+
+    /// Whether it scales inputs.
+    pub(in crate::cpu) fn gains_input(&self) -> bool {
+        !self.gain_in.is_null()
+    }
+
+    /// Values of `u` for a row.
+    pub(in crate::cpu) fn lows(&self) -> usize {
+        self.rank * self.kron.map_or(1, |kron| kron.rows)
     }
 
     /// Address of rank `from` of `A`; none where that is the identity.
@@ -86,8 +118,11 @@ impl SiteTables {
         self.a.map(|a| a.at.addr() + from * a.row_bytes)
     }
 
-    /// Address and length of the panels of columns `first ..`.
+    /// Address and length of the panels of columns `first ..`; nothing where blocks share them, which stay at hand.
     pub(super) fn column_bytes(&self, (first, count): (usize, usize)) -> (usize, usize) {
+        if self.kron.is_some() {
+            return (0, 0);
+        }
         let (start, end) = (first / PANEL, (first + count).div_ceil(PANEL));
         let ranks = |b: Table| match b.kind {
             TableKind::Int8 => self.rank.next_multiple_of(QUARTET),

@@ -20,7 +20,7 @@ struct Slot {
 /// All slots; index 0 is BASE.
 pub(in crate::cpu) struct SlotTable {
     slots: Vec<Option<Slot>>,
-    largest_rank: usize,
+    most_lows: usize,
     gains_inputs: bool,
 }
 
@@ -29,7 +29,7 @@ impl SlotTable {
     pub(in crate::cpu) fn new(slots: u32) -> Self {
         Self {
             slots: (0..=slots).map(|_| None).collect(),
-            largest_rank: 0,
+            most_lows: 0,
             gains_inputs: false,
         }
     }
@@ -62,13 +62,13 @@ impl SlotTable {
     }
 
     fn survey(&mut self) {
-        let deltas = || {
+        let tables = || {
             let slots = self.slots.iter().flatten();
-            slots.flat_map(|s| s.data.sites.iter().map(|(_, d)| d))
+            slots.flat_map(|s| s.sites.iter().flatten())
         };
-        let largest = deltas().map(|d| d.rank as usize).max().unwrap_or(0);
-        let gains = deltas().any(|d| d.gain_in.is_some());
-        (self.largest_rank, self.gains_inputs) = (largest, gains);
+        let most = tables().map(SiteTables::lows).max().unwrap_or(0);
+        let gains = tables().any(SiteTables::gains_input);
+        (self.most_lows, self.gains_inputs) = (most, gains);
     }
 
     /// Whether any row names a filled slot.
@@ -88,9 +88,9 @@ impl SlotTable {
         slot.sites.get(site?.index())?.as_ref()
     }
 
-    /// Largest rank in any slot.
-    pub(in crate::cpu) fn largest_rank(&self) -> usize {
-        self.largest_rank
+    /// Most values of `u` that any slot has for a row.
+    pub(in crate::cpu) fn most_lows(&self) -> usize {
+        self.most_lows
     }
 
     /// Whether any slot scales an input.

@@ -2,6 +2,7 @@
 
 mod attention;
 mod bodies;
+mod kronecker;
 mod late_panels;
 mod low_rank;
 mod products;

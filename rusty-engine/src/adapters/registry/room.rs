@@ -12,6 +12,10 @@ use rusty_compiler::{Error as CompileError, Executable, SlotData, SlotId};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+/// Steps that a set in a slot takes part in before others that wait for one go first: enough that filling slots, which takes
+/// about as long as a step, is little beside them.
+const TURN: u32 = 32;
+
 /// Whether a device refused tables because others hold its memory.
 pub(super) fn is_full(error: &CompileError) -> bool {
     use DeviceError::{OutOfMemory, TooLarge};
@@ -133,6 +137,25 @@ impl Registry {
         executable.detach(slot_id(at))?;
         self.slots[at] = None;
         Ok(())
+    }
+
+    /// Notes that slots take part in a step.
+    pub fn serve(&mut self, slots: &[SlotId]) {
+        self.clock += 1;
+        for slot in slots {
+            let at = (slot.0 as usize).checked_sub(1);
+            if let Some(Some(slot)) = at.and_then(|at| self.slots.get_mut(at)) {
+                slot.used = self.clock;
+                slot.steps = slot.steps.saturating_add(1);
+            }
+        }
+    }
+
+    /// Whether a slot took part in so many steps that another set that waits for one goes first.
+    pub fn had_its_turn(&self, slot: SlotId) -> bool {
+        let at = (slot.0 as usize).checked_sub(1);
+        let slot = at.and_then(|at| self.slots.get(at)?.as_ref());
+        slot.is_some_and(|slot| slot.steps >= TURN)
     }
 
     /// Drops tables that can be read again until the host's budget is kept.

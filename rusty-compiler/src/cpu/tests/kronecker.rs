@@ -1,0 +1,175 @@
+//! Factors that act on blocks, and gains on what factors give: on the CPU as they are, elsewhere as plain factors.
+
+use super::{Noise, filled, levels};
+use crate::cpu::deltas::low_rank;
+use crate::cpu::deltas::site_tables::SiteTables;
+use crate::cpu::kind::Start;
+use crate::cpu::simd::Level;
+use crate::delta_table::DeltaTable;
+use crate::slots::{Kron, SiteDelta};
+use rusty_loader::Format;
+
+/// Of a site whose factors act on blocks: how many of outputs and inputs, a block's outputs and inputs, the rank.
+struct Shape {
+    blocks: (usize, usize),
+    block: (usize, usize),
+    rank: usize,
+}
+
+const fn shape(blocks: (usize, usize), block: (usize, usize), rank: usize) -> Shape {
+    Shape {
+        blocks,
+        block,
+        rank,
+    }
+}
+
+/// Ranks that end within a vector and behind one; blocks that are no whole strips; more blocks on either side; factors larger
+/// than what they amount to.
+const SHAPES: [Shape; 5] = [
+    shape((2, 3), (32, 16), 5),
+    shape((3, 2), (96, 48), 17),
+    shape((32, 32), (32, 32), 8),
+    shape((1, 4), (160, 64), 37),
+    shape((4, 4), (32, 32), 32),
+];
+
+impl Shape {
+    fn k(&self) -> usize {
+        self.blocks.1 * self.block.1
+    }
+
+    fn n(&self) -> usize {
+        self.blocks.0 * self.block.0
+    }
+
+    fn delta(&self, format: Format, noise: &mut Noise) -> SiteDelta {
+        let (height, width) = self.block;
+        let a = noise.floats(self.rank * width);
+        let b = noise.floats(height * self.rank);
+        SiteDelta {
+            rank: self.rank as u32,
+            a: DeltaTable::ranks(format, self.rank, width, &a),
+            b: DeltaTable::panels(format, height, self.rank, |c, r| b[c * self.rank + r]),
+            scale: (0..self.rank).map(|r| 0.5 + r as f32 / 8.0).collect(),
+            kron: Some(Kron {
+                rows: self.blocks.0 as u32,
+                columns: self.blocks.1 as u32,
+                mix: noise.floats(self.blocks.0 * self.blocks.1).into(),
+            }),
+            gain_low: Some(noise.floats(self.n()).into()),
+            gain_out: Some(noise.floats(self.n()).into()),
+            ..SiteDelta::default()
+        }
+    }
+
+    /// What the factors amount to, `[n, k]`.
+    fn matrix(&self, delta: &SiteDelta) -> Vec<f64> {
+        let (height, width) = self.block;
+        let kron = delta.kron.as_ref().expect("blocks");
+        let gain = delta.gain_low.as_ref().expect("gains");
+        let a = delta.a.as_ref().expect("A").values();
+        let mut b = vec![0.0; self.rank];
+        let mut matrix = vec![0.0; self.n() * self.k()];
+        for (c, row) in matrix.chunks_exact_mut(self.k()).enumerate() {
+            delta.b_row(c % height, &mut b);
+            for (l, value) in row.iter_mut().enumerate() {
+                let terms = (0..self.rank).map(|r| {
+                    f64::from(b[r])
+                        * f64::from(delta.scale[r])
+                        * f64::from(a[r * width + l % width])
+                });
+                let mix = kron.mix[c / height * self.blocks.1 + l / width];
+                *value = f64::from(gain[c]) * f64::from(mix) * terms.sum::<f64>();
+            }
+        }
+        matrix
+    }
+}
+
+#[test]
+fn blocks_are_multiplied_as_they_are() {
+    for shape in &SHAPES {
+        for format in [Format::F32, Format::F16, Format::Bf16] {
+            let mut noise = Noise((shape.k() + shape.rank) as u64);
+            let delta = shape.delta(format, &mut noise);
+            let x = noise.floats(5 * shape.k());
+            for level in levels() {
+                check(shape, &delta, &x, level);
+            }
+        }
+    }
+}
+
+/// Five rows, each thread its ranks, in strips of 128 columns.
+fn check(shape: &Shape, delta: &SiteDelta, x: &[f32], level: Level) {
+    let (k, n, rank) = (shape.k(), shape.n(), shape.rank);
+    let rows = x.len() / k;
+    let (_inputs, view) = filled(level, x, rows, k, &[(Start::Sums, true)]);
+    let tables = SiteTables::new(delta, k);
+    let run = |first: usize, count: usize| {
+        let stride = tables.lows() + 3;
+        let mut u = vec![f32::NAN; count * stride];
+        let mut y = vec![1.0f32; count * n];
+        let to = (u.as_mut_ptr(), stride);
+        let half = rank / 8 * 4;
+        // SAFETY: inputs, tables and results are whole; `n` is a multiple of 32.
+        unsafe {
+            for ranks in [(0, half), (half, rank)] {
+                low_rank::reduce(level, &tables, view, (first, count), ranks, to, None);
+            }
+            for column in (0..n).step_by(128) {
+                let columns = (column, 128.min(n - column));
+                let y = (y[column..].as_mut_ptr(), n);
+                low_rank::expand(level, &tables, count, (u.as_ptr(), stride), columns, y);
+            }
+        }
+        y
+    };
+    let y = run(0, rows);
+    let matrix = shape.matrix(delta);
+    let gain = delta.gain_out.as_ref().expect("gains");
+    for row in 0..rows {
+        for (c, weights) in matrix.chunks_exact(k).enumerate() {
+            let products = weights.iter().zip(&x[row * k..]);
+            let products = products.map(|(w, x)| w * f64::from(*x));
+            let size: f64 = products.clone().map(f64::abs).sum();
+            let want = f64::from(gain[c]) + products.sum::<f64>();
+            let have = f64::from(y[row * n + c]);
+            assert!(
+                (want - have).abs() <= 1e-5 * (size + 1.0),
+                "{level:?} {k} -> {n} rank {rank}, row {row} output {c}: {have}, not {want}"
+            );
+        }
+        assert_eq!(run(row, 1), y[row * n..][..n], "row {row} alone");
+    }
+}
+
+#[test]
+fn plain_factors_amount_to_the_same() {
+    for shape in &SHAPES {
+        let mut noise = Noise(shape.k() as u64);
+        let delta = shape.delta(Format::F32, &mut noise);
+        let plain = delta.plain().expect("tables");
+        assert!(plain.is_plain() && plain.gain_out.is_some());
+        assert_eq!(delta.plain_bytes(), plain.bytes());
+        assert!(delta.bytes() < plain.bytes());
+        let (k, rank) = (shape.k(), plain.rank as usize);
+        let a = plain.a.as_ref().map(DeltaTable::values);
+        let limit = shape.blocks.0.min(shape.blocks.1) * shape.rank;
+        assert_eq!(rank, if a.is_some() { limit } else { k });
+        let mut b = vec![0.0; rank];
+        for (c, want) in shape.matrix(&delta).chunks_exact(k).enumerate() {
+            plain.b_row(c, &mut b);
+            for (l, want) in want.iter().enumerate() {
+                let of = |r: usize| match &a {
+                    Some(a) => a[r * k + l],
+                    None => f32::from(u8::from(r == l)),
+                };
+                let terms = (0..rank).map(|r| f64::from(b[r] * plain.scale[r] * of(r)));
+                let have: f64 = terms.sum();
+                assert!((want - have).abs() < 1e-4, "{c} {l}: {have}, not {want}");
+            }
+        }
+    }
+}
