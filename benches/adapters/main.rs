@@ -4,11 +4,14 @@
 //! * `swap`: attaching, weighting and detaching while an engine runs.
 //! * `prepare`: what is done once for each adapter, and what its cache leaves of that.
 //! * `step`: what rows cost beside adapters and with them, as tables; kinds of rows in turn.
+//! * `kinds`: what kinds with small files take in memory and in time, as a table.
 
 mod dora;
+mod kinds;
 mod preparation;
 mod steps;
 mod swap;
+mod tables;
 
 use criterion::{Criterion, criterion_group};
 use rusty_backend::DeviceChoice;
@@ -36,5 +39,10 @@ criterion_group!(benches, swap::swaps, preparation::preparation);
 fn main() {
     benches();
     Criterion::default().configure_from_args().final_summary();
-    steps::print();
+    if tables::wants("step") {
+        steps::print();
+    }
+    if tables::wants("kinds") {
+        kinds::print();
+    }
 }

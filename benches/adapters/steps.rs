@@ -278,48 +278,12 @@ impl Model {
     }
 }
 
-/// Prints the tables where they are asked for.
+/// Prints the tables.
 pub fn print() {
-    if !is_wanted() {
-        return;
-    }
     for format in FORMATS {
         let mut model = Model::new(format);
         model.check();
         let seconds = model.measure();
         println!("{}", model.table(format, &seconds));
     }
-}
-
-/// Criterion's options that stand alone; behind each of the others comes its value.
-const ALONE: [&str; 15] = [
-    "--bench",
-    "--discard-baseline",
-    "--exact",
-    "--ignored",
-    "--include-ignored",
-    "--list",
-    "--nocapture",
-    "--noplot",
-    "--quick",
-    "--quiet",
-    "--show-output",
-    "--test",
-    "--verbose",
-    "-n",
-    "-v",
-];
-
-/// Whether this is a measurement, and no filter leaves the table out.
-fn is_wanted() -> bool {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let has = |word: &str| words.iter().any(|w| w == word);
-    let asks =
-        |option: &str| option.starts_with('-') && !option.contains('=') && !ALONE.contains(&option);
-    let is_filter = |at: usize| {
-        let is_value = at > 0 && asks(&words[at - 1]);
-        !words[at].starts_with('-') && !is_value
-    };
-    let mut filters = (0..words.len()).filter(|at| is_filter(*at));
-    has("--bench") && !has("--list") && filters.all(|at| "step".contains(words[at].as_str()))
 }

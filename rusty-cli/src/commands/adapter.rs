@@ -78,12 +78,16 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
 fn print_sites(out: &mut dyn Write, adapter: &SlotData, graph: &Graph) -> Result<()> {
     for (id, d) in &adapter.sites {
         let mut also = vec![];
+        if let Some(kron) = &d.kron {
+            also.push(format!("{} x {} blocks", kron.rows, kron.columns));
+        }
         for (there, what) in [
+            (d.gain_low.is_some(), "gain of the factors"),
             (d.gain_in.is_some(), "input gain"),
             (d.gain_out.is_some(), "output gain"),
             (d.bias.is_some(), "bias"),
         ] {
-            also.extend(there.then_some(what));
+            also.extend(there.then(|| what.to_string()));
         }
         let name = &graph.site(*id).name;
         let (a, b, also) = (format(&d.a), format(&d.b), also.join(", "));
@@ -101,7 +105,8 @@ fn facts(adapter: &SlotData, stated: &Stated, graph: &Graph, seconds: f64) -> Va
     let sites = adapter.sites.iter().map(|(id, d)| {
         json!({
             "site": graph.site(*id).name, "rank": d.rank, "a": format(&d.a), "b": format(&d.b),
-            "gain_in": d.gain_in.is_some(), "gain_out": d.gain_out.is_some(),
+            "blocks": d.kron.as_ref().map(|kron| [kron.rows, kron.columns]),
+            "gain_low": d.gain_low.is_some(), "gain_in": d.gain_in.is_some(), "gain_out": d.gain_out.is_some(),
             "bias": d.bias.is_some(), "bytes": d.bytes(),
         })
     });
