@@ -16,6 +16,23 @@ pub struct Base<'a> {
     pub file: Option<&'a dyn ModelFile>,
 }
 
+/// What compilers and trainers of several devices put between the names of modules.
+const WRAPPERS: [&str; 4] = [
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "module",
+];
+/// What a text model may be inside of.
+const OUTER: [&str; 6] = [
+    "base_model",
+    "model",
+    "language_model",
+    "text_model",
+    "llm",
+    "thinker",
+];
+
 /// Where an adapter's module is in the model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
@@ -41,12 +58,11 @@ impl<'a> Base<'a> {
             return Some(place);
         }
         let arch = &self.graph.arch;
-        let mut inner = module;
-        for prefix in ["base_model.", "model.", "language_model."].repeat(3) {
-            inner = inner.strip_prefix(prefix).unwrap_or(inner);
-        }
+        let segments = module.split('.').filter(|s| !WRAPPERS.contains(s));
+        let inner: Vec<&str> = segments.skip_while(|s| OUTER.contains(s)).collect();
+        let inner = inner.join(".");
         let name = module_from_hf(arch, &format!("model.{inner}"))
-            .or_else(|| module_from_hf(arch, inner))?;
+            .or_else(|| module_from_hf(arch, &inner))?;
         self.canonical(&name)
     }
 

@@ -8,6 +8,7 @@
 use crate::base_model::Base;
 use crate::factors::{a_values, b_values, transposed};
 use crate::precision::Precision;
+use crate::shared::Shared;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_loader::Format;
@@ -23,7 +24,8 @@ pub enum Pruning {
     Blocks(f32),
 }
 
-/// An adapter with this pruned, in this precision. Gains, biases, embeddings and identities stay as they are.
+/// An adapter with this pruned, in this precision. Gains, biases, embeddings and identities stay as they are; factors that sites
+/// share or that act in blocks, which are few, are not pruned.
 pub fn compress(
     adapter: &SlotData,
     base: &Base<'_>,
@@ -52,10 +54,27 @@ pub fn compress(
     if taken > 0 {
         sizes.sort_unstable_by(f32::total_cmp);
         let bound = sizes[taken - 1];
-        drafts.iter_mut().for_each(|d| d.prune(length, bound));
+        // Of runs that are as large as the last one, as many as are left to take.
+        let mut ties = taken - sizes.partition_point(|size| *size < bound);
+        for draft in &mut drafts {
+            draft.prune(length, bound, &mut ties);
+        }
     }
+    if pruning != Pruning::Nothing && !adapter.is_plain() {
+        let name = &adapter.name;
+        tracing::warn!(
+            "{name} has factors that sites share or that act in blocks: they are not pruned"
+        );
+    }
+    let mut shared = Shared::default();
     let sites = adapter.sites.iter().zip(drafts);
-    let sites = sites.map(|((id, delta), draft)| (*id, draft.delta(delta, precision)));
+    let sites = sites.map(|((id, delta), draft)| {
+        let mut small = draft.delta(delta, precision);
+        if !small.is_plain() {
+            precision.apply(&mut small, &mut shared);
+        }
+        (*id, small)
+    });
     let acts = |d: &SiteDelta| {
         d.rank > 0 || d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some()
     };
@@ -116,13 +135,18 @@ impl Factors {
         rows.flat_map(move |row| row.chunks(length))
     }
 
-    fn prune(&mut self, length: usize, bound: f32) {
+    /// Takes out runs that are smaller than the bound, and so many of those that are as large.
+    fn prune(&mut self, length: usize, bound: f32, ties: &mut usize) {
         let (a, b) = (
             self.a.chunks_exact_mut(self.k),
             self.b.chunks_exact_mut(self.n),
         );
         for run in a.chain(b).flat_map(|row| row.chunks_mut(length)) {
-            if norm(run) / run.len() as f32 <= bound {
+            let size = norm(run) / run.len() as f32;
+            if size < bound {
+                run.fill(0.0);
+            } else if size == bound && *ties > 0 {
+                *ties -= 1;
                 run.fill(0.0);
             }
         }

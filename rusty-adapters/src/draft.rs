@@ -1,12 +1,14 @@
 //! What an adapter does at one site, in single precision and the row order of checkpoints, on its way into a
 //! slot's tables.
 
+#[cfg(test)]
+mod tests;
+
 use crate::base_model::Base;
-use crate::factors;
 use crate::precision::{Precision, floats};
 use crate::{Error, Result};
 use rayon::prelude::*;
-use rusty_compiler::{DeltaTable, Kron, SiteDelta};
+use rusty_compiler::{DeltaTable, Kron, SiteDelta, kron};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
 use std::path::Path;
@@ -257,24 +259,22 @@ impl Draft {
         }
     }
 
-    /// `kron(mix, B A)` as `kron(mix, B) kron(I, A)`.
+    /// `kron(mix, B A)` as `kron(left, B) kron(right, A)` with the two sides of the mix.
     fn without_blocks(mut self) -> Self {
-        let Some(kron) = self.kron.take() else {
+        let Some(blocks) = self.kron.take() else {
             return self;
         };
-        let (rank, columns) = (self.rank, kron.columns as usize);
-        let mut identity = vec![0.0; columns * columns];
-        (0..columns).for_each(|i| identity[i * columns + i] = 1.0);
-        let width = |values: &[f32]| values.len() / rank.max(1);
+        let (size, left, right) = blocks.sides();
+        let (rank, columns) = (self.rank, blocks.columns as usize);
         let a = self.a.take().map(|a| {
-            let blocks = factors::kron((&identity, columns), (&a, width(&a)));
-            Arc::new(blocks)
+            let width = a.len() / rank.max(1);
+            Arc::new(kron((&right, columns), (&a, width)))
         });
         Self {
-            rank: rank * columns,
+            rank: rank * size,
             a,
-            b: Arc::new(factors::kron((&kron.mix, columns), (&self.b, rank))),
-            scale: self.scale.repeat(columns),
+            b: Arc::new(kron((&left, size), (&self.b, rank))),
+            scale: self.scale.repeat(size),
             ..self
         }
     }

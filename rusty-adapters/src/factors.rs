@@ -57,19 +57,6 @@ pub(crate) fn product(u: &[f32], v: &[f32], rank: usize, columns: usize) -> Vec<
     out
 }
 
-/// Kronecker product of two row-major matrices given with their widths.
-pub(crate) fn kron((x, x_width): (&[f32], usize), (y, y_width): (&[f32], usize)) -> Vec<f32> {
-    let mut out = Vec::with_capacity(x.len() * y.len());
-    for x_row in x.chunks_exact(x_width) {
-        for y_row in y.chunks_exact(y_width) {
-            for x in x_row {
-                out.extend(y_row.iter().map(|y| x * y));
-            }
-        }
-    }
-    out
-}
-
 /// The columns of a matrix `[rows, columns]`, one behind the other: `[columns, rows]`.
 pub(crate) fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let at = |i: usize| values[i % rows * columns + i / rows];

@@ -40,6 +40,8 @@ pub(crate) type Parts = BTreeMap<&'static str, Tensor>;
 pub(crate) struct Modules {
     pub by_name: BTreeMap<String, Parts>,
     pub others: BTreeMap<String, Tensor>,
+    /// A tensor that another one is, too, but for the name of an adapter.
+    pub twice: Option<String>,
 }
 
 impl Modules {
@@ -48,12 +50,15 @@ impl Modules {
         let mut modules = Self {
             by_name: BTreeMap::new(),
             others: BTreeMap::new(),
+            twice: None,
         };
         for (name, tensor) in tensors {
             match split(&name) {
                 Some((module, part)) => {
                     let parts = modules.by_name.entry(module).or_default();
-                    parts.insert(part, tensor);
+                    if parts.insert(part, tensor).is_some() {
+                        modules.twice = Some(name);
+                    }
                 }
                 None => {
                     modules.others.insert(name, tensor);
@@ -64,13 +69,35 @@ impl Modules {
     }
 }
 
+/// How the names of parameters begin that an adapter's own name may follow: `lora_A.sql.weight`.
+const NAMED: [&str; 6] = [
+    "modules_to_save",
+    "lora_",
+    "ia3_",
+    "hada_",
+    "lokr_",
+    "vera_",
+];
+
+/// A tensor's name without that of an adapter and of what wraps modules that are saved whole.
+fn without_adapter(name: &str) -> String {
+    let mut kept: Vec<&str> = vec![];
+    let mut after_parameter = false;
+    for segment in name.split('.') {
+        let is_leaf = ["weight", "bias"].contains(&segment);
+        let is_name = segment == "default" || (after_parameter && !is_leaf);
+        after_parameter = NAMED.iter().any(|start| segment.starts_with(start));
+        if !is_name && segment != "modules_to_save" {
+            kept.push(segment);
+        }
+    }
+    kept.join(".")
+}
+
 /// `base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight` is `lora_A.weight` of
 /// `model.layers.3.self_attn.q_proj`.
 fn split(tensor: &str) -> Option<(String, &'static str)> {
-    // Names of adapters and wrappers that some versions leave in.
-    let plain = tensor
-        .replace(".default", "")
-        .replace(".modules_to_save", "");
+    let plain = without_adapter(tensor);
     let part = PARTS.iter().find(|part| {
         let module = plain.strip_suffix(**part);
         module.is_some_and(|m| m.ends_with('.'))
@@ -82,4 +109,35 @@ fn split(tensor: &str) -> Option<(String, &'static str)> {
         part => part,
     };
     Some((module.into(), part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_names_and_wrappers_are_left_out() {
+        let stem = "base_model.model.model.layers.3.self_attn.q_proj";
+        let module = "model.layers.3.self_attn.q_proj";
+        for (name, part) in [
+            ("lora_A.weight", "lora_A.weight"),
+            ("lora_A.default.weight", "lora_A.weight"),
+            ("lora_A.default_0.weight", "lora_A.weight"),
+            ("lora_B.sql.weight", "lora_B.weight"),
+            ("lora_B.sql.bias", "lora_B.bias"),
+            ("lora_embedding_A.sql", "lora_embedding_A"),
+            ("lora_magnitude_vector.sql.weight", "lora_magnitude_vector"),
+            ("ia3_l.sql", "ia3_l"),
+            ("lokr_w2_a.sql", "lokr_w2_a"),
+            ("vera_lambda_b", "vera_lambda_b"),
+            ("modules_to_save.sql.weight", "weight"),
+            ("modules_to_save.weight", "weight"),
+            ("original_module.weight", "original_module.weight"),
+            ("base_layer.bias", "base_layer.bias"),
+        ] {
+            let have = split(&format!("{stem}.{name}"));
+            assert_eq!(have, Some((module.to_string(), part)), "{name}");
+        }
+        assert_eq!(split("prompt_embeddings"), None);
+    }
 }

@@ -1,7 +1,7 @@
 //! In which precision an adapter's tables are held.
 
 use crate::shared::Shared;
-use rusty_compiler::SlotData;
+use rusty_compiler::{SiteDelta, SlotData};
 use rusty_loader::{Format, formats};
 
 /// Precision of an adapter's factors; gains, biases and scales are always single precision.
@@ -46,18 +46,25 @@ pub(crate) fn floats(format: Format) -> Format {
 impl Precision {
     /// An adapter with its sites' tables in this precision.
     pub fn applied(self, mut adapter: SlotData) -> SlotData {
-        let mut shared = Shared::default();
-        for (_, delta) in &mut adapter.sites {
-            let blocks = delta.kron.is_some();
-            for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
-                let format = self.format(table.format(), table.columns());
-                *table = table.converted(match blocks {
-                    true => floats(format),
-                    false => format,
-                });
-            }
-            shared.take(delta);
+        // What lies in a mapped file is not read for nothing.
+        if self != Precision::Stored {
+            let mut shared = Shared::default();
+            let deltas = adapter.sites.iter_mut();
+            deltas.for_each(|(_, delta)| self.apply(delta, &mut shared));
         }
         adapter
+    }
+
+    /// Brings the tables of a site to this precision; equal ones of several sites are held once.
+    pub(crate) fn apply(self, delta: &mut SiteDelta, shared: &mut Shared) {
+        let blocks = delta.kron.is_some();
+        for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
+            let format = self.format(table.format(), table.columns());
+            *table = table.converted(match blocks {
+                true => floats(format),
+                false => format,
+            });
+        }
+        shared.take(delta);
     }
 }

@@ -49,7 +49,7 @@ pub use plan::Plan;
 pub use self_test::replace_wrong;
 pub use slots::{
     EmbeddingDelta, Kron, KvPrefix, LowRankRows, PrefixLayer, RowChange, SiteDelta, SlotData,
-    SlotId, SlotMisfit, SlotShape,
+    SlotId, SlotMisfit, SlotShape, kron,
 };
 pub use step::{
     BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,

@@ -15,13 +15,16 @@
 //! sequence with keys and values of its own ([`KvPrefix`]).
 
 mod embedding;
+mod plain;
 mod site_delta;
 
 pub use embedding::{EmbeddingDelta, LowRankRows, RowChange};
+pub use plain::kron;
 pub use site_delta::{Kron, SiteDelta};
 
 use crate::delta_table::DeltaTable;
 use crate::{Error, PAGE_TOKENS, Result};
+use rayon::prelude::*;
 use rusty_graph::{Graph, KvLayer, Site, SiteId};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -199,7 +202,7 @@ impl SlotData {
     /// # Errors
     /// [`Error::Slot`] where the factors of a site make no table, which those that fit it do.
     pub fn plain(&self) -> Result<Self> {
-        let sites = self.sites.iter().map(|(id, delta)| {
+        let sites = self.sites.par_iter().map(|(id, delta)| {
             let plain = delta.plain().ok_or_else(|| Error::Slot {
                 adapter: self.name.clone(),
                 site: id.to_string(),

@@ -3,8 +3,12 @@
 //! with one sequence alone is kept for its own reader.
 
 mod seating;
+#[cfg(test)]
+mod tests;
 
-use crate::adapters::{Acquired, AdapterId, Mixture, Mixtures, Recipe, Registry, made_for};
+use crate::adapters::{
+    Acquired, AdapterId, Arrival, Mixture, Mixtures, Recipe, Registry, Resolved, made_for,
+};
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::sequence::{Answer, Sequence, checked_prompt};
@@ -74,6 +78,31 @@ impl Core {
             self.sequences.get_mut(&id).ok_or_else(missing)?,
             &mut self.pool,
         ))
+    }
+
+    /// Registers an adapter, and puts it where its first user need not wait for it.
+    pub fn admit(&mut self, arrival: Arrival) {
+        let (id, held) = (arrival.id, arrival.held.clone());
+        self.adapters.add(arrival);
+        let settled = self.adapters.resolve(&id.into()).and_then(|key| {
+            let mixture = Mixture {
+                key,
+                data: held,
+                made_of: vec![],
+            };
+            self.adapters.settle(mixture, &mut *self.executable)
+        });
+        if let Err(error) = settled {
+            tracing::warn!("adapter {id} stays in the host's memory until it is used: {error}");
+        }
+    }
+
+    /// What it takes to make what a set amounts to, as slots hold it.
+    ///
+    /// # Errors
+    /// An adapter is not attached.
+    pub fn recipe(&self, key: &Resolved) -> Result<Recipe> {
+        self.adapters.recipe(key, self.executable.copies_tables())
     }
 
     /// Whether an answer ended with an error that its reader has not seen yet.
@@ -153,7 +182,7 @@ impl Core {
             };
             let key = self.adapters.resolve_with(&sequence.set, id, weight)?;
             if !made.contains_key(&key) && !self.adapters.is_at_hand(&key) {
-                return self.adapters.recipe(&key).map(Some);
+                return self.recipe(&key).map(Some);
             }
         }
         Ok(None)
@@ -243,6 +272,8 @@ impl Core {
         if chunks.is_empty() {
             return Ok(false);
         }
+        let served = chunks.iter().filter_map(|c| slots[c.sequence]);
+        self.adapters.serve(served);
         let results = Batch::new(&list, &slots, &chunks).run(&mut *self.executable)?;
         let mut results = results.into_iter();
         for chunk in &chunks {

@@ -1,10 +1,11 @@
 //! The engine: a model bound to a device, shared by sessions.
 
-use crate::adapters::{AdapterBudget, AdapterSet};
+use crate::adapters::{AdapterBudget, AdapterSet, Arrivals};
 use crate::bound::Bound;
 use crate::core::{Core, virtual_ids};
 use crate::session::Session;
 use crate::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 use rusty_adapters::Cache;
 use rusty_backend::DeviceChoice;
 use rusty_compiler::{BindOptions, KvFormat, MemoryUse, RowResult, Sequence, SlotId, Step, Want};
@@ -12,7 +13,7 @@ use rusty_graph::Graph;
 use rusty_loader::meta::keys;
 use rusty_loader::text::{ChatTemplate, Tokenizer};
 use rusty_loader::{Meta, ModelFile};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// How a model is loaded.
@@ -79,6 +80,8 @@ fn tokenizer_of(file: &dyn ModelFile) -> Option<Tokenizer> {
 
 struct Shared {
     core: Mutex<Core>,
+    arrivals: Arrivals,
+    copies_tables: bool,
     graph: Arc<Graph>,
     base: OnceLock<Arc<dyn ModelFile>>,
     adapter_cache: Option<Cache>,
@@ -123,7 +126,9 @@ impl Engine {
             .map(|source| ChatTemplate::new(file.label(), source).map_err(|e| e.to_string()));
         let shared = Shared {
             context: core.context,
+            copies_tables: core.executable.copies_tables(),
             core: Mutex::new(core),
+            arrivals: Arrivals::default(),
             graph,
             base: OnceLock::new(),
             adapter_cache: options.adapter_cache.clone(),
@@ -322,12 +327,32 @@ impl Engine {
         (core.pool.free(), core.pool.total())
     }
 
+    /// Adapters that wait for somebody who takes the core.
+    pub(crate) fn arrivals(&self) -> &Arrivals {
+        &self.shared.arrivals
+    }
+
+    /// Whether slots are a device's own copies of tables.
+    pub(crate) fn copies_tables(&self) -> bool {
+        self.shared.copies_tables
+    }
+
+    /// The core, locked. A panic in one session's thread does not take the others down: the lock knows no poison.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        // A panic in one session's thread must not take the others down.
-        self.shared
-            .core
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.with_arrivals(self.shared.core.lock())
+    }
+
+    /// The same where nobody has it.
+    pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
+        let core = self.shared.core.try_lock()?;
+        Some(self.with_arrivals(core))
+    }
+
+    fn with_arrivals<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        for arrival in self.shared.arrivals.take() {
+            core.admit(arrival);
+        }
+        core
     }
 }
 

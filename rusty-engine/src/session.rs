@@ -4,6 +4,7 @@ use crate::adapters::{AdapterSet, ReadTables};
 use crate::engine::Engine;
 use crate::request::{Finish, Prompt, Request, Timings, Token};
 use crate::{Error, Result};
+use parking_lot::MutexGuard;
 use rusty_loader::text::Render;
 
 /// One sequence in an engine. Dropping it frees its pages.
@@ -162,11 +163,16 @@ impl Generation<'_> {
             // Its adapters made room for others'. They are read and stacked while others go on.
             if let Some(recipe) = core.unmade_of(self.session.id)? {
                 drop(core);
-                let mixture = recipe.make(&mut ReadTables::new())?;
-                self.session.engine.core().hand(self.session.id, mixture);
+                let key = recipe.key.clone();
+                let made = recipe.make(&mut ReadTables::new());
+                self.session.engine.core().hand(self.session.id, &key, made);
                 continue;
             }
-            if !core.step()? && !core.has_failed(self.session.id) {
+            let stepped = core.step();
+            let goes_on = core.has_failed(self.session.id);
+            // Who waits for the core comes before the next step.
+            MutexGuard::unlock_fair(core);
+            if !stepped? && !goes_on {
                 return Err(Error::Request(
                     "the answer cannot go on: a step that served it was interrupted".into(),
                 ));

@@ -4,9 +4,9 @@
 
 use super::Module;
 use crate::draft::Draft;
-use crate::factors::{kron, product};
+use crate::factors::product;
 use crate::{Error, Result};
-use rusty_compiler::Kron;
+use rusty_compiler::{Kron, kron};
 use rusty_loader::Format;
 
 /// `u [rows, rank] v [rank, columns]`.

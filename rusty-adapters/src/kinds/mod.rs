@@ -105,6 +105,10 @@ impl<'a> Assembly<'a> {
 
     /// Takes in all tensors of an adapter.
     pub fn read(&mut self, mut modules: Modules) -> Result<()> {
+        if let Some(name) = modules.twice {
+            let reason = format!("holds tensor '{name}' under the names of two adapters");
+            return Err(Error::malformed(self.path, reason));
+        }
         if matches!(self.config.kind, Kind::Prompt | Kind::Prefix) {
             let prompt = modules.others.remove("prompt_embeddings");
             let prompt = prompt

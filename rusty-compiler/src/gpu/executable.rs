@@ -164,13 +164,15 @@ impl GpuExecutable {
         let target = self.device.target();
         // Every kernel binds all of it: one that is too large would end every step, those without adapters too.
         if bytes > target.max_binding_bytes {
-            return Err(DeviceError::TooLarge {
-                device: target.name.clone(),
-                what: format!("the arena for adapters of rank {rank}"),
-                asked: bytes,
-                limit: target.max_binding_bytes,
-            }
-            .into());
+            // No error of the device's: nobody could make room.
+            return Err(Error::Slot {
+                adapter: data.name.clone(),
+                site: "all".into(),
+                reason: format!(
+                    "results of rank {rank} take an arena of {bytes} bytes; {} binds {} at most",
+                    target.name, target.max_binding_bytes
+                ),
+            });
         }
         self.recordings.clear();
         self.arena = self.device.alloc(bytes, Owner::Arena, "arena")?;

@@ -7,7 +7,6 @@
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::interleaving::Factor;
 use rusty_graph::Site;
-use rusty_loader::Format;
 use std::sync::Arc;
 
 /// Factors that act on blocks: `kron(mix, B A)`, where inputs are `columns` blocks and outputs `rows` of them (KronA, arXiv
@@ -20,11 +19,6 @@ pub struct Kron {
     pub columns: u32,
     /// `[rows, columns]`.
     pub mix: Arc<[f32]>,
-}
-
-/// Whether a matrix `[n, k]` has fewer values than factors of so many ranks.
-fn is_smaller_whole(ranks: usize, k: usize, n: usize) -> bool {
-    ranks * (k + n) > n * k
 }
 
 impl Kron {
@@ -70,131 +64,6 @@ impl SiteDelta {
     /// The factors' tables.
     pub fn tables(&self) -> impl Iterator<Item = &DeltaTable> {
         [&self.a, &self.b].into_iter().flatten()
-    }
-
-    /// Whether its factors act as a low rank of its own.
-    pub fn is_plain(&self) -> bool {
-        self.kron.is_none() && self.gain_low.is_none()
-    }
-
-    /// The same as a plain low rank, or as a whole matrix where that is smaller; none where such a table cannot be.
-    pub fn plain(&self) -> Option<Self> {
-        if self.is_plain() {
-            return Some(self.clone());
-        }
-        let plain = match &self.kron {
-            Some(kron) => self.without_blocks(kron)?,
-            None => self.clone(),
-        };
-        let Some(gain) = plain.gain_low.clone() else {
-            return Some(plain);
-        };
-        let (rank, n) = (plain.rank as usize, gain.len());
-        let rows: Vec<Vec<f32>> = (0..n)
-            .map(|c| {
-                let mut row = vec![0.0; rank];
-                plain.b_row(c, &mut row);
-                row.iter_mut().for_each(|b| *b *= gain[c]);
-                row
-            })
-            .collect();
-        let format = plain.b.as_ref().map_or(Format::F32, DeltaTable::format);
-        Some(Self {
-            b: match rank {
-                0 => None,
-                _ => Some(DeltaTable::panels(format, n, rank, |c, r| rows[c][r])?),
-            },
-            gain_low: None,
-            ..plain
-        })
-    }
-
-    /// Bytes of all tables of [`SiteDelta::plain`].
-    pub fn plain_bytes(&self) -> usize {
-        let gain = self.gain_low.as_ref().map_or(0, |gain| gain.len() * 4);
-        let (Some(kron), Some(a), Some(b)) = (&self.kron, &self.a, &self.b) else {
-            return self.bytes() - gain;
-        };
-        let (rows, columns) = (kron.rows as usize, kron.columns as usize);
-        let own = a.len_bytes() + b.len_bytes() + (self.scale.len() + kron.mix.len()) * 4;
-        let [width, height] = self.block(a, b);
-        let (k, n) = (width * columns, height * rows);
-        let ranks = rows.min(columns) * self.rank as usize;
-        let tables = match is_smaller_whole(ranks, k, n) {
-            true => b.format().row_bytes(n * k) + k * 4,
-            false => a.format().row_bytes(ranks * k) + b.format().row_bytes(n * ranks) + ranks * 4,
-        };
-        self.bytes() - gain - own + tables
-    }
-
-    /// Inputs and outputs of a block that these tables act on.
-    fn block(&self, a: &DeltaTable, b: &DeltaTable) -> [usize; 2] {
-        [a.columns(), b.rows() / (self.rank as usize).max(1) * PANEL]
-    }
-
-    /// `kron(mix, B A)` as `kron(mix, B) kron(I, A)` or `kron(I, B) kron(mix, A)`, whichever has fewer ranks, or multiplied out.
-    fn without_blocks(&self, kron: &Kron) -> Option<Self> {
-        let (a_table, b_table) = (self.a.as_ref()?, self.b.as_ref()?);
-        let (rank, [fk, height]) = (self.rank as usize, self.block(a_table, b_table));
-        let (rows, columns) = (kron.rows as usize, kron.columns as usize);
-        let a = a_table.values();
-        let mut b = vec![0.0; height * rank];
-        for (c, row) in b.chunks_exact_mut(rank.max(1)).enumerate() {
-            self.b_row(c, row);
-        }
-        let (k, n) = (fk * columns, height * rows);
-        let blocks = rows.min(columns);
-        let ranks = blocks * rank;
-        let mix = |i: usize, j: usize| kron.mix[i * columns + j];
-        // Of the two factors, the identity's side and the mixing one.
-        let left = |i: usize, s: usize| match rows <= columns {
-            true => f32::from(u8::from(i == s)),
-            false => mix(i, s),
-        };
-        let right = |s: usize, j: usize| match rows <= columns {
-            true => mix(s, j),
-            false => f32::from(u8::from(s == j)),
-        };
-        if is_smaller_whole(ranks, k, n) {
-            let mut block = vec![0.0; height * fk];
-            for (c, row) in block.chunks_exact_mut(fk).enumerate() {
-                for q in 0..rank {
-                    let by = self.scale[q] * b[c * rank + q];
-                    let a = &a[q * fk..][..fk];
-                    row.iter_mut().zip(a).for_each(|(v, a)| *v += by * a);
-                }
-            }
-            let value = |row: usize, column: usize| {
-                let within = row % height * fk + column % fk;
-                mix(row / height, column / fk) * block[within]
-            };
-            return Some(Self {
-                rank: k as u32,
-                a: None,
-                b: Some(DeltaTable::panels(b_table.format(), n, k, value)?),
-                scale: vec![1.0; k].into(),
-                kron: None,
-                ..self.clone()
-            });
-        }
-        let mut wide = vec![0.0; ranks * k];
-        for (r, row) in wide.chunks_exact_mut(k).enumerate() {
-            for (j, block) in row.chunks_exact_mut(fk).enumerate() {
-                let by = right(r / rank, j);
-                let a = &a[r % rank * fk..][..fk];
-                block.iter_mut().zip(a).for_each(|(v, a)| *v = by * a);
-            }
-        }
-        let tall =
-            |row: usize, r: usize| left(row / height, r / rank) * b[row % height * rank + r % rank];
-        Some(Self {
-            rank: ranks as u32,
-            a: Some(DeltaTable::ranks(a_table.format(), ranks, k, &wide)?),
-            b: Some(DeltaTable::panels(b_table.format(), n, ranks, tall)?),
-            scale: (0..ranks).map(|r| self.scale[r % rank]).collect(),
-            kron: None,
-            ..self.clone()
-        })
     }
 
     /// Bytes of all tables.
@@ -243,7 +112,16 @@ impl SiteDelta {
         if !floats(&self.a) || !floats(&self.b) {
             return Err("factors of blocks are no floats".into());
         }
-        self.check_sizes((k / columns, n / rows), (k, n))
+        let (width, height) = (k / columns, n / rows);
+        // More would only be memory: a row has so many results for each block of outputs.
+        let most = width.min(height);
+        if self.rank == 0 || self.rank as usize > most {
+            return Err(format!(
+                "rank {} of blocks of {width} -> {height}",
+                self.rank
+            ));
+        }
+        self.check_sizes((width, height), (k, n))
     }
 
     /// Whether factors of width `fk -> fn` and vectors of `k -> n` are there.

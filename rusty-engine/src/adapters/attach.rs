@@ -1,20 +1,22 @@
 //! Attaching, weighting and detaching adapters while an engine runs.
 
 use super::{
-    AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Mixture, Mixtures, OnRunning, ReadTables,
-    Source,
+    AdapterId, AdapterMemory, AdapterSet, AdapterStatus, Arrival, Mixture, Mixtures, OnRunning,
+    ReadTables, Source, plain,
 };
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::{Error, Result};
+use parking_lot::MutexGuard;
 use rusty_adapters::{Base, Precision, Stamp};
 use rusty_compiler::{SlotData, SlotShape};
 use std::path::Path;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Engine {
-    /// Registers an adapter that is ready, and puts it into a slot where one is free and the device has memory for it.
+    /// Registers an adapter that is ready; where a slot is free and the device has memory for it, it is put there. A step that runs
+    /// is not waited for.
     ///
     /// # Errors
     /// It does not fit the model.
@@ -48,15 +50,19 @@ impl Engine {
                 data.name, misfit.place, misfit.reason
             ))
         })?;
-        let mut core = self.core();
-        let core = &mut *core;
-        let id = core.adapters.add(data, source, prepared_s);
-        let key = core.adapters.resolve(&AdapterSet::from(id))?;
-        let settled = core.adapters.settle(&key, &mut *core.executable);
-        if let Err(error) = settled {
-            core.adapters.remove(id, &mut *core.executable)?;
-            return Err(error);
-        }
+        let held = match self.copies_tables() {
+            true => plain(data.clone())?,
+            false => data.clone(),
+        };
+        let id = self.arrivals().push(|id| Arrival {
+            id,
+            data,
+            held,
+            source,
+            prepared_s,
+        });
+        // Where nobody has the core, this registers it.
+        drop(self.try_core());
         Ok(id)
     }
 
@@ -78,13 +84,13 @@ impl Engine {
             if made || core.adapters.is_at_hand(&key) {
                 return Ok((core, mixture));
             }
-            let recipe = core.adapters.recipe(&key)?;
+            let recipe = core.recipe(&key)?;
             drop(core);
             mixture = Some(recipe.make(&mut read)?);
         }
     }
 
-    /// Forgets an adapter and frees what it holds.
+    /// Forgets an adapter and frees what it holds, once no step runs.
     ///
     /// # Errors
     /// A session still names it, or it is not attached.

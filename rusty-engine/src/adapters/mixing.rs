@@ -1,5 +1,6 @@
 //! What a set amounts to, made without the engine's lock: under it only references to tables are taken. Reading those that are
-//! in files and stacking those of several adapters takes time, for which nobody else's step has to wait.
+//! in files, stacking those of several adapters, and multiplying out what slots do not hold otherwise takes time, for which nobody
+//! else's step has to wait.
 //!
 //! What is made stays right whatever happens meanwhile: tables never change under an adapter's id, and weights are part of
 //! the key. It is used for the set that has this key when the lock is held again, and for no other.
@@ -19,6 +20,8 @@ pub(crate) struct Recipe {
     pub parts: Vec<Part>,
     /// The network that adapters are mixed for.
     pub graph: Arc<Graph>,
+    /// Whether slots hold plain factors.
+    pub plain: bool,
 }
 
 /// An adapter of a set.
@@ -106,9 +109,20 @@ impl Recipe {
         };
         Ok(Mixture {
             key: self.key,
-            data,
+            data: match self.plain {
+                true => plain(data)?,
+                false => data,
+            },
             made_of,
         })
+    }
+}
+
+/// An adapter with plain factors, as slots hold them that are copies.
+pub(crate) fn plain(data: Arc<SlotData>) -> Result<Arc<SlotData>> {
+    match data.is_plain() {
+        true => Ok(data),
+        false => Ok(Arc::new(data.plain()?)),
     }
 }
 

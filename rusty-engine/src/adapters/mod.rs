@@ -8,13 +8,15 @@
 //! Keys and values belong to the exact set and weights with which they were computed; a session whose set or whose
 //! adapters' weights changed starts from an empty cache.
 
+mod arrivals;
 mod attach;
 mod mixing;
 mod registry;
 mod set;
 mod source;
 
-pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, made_for};
+pub(crate) use arrivals::{Arrival, Arrivals};
+pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, made_for, plain};
 pub(crate) use registry::{Acquired, Registry, Resolved};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;
@@ -34,7 +36,7 @@ pub enum Tier {
 /// Bytes that adapters may hold; what is least recently used makes room. Pinned adapters stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterBudget {
-    /// Bytes in slots.
+    /// Bytes in slots. Answers that run with more take turns.
     pub device: u64,
     /// Bytes in host memory. Adapters that came from files are dropped from it where that frees something: not those that a
     /// CPU's slot reads where they lie, but those of which a GPU has a copy. They are read again when another slot or

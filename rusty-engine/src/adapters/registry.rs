@@ -5,7 +5,7 @@ mod room;
 mod tests;
 
 use super::mixing::{Ingredient, Mixture, Part, ReadTables, Recipe, Tables};
-use super::{AdapterBudget, AdapterId, AdapterSet, Source};
+use super::{AdapterBudget, AdapterId, AdapterSet, Arrival, Source};
 use crate::{Error, Result};
 use rusty_adapters::Mix;
 use rusty_compiler::{Executable, SlotData, SlotId};
@@ -105,7 +105,8 @@ pub(crate) struct Registry {
     budget: AdapterBudget,
     /// The network that adapters are mixed for.
     graph: Arc<Graph>,
-    next: u32,
+    /// The least that a device had no memory for since a slot was emptied.
+    refused: Option<u64>,
     clock: u64,
 }
 
@@ -116,14 +117,20 @@ impl Registry {
             slots: (0..slots).map(|_| None).collect(),
             budget,
             graph,
-            next: 0,
+            refused: None,
             clock: 0,
         }
     }
 
     /// Registers an adapter that was just read.
-    pub fn add(&mut self, data: Arc<SlotData>, source: Source, prepared_s: f64) -> AdapterId {
-        self.next += 1;
+    pub fn add(&mut self, arrival: Arrival) {
+        let Arrival {
+            id,
+            data,
+            source,
+            prepared_s,
+            ..
+        } = arrival;
         self.clock += 1;
         let entry = Entry {
             name: data.name.clone(),
@@ -141,8 +148,7 @@ impl Registry {
             prepared_s,
             used: self.clock,
         };
-        self.entries.insert(AdapterId(self.next), entry);
-        AdapterId(self.next)
+        self.entries.insert(id, entry);
     }
 
     /// Forgets an adapter and empties the slots that hold it.
@@ -264,7 +270,10 @@ impl Registry {
         }
         let mixture = match mixture.filter(|m| m.key == *key) {
             Some(mixture) => mixture,
-            None => self.recipe(key)?.make(&mut ReadTables::new())?,
+            None => {
+                let recipe = self.recipe(key, executable.copies_tables())?;
+                recipe.make(&mut ReadTables::new())?
+            }
         };
         let filled = self.fill(mixture, executable, busy);
         self.shrink_host();
@@ -303,7 +312,8 @@ impl Registry {
 
     /// Puts an adapter into a free slot where there is one, so that its first user need not wait. Where the device has no
     /// memory for it, it waits in the host's until somebody asks with it, and others make room.
-    pub fn settle(&mut self, key: &Resolved, executable: &mut dyn Executable) -> Result<()> {
+    pub fn settle(&mut self, mixture: Mixture, executable: &mut dyn Executable) -> Result<()> {
+        let key = &mixture.key.clone();
         let room = self.slots.iter().any(Option::is_none);
         let own = key
             .entries
@@ -312,7 +322,7 @@ impl Registry {
         let copies = executable.copies_tables();
         let bytes: u64 = own.map(|e| e.slot_bytes(copies)).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
-            match self.acquire(key, None, executable, &|_| true) {
+            match self.acquire(key, Some(mixture), executable, &|_| true) {
                 Err(Error::Compiler(error)) if room::is_full(&error) => {
                     tracing::warn!(
                         "an adapter stays in the host's memory until it is used: {error}"
@@ -354,11 +364,11 @@ impl Registry {
         self.slots.iter().position(holds)
     }
 
-    /// What it takes to make what a set amounts to.
+    /// What it takes to make what a set amounts to, with `plain` factors where slots hold no others.
     ///
     /// # Errors
     /// An adapter is not attached.
-    pub fn recipe(&self, key: &Resolved) -> Result<Recipe> {
+    pub fn recipe(&self, key: &Resolved, plain: bool) -> Result<Recipe> {
         let part = |(id, bits): &(AdapterId, u32)| {
             let entry = self.entries.get(id).ok_or_else(|| not_attached(*id))?;
             let tables = match &entry.data {
@@ -376,6 +386,7 @@ impl Registry {
             key: key.clone(),
             parts: parts.collect::<Result<_>>()?,
             graph: self.graph.clone(),
+            plain,
         })
     }
 

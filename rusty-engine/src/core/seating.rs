@@ -19,7 +19,8 @@ impl Core {
             .collect()
     }
 
-    /// The slot of a set, where one is there without an answer losing its own; filled with the mixture where it was not.
+    /// The slot of a set, where one is there without an answer losing its own, or one that waits longer being passed; filled
+    /// with the mixture where it was not.
     ///
     /// # Errors
     /// As [`Registry::acquire`](crate::adapters::Registry::acquire).
@@ -29,8 +30,10 @@ impl Core {
         mixture: Option<Mixture>,
     ) -> Result<Acquired> {
         let busy = self.busy_slots();
+        let others_wait = !self.waiting_longest_first().is_empty();
+        let is_busy = |slot: SlotId| others_wait || busy.contains(&slot);
         self.adapters
-            .acquire(key, mixture, &mut *self.executable, &|s| busy.contains(&s))
+            .acquire(key, mixture, &mut *self.executable, &is_busy)
     }
 
     /// The slot of a set for rows that run at once, and what the host needs of it. An answer that loses its own gets one again
@@ -80,7 +83,11 @@ impl Core {
             );
             match taken {
                 Ok(Acquired::Slot(slot, _)) => held.push(slot),
-                Ok(Acquired::Waits(mixture)) => answer.mixture = Some(mixture),
+                Ok(Acquired::Waits(mixture)) => {
+                    answer.mixture = Some(mixture);
+                    // What makes room from now on is for this one, which may need more of it than those behind.
+                    break;
+                }
                 Err(error) => sequence.fail(error),
             }
         }
@@ -89,17 +96,13 @@ impl Core {
             let runs = runs(sequence);
             let slot = self.adapters.slot_with(&sequence.key).filter(|_| runs);
             if let Some(answer) = sequence.answer.as_mut().filter(|_| runs) {
-                answer.waited = match slot {
-                    Some(_) => 0,
-                    None => answer.waited + 1,
-                };
+                match slot {
+                    Some(_) => (answer.waited, answer.mixture) = (0, None),
+                    None => answer.waited += 1,
+                }
             }
             seats.push(slot);
         }
-        let mut serving: Vec<SlotId> = seats.iter().flatten().copied().collect();
-        serving.sort_unstable();
-        serving.dedup();
-        self.adapters.serve(&serving);
         seats
     }
 
@@ -115,27 +118,43 @@ impl Core {
         waiting.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// What it takes to make what an answer's set amounts to, where that is neither in a slot nor made: its slot went to another
-    /// set.
+    /// What it takes to make what an answer's set amounts to, where that is neither in a slot nor made for anybody: its slot went
+    /// to another set.
     ///
     /// # Errors
     /// An adapter is not attached.
-    pub fn unmade_of(&self, id: u64) -> Result<Option<Recipe>> {
-        let sequence = self.sequences.get(&id);
-        let lacks = sequence.filter(|s| {
-            let unmade = s.answer.as_ref().is_some_and(|a| a.mixture.is_none());
-            unmade && s.waiting().rows > 0 && !self.adapters.is_at_hand(&s.key)
-        });
-        lacks.map(|s| self.adapters.recipe(&s.key)).transpose()
+    pub fn unmade_of(&mut self, id: u64) -> Result<Option<Recipe>> {
+        let Some(sequence) = self.sequences.get(&id) else {
+            return Ok(None);
+        };
+        let unmade = sequence
+            .answer
+            .as_ref()
+            .is_some_and(|a| a.mixture.is_none());
+        let key = &sequence.key;
+        if !unmade || sequence.waiting().rows == 0 || self.adapters.is_at_hand(key) {
+            return Ok(None);
+        }
+        let others = self.sequences.values();
+        let mut made = others.filter_map(|s| s.answer.as_ref()?.mixture.as_ref());
+        match made.find(|mixture| mixture.key == *key).cloned() {
+            Some(mixture) => {
+                self.hand(id, &mixture.key.clone(), Ok(mixture));
+                Ok(None)
+            }
+            None => self.recipe(key).map(Some),
+        }
     }
 
-    /// Takes what an answer's set amounts to, if it still does.
-    pub fn hand(&mut self, id: u64, mixture: Mixture) {
-        if let Some(sequence) = self.sequences.get_mut(&id)
-            && sequence.key == mixture.key
-            && let Some(answer) = &mut sequence.answer
-        {
-            answer.mixture = Some(mixture);
+    /// Takes what an answer's set amounts to, or why it cannot be made, if it is this set still.
+    pub fn hand(&mut self, id: u64, key: &Resolved, made: Result<Mixture>) {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|s| s.key == *key) else {
+            return;
+        };
+        match (made, &mut sequence.answer) {
+            (Ok(mixture), Some(answer)) => answer.mixture = Some(mixture),
+            (Ok(_), None) => {}
+            (Err(error), _) => sequence.fail(error),
         }
     }
 }

@@ -129,6 +129,48 @@ fn a_saved_layer_brings_its_bias() {
     assert!(apart(&with, &without) > 1e-3);
 }
 
+/// Trainers, compilers and models around a text model each name its layers in their way.
+#[test]
+fn names_are_known_whatever_wraps_the_model() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let golden = || Adapter::golden("qwen3-lora-all");
+    let want = logits(&engine, &golden().write(folder.path()));
+    let renamed = |rename: &dyn Fn(&str) -> String| {
+        let mut adapter = golden();
+        let tensors = std::mem::take(&mut adapter.tensors).into_iter();
+        adapter.tensors = tensors.map(|(name, t)| (rename(&name), t)).collect();
+        adapter.write(folder.path())
+    };
+    for prefix in [
+        "",
+        "model.",
+        "base_model.model.",
+        "base_model.model.language_model.model.",
+        "base_model.model.model.language_model.",
+        "base_model.model.model.text_model.",
+        "base_model.model._orig_mod.model.",
+        "module.base_model.model.model.",
+        "_orig_mod.module.model.",
+    ] {
+        let path = renamed(&|name| name.replacen("base_model.model.model.", prefix, 1));
+        assert!(logits(&engine, &path) == want, "'{prefix}'");
+    }
+    let path = renamed(&|name| name.replace(".self_attn.", "._fsdp_wrapped_module.self_attn."));
+    assert!(logits(&engine, &path) == want, "wrapped layers");
+    let path = renamed(&|name| name.replace(".weight", ".sql.weight"));
+    assert!(logits(&engine, &path) == want, "an adapter's name");
+    let path = renamed(&|name| name.replace("base_model.model.model.", "vision_tower."));
+    let error = refusal(&engine, &path);
+    assert!(error.contains("vision_tower"), "{error}");
+    let mut two = golden();
+    let (name, tensor) = two.tensors.first_key_value().expect("tensors");
+    let (name, tensor) = (name.replace(".weight", ".other.weight"), tensor.clone());
+    two.tensors.insert(name, tensor);
+    let error = refusal(&engine, &two.write(folder.path()));
+    assert!(error.contains("names of two adapters"), "{error}");
+}
+
 #[test]
 fn tensors_and_settings_that_would_be_left_out_are_refused() {
     let folder = tempfile::tempdir().expect("folder");

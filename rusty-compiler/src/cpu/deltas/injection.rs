@@ -193,7 +193,7 @@ impl Contract {
             let at = (part * all + first) * stride;
             let u = (ctx.lows.floats().wrapping_add(at).cast_const(), stride);
             let y = out.wrapping_add((first - tile.first) * self.strip);
-            // SAFETY: the strip starts at a multiple of 16 and its tile rows are whole vectors.
+            // SAFETY: the strip starts at a multiple of 32 and its tile rows are whole vectors.
             unsafe {
                 let y = (y, self.strip);
                 low_rank::expand(ctx.level, group.delta, rows, u, columns, y);

@@ -13,7 +13,7 @@ const RADIX: f32 = 254.0;
 /// Largest number; one more, and the high byte would be rounded up to 128.
 const LARGEST: f32 = 127.0 * RADIX + 126.0;
 
-/// `y = gain_out * y + B u + bias` for a strip; `u` and `y` come with the distance of their rows.
+/// `y = gain_out * y + gain_low * B u + bias` for a strip; `u` and `y` come with the distance of their rows.
 ///
 /// # Safety
 /// As [`super::low_rank::expand`].

@@ -11,6 +11,7 @@ use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level, Vector, per_isa};
 use crate::delta_table::PANEL;
 use crate::slots::Kron;
+use std::mem::MaybeUninit;
 
 /// `u[row * stride + i * rank + r] = scale[r] * (sum_j mix[i, j] A[r] . x_j)` for ranks `from .. to` and all blocks `i` of outputs.
 ///
@@ -27,7 +28,10 @@ pub(super) unsafe fn reduce(
     let Some(a) = delta.a else {
         return;
     };
-    let mut products = [0.0f32; Kron::COLUMNS * LANES];
+    let mut products = [const { MaybeUninit::<f32>::uninit() }; Kron::COLUMNS * LANES];
+    // The last ranks may fill no vector.
+    products[..kron.columns * LANES].fill(MaybeUninit::new(0.0));
+    let products: *mut f32 = products.as_mut_ptr().cast();
     for row in first..first + rows {
         let blocks = x.blocks_of(row, delta.k);
         let u = u.wrapping_add((row - first) * stride);
@@ -37,7 +41,7 @@ pub(super) unsafe fn reduce(
                 first: 0,
                 rows: kron.columns,
                 columns: count,
-                out: products.as_mut_ptr(),
+                out: products,
                 stride: LANES,
             };
             let at = a.at.wrapping_add(r * a.row_bytes);
@@ -49,7 +53,7 @@ pub(super) unsafe fn reduce(
                 mix(
                     level,
                     kron,
-                    products.as_ptr(),
+                    products.cast_const(),
                     (scale, count),
                     (u.add(r), delta.rank),
                 );

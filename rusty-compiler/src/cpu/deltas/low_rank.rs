@@ -1,4 +1,4 @@
-//! The two small products of an adapter at a site: `u = scale (A x)` and `y = gain y + B u + bias`.
+//! The two small products of an adapter at a site: `u = scale (A x)` and `y = gain_out y + gain_low (B u) + bias`.
 //!
 //! `A` is read along its rows, `B` in panels of 32 outputs, so that the second product needs no sum over lanes.
 //! Codes of four bits are decoded in registers; bytes are multiplied as they are, see [`super::int8_reduce`] and

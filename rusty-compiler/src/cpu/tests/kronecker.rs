@@ -6,7 +6,8 @@ use crate::cpu::deltas::site_tables::SiteTables;
 use crate::cpu::kind::Start;
 use crate::cpu::simd::Level;
 use crate::delta_table::DeltaTable;
-use crate::slots::{Kron, SiteDelta};
+use crate::slots::{Kron, SiteDelta, SlotData, SlotShape};
+use rusty_graph::{Site, SiteId};
 use rusty_loader::Format;
 
 /// Of a site whose factors act on blocks: how many of outputs and inputs, a block's outputs and inputs, the rank.
@@ -171,5 +172,72 @@ fn plain_factors_amount_to_the_same() {
                 assert!((want - have).abs() < 1e-4, "{c} {l}: {have}, not {want}");
             }
         }
+    }
+}
+
+/// What kernels would read beyond, divide by, or take memory for without end.
+#[test]
+fn blocks_that_do_not_fit_are_refused() {
+    let shape = shape((4, 2), (32, 16), 5);
+    let site = Site {
+        name: "site".into(),
+        k: shape.k() as u32,
+        n: shape.n() as u32,
+    };
+    let check = |change: &dyn Fn(&mut SiteDelta)| {
+        let mut delta = shape.delta(Format::F32, &mut Noise(7));
+        change(&mut delta);
+        let data = SlotData {
+            name: "hostile".into(),
+            sites: vec![(SiteId(0), delta)],
+            ..SlotData::default()
+        };
+        let sites = std::slice::from_ref(&site);
+        data.check(SlotShape {
+            sites,
+            vocab: 1,
+            width: 1,
+            kv: &[],
+        })
+    };
+    assert_eq!(check(&|_| {}), Ok(()));
+    let blocks = |delta: &mut SiteDelta, rows: u32, columns: u32| {
+        let mix = vec![1.0; (rows as usize * columns as usize).min(1 << 16)].into();
+        delta.kron = Some(Kron { rows, columns, mix });
+    };
+    for (rows, columns) in [
+        (0, 0),
+        (0, 2),
+        (4, 0),
+        (8, 2),
+        (4, 4),
+        (u32::MAX, 1),
+        (4, 1),
+    ] {
+        assert!(
+            check(&|d| blocks(d, rows, columns)).is_err(),
+            "{rows} x {columns}"
+        );
+    }
+    let ranks = |delta: &mut SiteDelta, rank: usize| {
+        delta.rank = rank as u32;
+        delta.scale = vec![1.0; rank].into();
+        delta.a = DeltaTable::ranks(Format::F32, rank, 16, &vec![0.5; rank * 16]);
+        delta.b = DeltaTable::encode(Format::F32, None, rank, 32, &vec![0.5; rank * 32]);
+    };
+    assert_eq!(check(&|d| ranks(d, 16)), Ok(()));
+    for rank in [0, 17, 4000] {
+        assert!(check(&|d| ranks(d, rank)).is_err(), "rank {rank}");
+    }
+    let short = |d: &mut SiteDelta| d.kron.as_mut().expect("blocks").mix = vec![1.0; 7].into();
+    let absent = |d: &mut SiteDelta| d.a = None;
+    let bytes = |d: &mut SiteDelta| {
+        let int8 = Format::by_name("q8_0").expect("a format");
+        d.b = d.b.as_ref().map(|b| b.converted(int8));
+    };
+    let gains = |d: &mut SiteDelta| d.gain_low = Some(vec![1.0; 3].into());
+    let changes: [&dyn Fn(&mut SiteDelta); 4] = [&short, &absent, &bytes, &gains];
+    for change in changes {
+        assert!(check(change).is_err());
     }
 }

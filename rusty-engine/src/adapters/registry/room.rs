@@ -68,8 +68,9 @@ impl Registry {
                 (Some(at), false) => return Ok(Some(at)),
                 _ => match self.idle_slot(busy) {
                     Some(at) => self.empty(at, executable)?,
-                    // A budget that running answers exceed must not stop another one.
-                    None if free.is_some() || self.yields() => return Ok(free),
+                    None if self.yields() => return Ok(None),
+                    // Pinned adapters have the budget to themselves, and nobody else would come.
+                    None if free.is_some() => return Ok(free),
                     None => {
                         return Err(Error::Request(format!(
                             "all {} adapter slots hold pinned adapters; load with more",
@@ -95,6 +96,11 @@ impl Registry {
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<Option<usize>> {
+        // As long as nobody made room, the device has none for as much as it refused.
+        let refused = self.refused.is_some_and(|refused| bytes >= refused);
+        if refused && self.idle_slot(busy).is_none() && self.yields() {
+            return Ok(None);
+        }
         loop {
             let Some(at) = self.free_slot(bytes, executable, busy)? else {
                 return Ok(None);
@@ -105,7 +111,10 @@ impl Registry {
             match self.idle_slot(busy) {
                 _ if !is_full(&error) => return Err(error.into()),
                 Some(idle) => self.empty(idle, executable)?,
-                None if self.yields() => return Ok(None),
+                None if self.yields() => {
+                    self.refused = Some(bytes);
+                    return Ok(None);
+                }
                 None => return Err(error.into()),
             }
         }
@@ -127,24 +136,28 @@ impl Registry {
         let Some(id) = slot.key.only() else {
             return false;
         };
+        // Several may have been used in one step.
         let of_it = self.slots.iter().flatten();
         let of_it = of_it.filter(|s| s.key.only() == Some(id));
-        let last = of_it.map(|s| s.used).max();
-        self.entries.get(&id).is_some_and(|e| e.pinned) && last == Some(slot.used)
+        let last = of_it.max_by_key(|s| s.used);
+        let is_last = last.is_some_and(|last| std::ptr::eq(last, slot));
+        self.entries.get(&id).is_some_and(|e| e.pinned) && is_last
     }
 
     pub(super) fn empty(&mut self, at: usize, executable: &mut dyn Executable) -> Result<()> {
         executable.detach(slot_id(at))?;
         self.slots[at] = None;
+        self.refused = None;
         Ok(())
     }
 
-    /// Notes that slots take part in a step.
-    pub fn serve(&mut self, slots: &[SlotId]) {
+    /// Notes that rows of a step use slots.
+    pub fn serve(&mut self, slots: impl Iterator<Item = SlotId>) {
         self.clock += 1;
         for slot in slots {
             let at = (slot.0 as usize).checked_sub(1);
-            if let Some(Some(slot)) = at.and_then(|at| self.slots.get_mut(at)) {
+            let slot = at.and_then(|at| self.slots.get_mut(at)?.as_mut());
+            if let Some(slot) = slot.filter(|slot| slot.used < self.clock) {
                 slot.used = self.clock;
                 slot.steps = slot.steps.saturating_add(1);
             }

@@ -93,9 +93,28 @@ fn registry() -> (Registry, [AdapterId; 2]) {
     let mut registry = Registry::new(2, AdapterBudget::default(), graph.clone());
     let ids = [2u32, 3].map(|rank| {
         let data = random("random", &graph.sites, rank, rank.into(), Precision::F16);
-        registry.add(Arc::new(data), Source::Given, 0.0)
+        add(&mut registry, Arc::new(data), Source::Given)
     });
     (registry, ids)
+}
+
+fn add(registry: &mut Registry, data: Arc<SlotData>, source: Source) -> AdapterId {
+    let id = AdapterId(registry.entries.len() as u32 + 1);
+    registry.add(Arrival {
+        id,
+        held: data.clone(),
+        data,
+        source,
+        prepared_s: 0.0,
+    });
+    id
+}
+
+/// Puts an adapter that was just read where there is room.
+fn settle(registry: &mut Registry, key: &Resolved, slots: &mut Slots) {
+    let recipe = registry.recipe(key, false).expect("attached");
+    let made = recipe.make(&mut ReadTables::new()).expect("made");
+    registry.settle(made, slots).expect("no matter where");
 }
 
 /// The slot that a set got.
@@ -112,7 +131,7 @@ fn a_mixture_of_other_weights_fills_no_slot() {
     let mut slots = Slots::default();
     let set = AdapterSet::sum([(a, 1.0), (b, 1.0)]);
     let old = registry.resolve(&set).expect("attached");
-    let made = registry.recipe(&old).expect("attached");
+    let made = registry.recipe(&old, false).expect("attached");
     let made = made.make(&mut ReadTables::new()).expect("mixed");
     // Meanwhile somebody else changes a weight.
     registry.set_weight(b, 0.5).expect("attached");
@@ -132,7 +151,7 @@ fn of_two_equal_mixtures_one_is_attached() {
     let key = registry.resolve(&set).expect("attached");
     assert!(!registry.is_at_hand(&key));
     let made = [(), ()].map(|()| {
-        let recipe = registry.recipe(&key).expect("attached");
+        let recipe = registry.recipe(&key, false).expect("attached");
         recipe.make(&mut ReadTables::new()).expect("mixed")
     });
     let taken = made.map(|mixture| {
@@ -169,7 +188,7 @@ fn tables_that_a_slot_copied_leave_the_hosts_memory() {
         let source = file_at(&path, &graph);
         let data = source.read().expect("read");
         let held = Arc::downgrade(&data);
-        let id = registry.add(data, source, 0.0);
+        let id = add(&mut registry, data, source);
         for weight in [1.0, 0.5] {
             let set = AdapterSet::sum([(id, weight)]);
             let key = registry.resolve(&set).expect("attached");
@@ -195,12 +214,14 @@ fn tables_that_were_read_go_into_later_mixtures_too() {
     let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
     let source = file_at(&path, &graph);
     let data = source.read().expect("read");
-    let id = registry.add(data, source, 0.0);
+    let id = add(&mut registry, data, source);
     registry.shrink_host();
     let mut read = ReadTables::new();
     for weight in [0.5, 0.25] {
         let key = registry.resolve(&AdapterSet::sum([(id, weight)]));
-        let recipe = registry.recipe(&key.expect("attached")).expect("attached");
+        let recipe = registry
+            .recipe(&key.expect("attached"), false)
+            .expect("attached");
         assert!(matches!(recipe.parts[0].tables, Tables::Absent(_)));
         let made = recipe.make(&mut read).expect("read, if once");
         assert!(made.made_of[0].read_s.is_some());
@@ -235,9 +256,9 @@ fn adapters_settle_where_what_slots_hold_of_them_fits() {
             copies,
             ..Slots::default()
         };
-        let id = registry.add(data.clone(), Source::Given, 0.0);
+        let id = add(&mut registry, data.clone(), Source::Given);
         let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
-        registry.settle(&key, &mut slots).expect("no matter where");
+        settle(&mut registry, &key, &mut slots);
         assert_eq!(registry.is_at_hand(&key), copies);
     }
 }
@@ -258,14 +279,14 @@ fn what_a_slot_needs_of_the_hosts_memory_is_not_dropped() {
     };
     let bytes = data.bytes() as u64;
     let source = file_at(Path::new("nowhere"), &graph);
-    let id = registry.add(Arc::new(data), source, 0.0);
+    let id = add(&mut registry, Arc::new(data), source);
     let half = registry.set_weight(id, 0.5).expect_err("no half of it");
     assert!(half.to_string().contains("no weight but 1"), "{half}");
     let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
     let taken = registry.acquire(&key, None, &mut slots, &|_| false);
     slot(taken);
     assert_eq!(registry.memory().host, bytes);
-    let recipe = registry.recipe(&key).expect("attached");
+    let recipe = registry.recipe(&key, false).expect("attached");
     assert!(matches!(recipe.parts[0].tables, Tables::Held(_)));
 }
 
@@ -279,11 +300,9 @@ fn where_a_device_is_full_idle_adapters_make_room() {
     };
     let [first, second] =
         [a, b].map(|id| registry.resolve(&AdapterSet::from(id)).expect("attached"));
-    registry.settle(&first, &mut slots).expect("settled");
+    settle(&mut registry, &first, &mut slots);
     assert!(registry.is_at_hand(&first));
-    registry
-        .settle(&second, &mut slots)
-        .expect("left on the host");
+    settle(&mut registry, &second, &mut slots);
     assert!(registry.is_at_hand(&first) && !registry.is_at_hand(&second));
     // Who holds the memory may be done some time.
     let waits = registry.acquire(&second, None, &mut slots, &|_| true);
@@ -320,4 +339,11 @@ fn a_pinned_adapter_keeps_one_slot() {
     slot(taken);
     assert!(registry.is_at_hand(&key(&registry, 0.25)));
     assert!(!registry.is_at_hand(&key(&registry, 0.5)));
+    // Both of its weights are at work in one step.
+    let taken = registry.acquire(&key(&registry, 0.5), None, &mut slots, &|_| false);
+    let both = [key(&registry, 0.25), key(&registry, 0.5)].map(|k| registry.slot_with(&k));
+    assert_eq!(both[1], Some(slot(taken)));
+    registry.serve(both.into_iter().flatten());
+    let taken = registry.acquire(&set, None, &mut slots, &|_| false);
+    slot(taken);
 }
