@@ -5,8 +5,9 @@ use crate::{RANK, engine};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, SamplingMode};
 use rusty_adapters::{Precision, packed, random};
-use rusty_engine::{AdapterId, AdapterSet, Engine, OnRunning};
+use rusty_engine::{AdapterId, AdapterSet, Engine, OnRunning, Prompt, Request};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TOKENS: [u32; 4] = [7, 77, 777, 7777];
@@ -108,6 +109,32 @@ fn rounds(swap: &Swap, count: usize, times: u64, part: usize) -> Duration {
     total
 }
 
+/// Sums what `part` takes of attaching and detaching while an answer runs.
+fn beside_an_answer(swap: &Swap, times: u64, part: usize) -> Duration {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = Request {
+                max_tokens: 32,
+                stop_at_end: false,
+                ..Request::new(Prompt::Tokens(TOKENS.to_vec()))
+            };
+            let mut session = swap.engine.session();
+            while !done.load(Ordering::Relaxed) {
+                let mut answer = session.generate(&request).expect("an answer");
+                assert!(answer.all(|token| token.is_ok()), "an answer ends");
+            }
+        });
+        let mut total = Duration::ZERO;
+        for _ in 0..times {
+            let (attached, ids) = swap.attach(1);
+            total += [attached, swap.detach(ids)][part];
+        }
+        done.store(true, Ordering::Relaxed);
+        total
+    })
+}
+
 /// Attaching, answering, weighting and detaching, one by one.
 pub fn swaps(c: &mut Criterion) {
     let swap = Swap::new();
@@ -127,6 +154,14 @@ pub fn swaps(c: &mut Criterion) {
     ] {
         group.bench_function(name, |b| {
             b.iter_custom(|times| rounds(&swap, count, times, part));
+        });
+    }
+    for (name, part) in [
+        ("attach/1-beside-an-answer", 0),
+        ("detach/1-beside-an-answer", 1),
+    ] {
+        group.bench_function(name, |b| {
+            b.iter_custom(|times| beside_an_answer(&swap, times, part));
         });
     }
     let (_, ids) = swap.attach(1);

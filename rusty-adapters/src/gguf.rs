@@ -32,6 +32,7 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
     let mut modules = Modules {
         by_name: BTreeMap::new(),
         others: BTreeMap::new(),
+        twice: None,
     };
     for info in &file.tensors {
         let format = Format::by_ggml_type(info.kind.id);

@@ -166,7 +166,9 @@ fn site_pair(
     alpha: f32,
 ) -> Result<Pair, &'static str> {
     if delta.gain_in.is_some() || delta.gain_out.is_some() {
-        return Err("a factor on inputs or outputs (DoRA, IA3)");
+        return Err(
+            "a factor on inputs or outputs, or a whole weight (DoRA, IA3, modules_to_save)",
+        );
     }
     let site = base.graph.site(id);
     let (k, n, rank) = (site.k as usize, site.n as usize, delta.rank as usize);

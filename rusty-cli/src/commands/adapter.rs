@@ -37,10 +37,17 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
     let file = model::open(options.model.as_deref())?;
     let graph = rusty_graph::arch::build(&*file)?;
     let base = Base::new(&graph, &*file);
-    let start = Instant::now();
-    let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
-    let seconds = start.elapsed().as_secs_f64();
     let stated = stated(&options.adapter)?;
+    let start = Instant::now();
+    let adapter = prepare(&options.adapter, &base, Precision::Stored);
+    let adapter = adapter.with_context(|| match (&options.model, &stated.base_model) {
+        (Some(_), _) => "it does not fit this model".to_string(),
+        (None, Some(made_for)) => {
+            format!("it was made for '{made_for}': give that with -m; the demo model was looked at")
+        }
+        (None, None) => "the demo model was looked at: give the adapter's own with -m".to_string(),
+    })?;
+    let seconds = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
     if options.json {
         let object = facts(&adapter, &stated, &graph, seconds);

@@ -28,7 +28,7 @@ use crate::{
 };
 use recording::Recordings;
 use results::Results;
-use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
+use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
 use std::collections::HashMap;
