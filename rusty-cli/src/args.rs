@@ -19,6 +19,7 @@ pub use adapter::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
 };
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -98,6 +99,10 @@ pub struct Load {
     /// Where prepared adapters are kept; `none`: nowhere [default: ~/.cache/rusty/adapters].
     #[arg(long, value_name = "DIR")]
     pub adapter_cache: Option<PathBuf>,
+    /// Hold at most so many bytes of adapters in slots, and as many in the host's memory: what was used longest ago makes room
+    /// and is read again when it is wanted [default: no limit].
+    #[arg(long, value_name = "BYTES", value_parser = gpu::memory)]
+    pub adapter_memory: Option<ByteSize>,
     /// Run a short test inference after loading.
     #[arg(long)]
     pub check: bool,

@@ -3,7 +3,7 @@
 use crate::args::{Load, Sampling};
 use crate::{adapter, gpu, model, progress};
 use anyhow::{Context, Result, bail};
-use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
+use rusty_engine::{AdapterBudget, AdapterSet, Engine, EngineOptions, Prompt, Request};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
 
@@ -30,6 +30,13 @@ pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engin
             kv: options.kv.into(),
             context: options.ctx,
             adapter_slots,
+            adapter_budget: match options.adapter_memory.map(|b| b.as_u64()) {
+                None => default.adapter_budget,
+                Some(bytes) => AdapterBudget {
+                    device: bytes,
+                    host: bytes,
+                },
+            },
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),
             ..default
         },

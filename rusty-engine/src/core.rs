@@ -7,7 +7,8 @@ mod seating;
 mod tests;
 
 use crate::adapters::{
-    Acquired, AdapterId, Arrival, Mixture, Mixtures, Recipe, Registry, Resolved, made_for,
+    Acquired, AdapterId, AdapterSet, Arrival, Mixture, Mixtures, Recipe, Registry, Resolved,
+    made_for,
 };
 use crate::pages::PagePool;
 use crate::scheduler::{Chunk, Waiting, schedule};
@@ -66,9 +67,14 @@ impl Core {
         self.next_sequence
     }
 
-    pub fn close(&mut self, id: u64) {
-        if let Some(sequence) = self.sequences.remove(&id) {
-            self.pool.release(sequence.pages);
+    /// Ends a sequence; gives the set that it named.
+    pub fn close(&mut self, id: u64) -> AdapterSet {
+        match self.sequences.remove(&id) {
+            Some(sequence) => {
+                self.pool.release(sequence.pages);
+                sequence.set
+            }
+            None => AdapterSet::BASE,
         }
     }
 
@@ -94,6 +100,13 @@ impl Core {
         });
         if let Err(error) = settled {
             tracing::warn!("adapter {id} stays in the host's memory until it is used: {error}");
+        }
+    }
+
+    /// Forgets an adapter that no session names, and frees what it holds.
+    pub fn dismiss(&mut self, id: AdapterId) {
+        if let Err(error) = self.adapters.remove(id, &mut *self.executable) {
+            tracing::warn!("adapter {id} is detached, but not all of it is freed: {error}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The engine: a model bound to a device, shared by sessions.
 
-use crate::adapters::{AdapterBudget, AdapterSet, Arrivals};
+use crate::adapters::{AdapterBudget, AdapterSet, Roster};
 use crate::bound::Bound;
 use crate::core::{Core, virtual_ids};
 use crate::session::Session;
@@ -80,7 +80,7 @@ fn tokenizer_of(file: &dyn ModelFile) -> Option<Tokenizer> {
 
 struct Shared {
     core: Mutex<Core>,
-    arrivals: Arrivals,
+    roster: Roster,
     copies_tables: bool,
     graph: Arc<Graph>,
     base: OnceLock<Arc<dyn ModelFile>>,
@@ -128,7 +128,7 @@ impl Engine {
             context: core.context,
             copies_tables: core.executable.copies_tables(),
             core: Mutex::new(core),
-            arrivals: Arrivals::default(),
+            roster: Roster::default(),
             graph,
             base: OnceLock::new(),
             adapter_cache: options.adapter_cache.clone(),
@@ -327,9 +327,9 @@ impl Engine {
         (core.pool.free(), core.pool.total())
     }
 
-    /// Adapters that wait for somebody who takes the core.
-    pub(crate) fn arrivals(&self) -> &Arrivals {
-        &self.shared.arrivals
+    /// Which adapters are attached.
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.shared.roster
     }
 
     /// Whether slots are a device's own copies of tables.
@@ -339,18 +339,23 @@ impl Engine {
 
     /// The core, locked. A panic in one session's thread does not take the others down: the lock knows no poison.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.with_arrivals(self.shared.core.lock())
+        self.brought_up(self.shared.core.lock())
     }
 
     /// The same where nobody has it.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core>> {
         let core = self.shared.core.try_lock()?;
-        Some(self.with_arrivals(core))
+        Some(self.brought_up(core))
     }
 
-    fn with_arrivals<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
-        for arrival in self.shared.arrivals.take() {
+    /// The core, with the adapters that came and without those that went since somebody had it.
+    fn brought_up<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        let changes = self.shared.roster.changes();
+        for arrival in changes.arrivals {
             core.admit(arrival);
+        }
+        for id in changes.departures {
+            core.dismiss(id);
         }
         core
     }

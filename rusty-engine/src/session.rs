@@ -31,6 +31,7 @@ impl Session {
         let mut core = self.engine.core();
         let key = core.adapters.resolve(&set)?;
         let (sequence, pool) = core.sequence(self.id)?;
+        self.engine.roster().rename(&sequence.set, &set)?;
         sequence.answer = None;
         if sequence.key != key {
             sequence.forget("the session changed its adapters", pool);
@@ -114,7 +115,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.core().close(self.id);
+        let set = self.engine.core().close(self.id);
+        let left = self.engine.roster().rename(&set, &AdapterSet::BASE);
+        debug_assert!(left.is_ok(), "the base is always there");
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Gpu {
 }
 
 /// An amount of memory.
-fn memory(text: &str) -> Result<ByteSize, String> {
+pub(super) fn memory(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>() {
         Ok(size) if size.as_u64() > 0 => Ok(size),
         _ => Err("write a number of bytes, or one with its unit, as 6GB or 5.5GiB".into()),

@@ -180,16 +180,31 @@ fn chat_sends_each_scenario_to_its_expert() {
         None => stdout(&["run", message, "--device", "cpu"]),
     });
     let words = ["chat", "--experts", "demo", "--verbose", "--device", "cpu"];
-    let output = with_input(&words, &input.concat());
-    let errors = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(output.status.success(), "{errors}");
-    let choices: Vec<&str> = errors
-        .lines()
-        .filter_map(|line| line.strip_prefix("expert: ")?.split(' ').next())
-        .collect();
-    assert_eq!(choices, SCENARIOS.map(|(_, name, _)| name), "{errors}");
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert_eq!(said, answers.concat());
+    // The second holds one expert at a time.
+    let one = ["--adapter-memory", "1400KB"];
+    for words in [&words[..], &[&words[..], &one].concat()] {
+        let output = with_input(words, &input.concat());
+        let errors = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success(), "{errors}");
+        let choices: Vec<&str> = errors
+            .lines()
+            .filter_map(|line| line.strip_prefix("expert: ")?.split(' ').next())
+            .collect();
+        assert_eq!(choices, SCENARIOS.map(|(_, name, _)| name), "{errors}");
+        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        assert_eq!(said, answers.concat());
+    }
+    let (_, errors) = failure(&[
+        "run",
+        QUESTION,
+        "--adapter",
+        "sql",
+        "--adapter-memory",
+        "1KB",
+        "--device",
+        "cpu",
+    ]);
+    assert!(errors.contains("beyond the budget of 1000"), "{errors}");
 }
 
 #[test]

@@ -70,12 +70,12 @@ fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
     values.logits().data.clone()
 }
 
-/// Checks the logits of every instruction set with tables of every format, by tiles and row by row, against the oracle's.
-fn compare(file: &dyn ModelFile, check: impl Fn(&str, &[f32], &[f32])) {
+/// Checks the logits of every instruction set with tables of these formats, by tiles and row by row, against the oracle's.
+fn compare(file: &dyn ModelFile, formats: &[Format], check: impl Fn(&str, &[f32], &[f32])) {
     let graph = rusty_graph::arch::build(file).expect("graph");
     let pages: Vec<u32> = (0..PAGES).collect();
     let base = oracle(&graph, file, &SlotData::default());
-    for format in DeltaTable::FORMATS {
+    for format in formats.iter().copied() {
         let adapter = stored(low_ranks(&graph), format);
         let want = oracle(&graph, file, &adapter);
         let (change, _) = distance(&want, &base);
@@ -95,7 +95,7 @@ fn compare(file: &dyn ModelFile, check: impl Fn(&str, &[f32], &[f32])) {
 /// Behind weights in single precision nothing is rounded but the products of tables of bytes, to fifteen bits.
 #[test]
 fn adapters_in_every_format_match_the_oracle() {
-    compare(&*model(), |name, have, want| {
+    compare(&*model(), &DeltaTable::FORMATS, |name, have, want| {
         assert_close(name, &[have.to_vec()], want, 2e-3);
     });
 }
@@ -104,13 +104,38 @@ fn adapters_in_every_format_match_the_oracle() {
 #[test]
 fn adapters_of_weights_in_bytes_are_near_the_oracle() {
     let file = quantize(model(), Target::Int8, &|_, _| {}).expect("quantized");
-    compare(&*file, |name, have, want| {
-        let (rms, apart) = distance(have, want);
-        let kl = mean_kl(have, want, TOKENS as usize);
-        let said = format!("{name}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");
-        println!("{said}");
-        assert!(apart < 2e-3 && kl < 0.03, "{said}");
-    });
+    compare(&*file, &DeltaTable::FORMATS, near);
+}
+
+/// As near as rounded inputs allow.
+fn near(name: &str, have: &[f32], want: &[f32]) {
+    let (rms, apart) = distance(have, want);
+    let kl = mean_kl(have, want, TOKENS as usize);
+    let said = format!("{name}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");
+    println!("{said}");
+    assert!(apart < 2e-3 && kl < 0.03, "{said}");
+}
+
+/// Weights that are repacked, shortened or read as they lie; beside each, floats and bytes.
+#[test]
+fn adapters_of_weights_in_many_formats_are_near_the_oracle() {
+    let bytes = Format::by_name("q8_0").expect("a format");
+    for name in [
+        "qwen3-float/F16",
+        "qwen3-float/BF16",
+        "qwen3/Q4_0",
+        "qwen3/Q4_K",
+        "qwen3/Q6_K",
+        "qwen3/IQ4_NL",
+        "llama/mix-Q4_K_M",
+    ] {
+        let path = golden(&format!("gguf/{name}.gguf"));
+        let file = rusty_loader::open(path).expect(name);
+        let check = |what: &str, have: &[f32], want: &[f32]| {
+            near(&format!("{name}, {what}"), have, want);
+        };
+        compare(&*file, &[Format::F16, bytes], check);
+    }
 }
 
 /// Rows that take turns with an adapter, which has factors on inputs and outputs too: what the best instruction set gives.

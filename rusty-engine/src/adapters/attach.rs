@@ -54,7 +54,7 @@ impl Engine {
             true => plain(data.clone())?,
             false => data.clone(),
         };
-        let id = self.arrivals().push(|id| Arrival {
+        let id = self.roster().attach(|id| Arrival {
             id,
             data,
             held,
@@ -90,21 +90,15 @@ impl Engine {
         }
     }
 
-    /// Forgets an adapter and frees what it holds, once no step runs.
+    /// Forgets an adapter. A step that runs is not waited for; what the adapter holds is freed behind it.
     ///
     /// # Errors
     /// A session still names it, or it is not attached.
     pub fn detach(&self, id: AdapterId) -> Result<()> {
-        let mut core = self.core();
-        let core = &mut *core;
-        let users = core.sequences.values().filter(|s| s.names(id)).count();
-        if users > 0 {
-            return Err(Error::Request(format!(
-                "{users} sessions still use adapter {}",
-                id.0
-            )));
-        }
-        core.adapters.remove(id, &mut *core.executable)
+        self.roster().detach(id)?;
+        // Where nobody has the core, this frees it.
+        drop(self.try_core());
+        Ok(())
     }
 
     /// Weights an adapter in all sets that name it; 0 takes it out of them. Sessions that use it start from an empty

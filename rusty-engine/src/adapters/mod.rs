@@ -8,16 +8,16 @@
 //! Keys and values belong to the exact set and weights with which they were computed; a session whose set or whose
 //! adapters' weights changed starts from an empty cache.
 
-mod arrivals;
 mod attach;
 mod mixing;
 mod registry;
+mod roster;
 mod set;
 mod source;
 
-pub(crate) use arrivals::{Arrival, Arrivals};
 pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, made_for, plain};
 pub(crate) use registry::{Acquired, Registry, Resolved};
+pub(crate) use roster::{Arrival, Roster};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;
 

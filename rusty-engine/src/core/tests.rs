@@ -1,7 +1,7 @@
 //! Steps as an executable sees them: whose rows come with which slots.
 
 use super::*;
-use crate::adapters::{AdapterBudget, AdapterSet, ReadTables, Source};
+use crate::adapters::{AdapterBudget, ReadTables, Source};
 use crate::request::Prompt;
 use proptest::prelude::*;
 use rusty_adapters::{Precision, random};
