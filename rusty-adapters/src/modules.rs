@@ -61,7 +61,10 @@ impl Modules {
                     }
                 }
                 None => {
-                    modules.others.insert(name, tensor);
+                    let plain = without_adapter(&name);
+                    if modules.others.insert(plain, tensor).is_some() {
+                        modules.twice = Some(name);
+                    }
                 }
             }
         }
@@ -69,15 +72,16 @@ impl Modules {
     }
 }
 
-/// How the names of parameters begin that an adapter's own name may follow: `lora_A.sql.weight`.
-const NAMED: [&str; 6] = [
-    "modules_to_save",
-    "lora_",
-    "ia3_",
-    "hada_",
-    "lokr_",
-    "vera_",
-];
+/// How the names of adapters' parameters begin.
+const KINDS: [&str; 5] = ["lora_", "ia3_", "hada_", "lokr_", "vera_"];
+
+/// Whether an adapter's own name may follow: `lora_A.sql.weight`.
+fn may_be_named(segment: &str) -> bool {
+    let parameters = PARTS.iter().filter_map(|part| part.split('.').next());
+    let mut all = parameters.chain(["vera_A", "vera_B"]);
+    let is_kind = KINDS.iter().any(|kind| segment.starts_with(kind));
+    segment == "modules_to_save" || (is_kind && all.any(|parameter| parameter == segment))
+}
 
 /// A tensor's name without that of an adapter and of what wraps modules that are saved whole.
 fn without_adapter(name: &str) -> String {
@@ -86,7 +90,7 @@ fn without_adapter(name: &str) -> String {
     for segment in name.split('.') {
         let is_leaf = ["weight", "bias"].contains(&segment);
         let is_name = segment == "default" || (after_parameter && !is_leaf);
-        after_parameter = NAMED.iter().any(|start| segment.starts_with(start));
+        after_parameter = !is_name && may_be_named(segment);
         if !is_name && segment != "modules_to_save" {
             kept.push(segment);
         }
@@ -139,5 +143,13 @@ mod tests {
             assert_eq!(have, Some((module.to_string(), part)), "{name}");
         }
         assert_eq!(split("prompt_embeddings"), None);
+        assert_eq!(
+            without_adapter("base_model.vera_A.sql"),
+            "base_model.vera_A"
+        );
+        let saved = "model.lm_head.modules_to_save.lora_x.weight";
+        assert_eq!(without_adapter(saved), "model.lm_head.weight");
+        let module = "model.lora_proj.lora_A.weight";
+        assert_eq!(without_adapter(module), module);
     }
 }

@@ -90,6 +90,10 @@ impl Core {
     pub fn admit(&mut self, arrival: Arrival) {
         let (id, held) = (arrival.id, arrival.held.clone());
         self.adapters.add(arrival);
+        // What is free has been freed for those who wait.
+        if !self.waiting_longest_first().is_empty() {
+            return;
+        }
         let settled = self.adapters.resolve(&id.into()).and_then(|key| {
             let mixture = Mixture {
                 key,

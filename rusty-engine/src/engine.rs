@@ -348,14 +348,14 @@ impl Engine {
         Some(self.brought_up(core))
     }
 
-    /// The core, with the adapters that came and without those that went since somebody had it.
+    /// The core, without the adapters that went since somebody had it, and with those that came.
     fn brought_up<'a>(&self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         let changes = self.shared.roster.changes();
-        for arrival in changes.arrivals {
-            core.admit(arrival);
-        }
         for id in changes.departures {
             core.dismiss(id);
+        }
+        for arrival in changes.arrivals {
+            core.admit(arrival);
         }
         core
     }

@@ -115,7 +115,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let set = self.engine.core().close(self.id);
+        let mut core = self.engine.core();
+        let set = core.close(self.id);
         let left = self.engine.roster().rename(&set, &AdapterSet::BASE);
         debug_assert!(left.is_ok(), "the base is always there");
     }

@@ -4,7 +4,6 @@
 use super::site_delta::{Kron, SiteDelta};
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::interleaving::Factor;
-use rusty_loader::Format;
 
 /// Kronecker product of two row-major matrices given with their widths.
 pub fn kron((x, x_width): (&[f32], usize), (y, y_width): (&[f32], usize)) -> Vec<f32> {
@@ -24,21 +23,16 @@ fn is_smaller_whole(ranks: usize, k: usize, n: usize) -> bool {
     ranks * (k + n) > n * k
 }
 
-/// The first of these formats in which all values are numbers, and the table in it.
-fn finite(
-    formats: [Format; 2],
-    table: impl Fn(Format) -> Option<DeltaTable>,
-) -> Option<DeltaTable> {
-    let made = table(formats[0])?;
-    match made.values().iter().all(|v| v.is_finite()) {
-        true => Some(made),
-        false => table(formats[1]),
+/// Brings values near one, and gives the power of two that they are to be multiplied by: products of small factors would be lost in
+/// half precision, and those of large ones beyond it.
+fn near_one(values: &mut [f32]) -> f32 {
+    let largest = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    if !largest.is_normal() {
+        return 1.0;
     }
-}
-
-/// What is made of a table of some format: that, or single precision.
-fn alike(table: &DeltaTable) -> [Format; 2] {
-    [table.format(), Format::F32]
+    let power = 2f32.powi(largest.log2().floor().clamp(-100.0, 100.0) as i32);
+    values.iter_mut().for_each(|v| *v /= power);
+    power
 }
 
 impl Kron {
@@ -104,17 +98,19 @@ impl Blocks<'_> {
                 row.iter_mut().zip(a).for_each(|(v, a)| *v += by * a);
             }
         }
+        let mut mix = self.kron.mix.to_vec();
+        let power = near_one(&mut mix) * near_one(&mut block);
         let value = |row: usize, column: usize| {
-            let mix = self.kron.mix[row / height * columns + column / width];
+            let mix = mix[row / height * columns + column / width];
             mix * block[row % height * width + column % width]
         };
         let (k, n) = (self.k(), self.n());
-        let b = finite(alike(self.b), |f| DeltaTable::panels(f, n, k, value))?;
+        let b = DeltaTable::panels(self.b.format(), n, k, value)?;
         Some(SiteDelta {
             rank: k as u32,
             a: None,
             b: Some(b),
-            scale: vec![1.0; k].into(),
+            scale: vec![power; k].into(),
             kron: None,
             ..old.clone()
         })
@@ -124,16 +120,18 @@ impl Blocks<'_> {
     fn factors(&self, old: &SiteDelta) -> Option<SiteDelta> {
         let (size, left, right) = self.kron.sides();
         let columns = self.kron.columns as usize;
-        let wide = kron((&right, columns), (&self.a.values(), self.width));
-        let tall = kron((&left, size), (&self.b_values(), self.rank));
+        let mut wide = kron((&right, columns), (&self.a.values(), self.width));
+        let mut tall = kron((&left, size), (&self.b_values(), self.rank));
+        let power = near_one(&mut wide) * near_one(&mut tall);
         let (k, n, ranks) = (self.k(), self.n(), self.ranks());
-        let a = |f| DeltaTable::ranks(f, ranks, k, &wide);
-        let b = |f| DeltaTable::panels(f, n, ranks, |c, r| tall[c * ranks + r]);
+        let b = |c: usize, r: usize| tall[c * ranks + r];
+        let scale = old.scale.iter().map(|scale| scale * power);
+        let scale: Vec<f32> = scale.collect();
         Some(SiteDelta {
             rank: ranks as u32,
-            a: Some(finite(alike(self.a), a)?),
-            b: Some(finite(alike(self.b), b)?),
-            scale: old.scale.repeat(size).into(),
+            a: Some(DeltaTable::ranks(self.a.format(), ranks, k, &wide)?),
+            b: Some(DeltaTable::panels(self.b.format(), n, ranks, b)?),
+            scale: scale.repeat(size).into(),
             kron: None,
             ..old.clone()
         })
@@ -201,9 +199,12 @@ impl SiteDelta {
             let gains = &gain[(row / rank.max(1) * PANEL).min(gain.len())..];
             lanes.iter_mut().zip(gains).for_each(|(v, g)| *v *= g);
         }
-        let encode = |f| DeltaTable::encode(f, Some(Factor::B { rank }), b.rows(), PANEL, &values);
+        let power = near_one(&mut values);
+        let factor = Some(Factor::B { rank });
+        let gained = DeltaTable::encode(b.format(), factor, b.rows(), PANEL, &values)?;
         Some(Self {
-            b: Some(finite(alike(b), encode)?),
+            b: Some(gained),
+            scale: self.scale.iter().map(|scale| scale * power).collect(),
             gain_low: None,
             ..self
         })

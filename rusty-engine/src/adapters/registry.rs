@@ -154,9 +154,8 @@ impl Registry {
     /// Forgets an adapter and empties the slots that hold it.
     pub fn remove(&mut self, id: AdapterId, executable: &mut dyn Executable) -> Result<()> {
         self.entry(id)?;
-        self.empty_slots_of(id, executable, &|_| false)?;
         self.entries.remove(&id);
-        Ok(())
+        self.empty_slots_of(id, executable, &|_| false)
     }
 
     /// Weights an adapter; gives the weight it had.
@@ -181,13 +180,14 @@ impl Registry {
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<()> {
+        let mut done = Ok(());
         for at in 0..self.slots.len() {
             let holds = self.slots[at].as_ref().is_some_and(|s| s.key.names(id));
             if holds && !busy(slot_id(at)) {
-                self.empty(at, executable)?;
+                done = done.and(self.empty(at, executable));
             }
         }
-        Ok(())
+        done
     }
 
     /// Virtual tokens in front of sequences of a set.

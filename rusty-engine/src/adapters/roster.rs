@@ -19,7 +19,7 @@ pub(crate) struct Arrival {
     pub prepared_s: f64,
 }
 
-/// What changed since somebody had the engine's lock. What came may have gone again.
+/// What changed since somebody had the engine's lock: who went, and who came to stay.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub arrivals: Vec<Arrival>,
@@ -70,7 +70,12 @@ impl Roster {
             None => Err(not_attached(id)),
             Some(0) => {
                 state.users.remove(&id);
-                state.changes.departures.push(id);
+                let arrivals = &mut state.changes.arrivals;
+                match arrivals.iter().position(|a| a.id == id) {
+                    // Nobody knew it yet.
+                    Some(at) => drop(arrivals.remove(at)),
+                    None => state.changes.departures.push(id),
+                }
                 Ok(())
             }
             Some(users) => Err(Error::Request(format!(

@@ -29,11 +29,22 @@ impl Core {
         key: &Resolved,
         mixture: Option<Mixture>,
     ) -> Result<Acquired> {
-        let busy = self.busy_slots();
         let others_wait = !self.waiting_longest_first().is_empty();
-        let is_busy = |slot: SlotId| others_wait || busy.contains(&slot);
+        if let Some(mixture) = mixture {
+            // What is free has been freed for those who wait.
+            if others_wait && !self.adapters.is_at_hand(key) {
+                return Ok(Acquired::Waits(mixture));
+            }
+            let busy = self.busy_slots();
+            let is_busy = |slot: SlotId| busy.contains(&slot);
+            let made = Some(mixture);
+            return self
+                .adapters
+                .acquire(key, made, &mut *self.executable, &is_busy);
+        }
+        let all = |_: SlotId| true;
         self.adapters
-            .acquire(key, mixture, &mut *self.executable, &is_busy)
+            .acquire(key, None, &mut *self.executable, &all)
     }
 
     /// The slot of a set for rows that run at once, and what the host needs of it. An answer that loses its own gets one again
@@ -107,7 +118,7 @@ impl Core {
     }
 
     /// Sequences that have rows to run, no slot, and what would fill one.
-    fn waiting_longest_first(&self) -> Vec<u64> {
+    pub(super) fn waiting_longest_first(&self) -> Vec<u64> {
         let waiting = self.sequences.iter().filter_map(|(id, s)| {
             let answer = s.answer.as_ref().filter(|a| a.mixture.is_some())?;
             let unseated = s.waiting().rows > 0 && !self.adapters.is_at_hand(&s.key);

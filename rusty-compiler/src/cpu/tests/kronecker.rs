@@ -146,33 +146,57 @@ fn check(shape: &Shape, delta: &SiteDelta, x: &[f32], level: Level) {
     }
 }
 
+/// Products of weak factors, too, which half precision could not hold.
 #[test]
 fn plain_factors_amount_to_the_same() {
-    for shape in &SHAPES {
-        let mut noise = Noise(shape.k() as u64);
-        let delta = shape.delta(Format::F32, &mut noise);
-        let plain = delta.plain().expect("tables");
-        assert!(plain.is_plain() && plain.gain_out.is_some());
-        assert_eq!(delta.plain_bytes(), plain.bytes());
-        assert!(delta.bytes() < plain.bytes());
-        let (k, rank) = (shape.k(), plain.rank as usize);
-        let a = plain.a.as_ref().map(DeltaTable::values);
-        let limit = shape.blocks.0.min(shape.blocks.1) * shape.rank;
-        assert_eq!(rank, if a.is_some() { limit } else { k });
-        let mut b = vec![0.0; rank];
-        for (c, want) in shape.matrix(&delta).chunks_exact(k).enumerate() {
-            plain.b_row(c, &mut b);
-            for (l, want) in want.iter().enumerate() {
-                let of = |r: usize| match &a {
-                    Some(a) => a[r * k + l],
-                    None => f32::from(u8::from(r == l)),
-                };
-                let terms = (0..rank).map(|r| f64::from(b[r] * plain.scale[r] * of(r)));
-                let have: f64 = terms.sum();
-                assert!((want - have).abs() < 1e-4, "{c} {l}: {have}, not {want}");
+    for (shape, weak) in SHAPES.iter().flat_map(|s| [(s, 1.0f32), (s, 1e-5)]) {
+        for (format, error) in [(Format::F32, 1e-5), (Format::F16, 2e-3)] {
+            let mut delta = shape.delta(format, &mut Noise(shape.k() as u64));
+            let kron = delta.kron.as_mut().expect("blocks");
+            kron.mix = kron.mix.iter().map(|mix| mix * weak).collect();
+            let plain = delta.plain().expect("tables");
+            assert!(plain.is_plain() && plain.gain_out.is_some());
+            assert_eq!(delta.plain_bytes(), plain.bytes());
+            assert!(delta.bytes() < plain.bytes());
+            let limit = shape.blocks.0.min(shape.blocks.1) * shape.rank;
+            let ranks = if plain.a.is_some() { limit } else { shape.k() };
+            assert_eq!(plain.rank as usize, ranks);
+            let (want, have) = (shape.matrix(&delta), product(&plain, shape.k(), shape.n()));
+            let largest = want.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+            for (i, (want, have)) in want.iter().zip(&have).enumerate() {
+                let apart = (want - have).abs() / largest;
+                assert!(
+                    apart < error,
+                    "{i} of {}: {have}, not {want}",
+                    format.name()
+                );
             }
         }
     }
+}
+
+/// `B s A` of plain factors, `[n, k]`.
+fn product(plain: &SiteDelta, k: usize, n: usize) -> Vec<f64> {
+    let rank = plain.rank as usize;
+    let a = plain.a.as_ref().map(DeltaTable::values);
+    let mut b = vec![0.0; rank];
+    let mut out = vec![0.0; n * k];
+    for (c, row) in out.chunks_exact_mut(k).enumerate() {
+        plain.b_row(c, &mut b);
+        for r in 0..rank {
+            let by = f64::from(b[r]) * f64::from(plain.scale[r]);
+            match &a {
+                None => row[r] += by,
+                Some(a) => {
+                    let a = &a[r * k..][..k];
+                    row.iter_mut()
+                        .zip(a)
+                        .for_each(|(v, a)| *v += by * f64::from(*a));
+                }
+            }
+        }
+    }
+    out
 }
 
 /// What kernels would read beyond, divide by, or take memory for without end.
