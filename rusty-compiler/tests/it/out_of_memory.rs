@@ -148,7 +148,10 @@ fn an_arena_that_no_binding_takes_is_refused() {
     let plain = logits(&mut exe);
     let error = exe.attach(SlotId(1), of_rank(LARGE));
     let error = error.expect_err("too large").to_string();
-    assert!(error.contains("results of rank 100 take an arena"), "{error}");
+    assert!(
+        error.contains("results of rank 100 take an arena"),
+        "{error}"
+    );
     assert!(logits(&mut exe) == plain);
     exe.attach(SlotId(1), of_rank(2)).expect("fits");
 }
