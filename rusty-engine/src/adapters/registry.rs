@@ -1,8 +1,11 @@
 //! Registered adapters and the slots that hold them.
 
+mod resolved;
 mod room;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use resolved::Resolved;
 
 use super::mixing::{Ingredient, Mixture, Part, ReadTables, Recipe, Tables};
 use super::{AdapterBudget, AdapterId, AdapterSet, Arrival, Source};
@@ -12,40 +15,6 @@ use rusty_compiler::{Executable, SlotData, SlotId};
 use rusty_graph::Graph;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A set with every weight resolved: what keys and values belong to.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Hash)]
-pub(crate) struct Resolved {
-    /// Adapters and the bits of their weights.
-    entries: Vec<(AdapterId, u32)>,
-    linear: bool,
-}
-
-impl Resolved {
-    pub fn names(&self, id: AdapterId) -> bool {
-        self.entries.iter().any(|(own, _)| *own == id)
-    }
-
-    /// The adapter, where it is one alone.
-    fn only(&self) -> Option<AdapterId> {
-        match self.entries[..] {
-            [(id, _)] => Some(id),
-            _ => None,
-        }
-    }
-
-    pub fn is_base(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// How its adapters are mixed.
-    pub fn mix(&self) -> Mix {
-        match self.linear {
-            true => Mix::Linear,
-            false => Mix::Sum,
-        }
-    }
-}
 
 struct Entry {
     name: String,
