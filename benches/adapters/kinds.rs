@@ -1,11 +1,10 @@
 //! Kinds whose files are small: what they take in memory as they are held and multiplied out, and what a token costs with them.
 
-use crate::{FORMAT, RANK, SHAPE};
+use crate::{FORMAT, RANK, SHAPE, engine};
 use rusty_adapters::{Base, Container, Precision, export, load, random};
-use rusty_backend::DeviceChoice;
 use rusty_benches::middle;
 use rusty_compiler::SlotData;
-use rusty_engine::{AdapterSet, Engine, EngineOptions, Prompt, Request};
+use rusty_engine::{AdapterSet, Engine, Prompt, Request};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -171,14 +170,7 @@ fn check(engine: &Engine, name: &str, adapter: &SlotData) {
 /// The table.
 pub fn print() {
     let folder = tempfile::tempdir().expect("folder");
-    let file = rusty_loader::random::model(SHAPE, FORMAT).expect("shape");
-    let options = EngineOptions {
-        device: DeviceChoice::Cpu,
-        context: Some(64),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::load(&*file, &options).expect("engine");
-    engine.keep_base(file.into());
+    let engine = engine();
     let base: Base<'_> = engine.adapter_base();
     let lora = random("random", &engine.graph().sites, RANK, 1, Precision::F16);
     let peft = folder.path().join("lora");

@@ -10,12 +10,15 @@ pub mod bound;
 mod core;
 pub mod demo;
 pub mod divergence;
+#[cfg(test)]
+mod echo;
 mod engine;
 pub mod error;
 pub mod experts;
 pub mod pages;
 pub mod perplexity;
 pub mod request;
+mod rows;
 pub mod sampler;
 mod scheduler;
 mod sequence;

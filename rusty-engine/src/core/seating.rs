@@ -30,21 +30,18 @@ impl Core {
         mixture: Option<Mixture>,
     ) -> Result<Acquired> {
         let others_wait = !self.waiting_longest_first().is_empty();
-        if let Some(mixture) = mixture {
+        match mixture {
             // What is free has been freed for those who wait.
-            if others_wait && !self.adapters.is_at_hand(key) {
-                return Ok(Acquired::Waits(mixture));
+            Some(mixture) if others_wait && !self.adapters.is_at_hand(key) => {
+                Ok(Acquired::Waits(mixture))
             }
-            let busy = self.busy_slots();
-            let is_busy = |slot: SlotId| busy.contains(&slot);
-            let made = Some(mixture);
-            return self
-                .adapters
-                .acquire(key, made, &mut *self.executable, &is_busy);
+            mixture => {
+                let busy = self.busy_slots();
+                let is_busy = |slot: SlotId| busy.contains(&slot);
+                self.adapters
+                    .acquire(key, mixture, &mut *self.executable, &is_busy)
+            }
         }
-        let all = |_: SlotId| true;
-        self.adapters
-            .acquire(key, None, &mut *self.executable, &all)
     }
 
     /// The slot of a set for rows that run at once, and what the host needs of it. An answer that loses its own gets one again

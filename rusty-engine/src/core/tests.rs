@@ -2,86 +2,14 @@
 
 use super::*;
 use crate::adapters::{AdapterBudget, ReadTables, Source};
+use crate::echo::{Echo, Row};
 use crate::request::Prompt;
 use proptest::prelude::*;
 use rusty_adapters::{Precision, random};
-use rusty_compiler::{KvPrefix, MemoryUse, StepOutput};
 use std::sync::Mutex;
 
 /// Tokens of a prompt: more than one, so that rows of an answer are neighbours.
 const PROMPT: usize = 3;
-
-/// What a row had: the token, and the name of what was in its slot.
-type Row = (u32, String);
-
-/// Answers every row with its own token, and keeps what it was asked.
-#[derive(Default)]
-struct Echo {
-    slots: BTreeMap<SlotId, Arc<SlotData>>,
-    /// Bytes of tables that it has memory for.
-    room: usize,
-    steps: Arc<Mutex<Vec<Vec<Row>>>>,
-}
-
-impl Executable for Echo {
-    fn run(&mut self, step: &Step<'_>) -> rusty_compiler::Result<StepOutput> {
-        let name = |slot: &SlotId| match *slot {
-            SlotId::BASE => "base".to_string(),
-            slot => self.slots[&slot].name.clone(),
-        };
-        let rows = step.tokens.iter().zip(step.slots);
-        let rows = rows.map(|(token, slot)| (*token, name(slot))).collect();
-        self.steps.lock().expect("steps").push(rows);
-        let wanted = step.wants.iter().zip(step.tokens).enumerate();
-        let wanted = wanted.filter(|(_, (want, _))| **want != Want::Nothing);
-        let results = wanted.map(|(row, (_, token))| (row as u32, RowResult::Token(*token)));
-        Ok(StepOutput {
-            results: results.collect(),
-        })
-    }
-
-    fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> rusty_compiler::Result<()> {
-        let held: usize = self.slots.values().map(|held| held.bytes()).sum();
-        let asked = data.bytes();
-        if held + asked > self.room {
-            return Err(rusty_backend::Error::OutOfMemory {
-                device: "echo".into(),
-                owner: "adapters".into(),
-                asked: asked as u64,
-                used: held as u64,
-                limit: self.room as u64,
-            }
-            .into());
-        }
-        self.slots.insert(slot, data);
-        Ok(())
-    }
-
-    fn detach(&mut self, slot: SlotId) -> rusty_compiler::Result<()> {
-        self.slots.remove(&slot);
-        Ok(())
-    }
-
-    fn write_prefix(&mut self, _: &[u32], _: &KvPrefix) -> rusty_compiler::Result<()> {
-        Ok(())
-    }
-
-    fn copy_page(&mut self, _: u32, _: u32) -> rusty_compiler::Result<()> {
-        Ok(())
-    }
-
-    fn memory(&self) -> MemoryUse {
-        MemoryUse::default()
-    }
-
-    fn copies_tables(&self) -> bool {
-        false
-    }
-
-    fn compiled_kernels(&self) -> usize {
-        0
-    }
-}
 
 /// How much of adapters is at work at once, in the bytes of so many.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +37,9 @@ impl Running {
         let graph = Arc::new(rusty_graph::arch::build(&*file).expect("graph"));
         let bytes = random("one", &graph.sites, 1, 1, Precision::F16).bytes();
         let (budget, room) = match limit {
-            Limit::Nothing => (u64::MAX, usize::MAX),
-            Limit::Budget(count) => ((count * bytes) as u64, usize::MAX),
-            Limit::Room(count) => (u64::MAX, count * bytes),
+            Limit::Nothing => (u64::MAX, None),
+            Limit::Budget(count) => ((count * bytes) as u64, None),
+            Limit::Room(count) => (u64::MAX, Some(count)),
         };
         let executable = Echo {
             room,

@@ -2,68 +2,10 @@
 
 use super::*;
 use crate::adapters::{AdapterMemory, Tier};
+use crate::echo::Echo;
 use rusty_adapters::{Base, Precision, Stamp, packed, random};
-use rusty_compiler::{KvPrefix, MemoryUse, PrefixLayer, Step, StepOutput};
+use rusty_compiler::{KvPrefix, PrefixLayer};
 use std::path::Path;
-
-/// Slots that remember what they read, and forget what they copy.
-#[derive(Default)]
-struct Slots {
-    filled: BTreeMap<SlotId, Arc<SlotData>>,
-    attached: usize,
-    copies: bool,
-    /// Adapters for which there is memory; as many as there are slots where it does not say.
-    room: Option<usize>,
-}
-
-impl Executable for Slots {
-    fn run(&mut self, _: &Step<'_>) -> rusty_compiler::Result<StepOutput> {
-        Ok(StepOutput::default())
-    }
-
-    fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> rusty_compiler::Result<()> {
-        if self.room.is_some_and(|room| self.filled.len() >= room) {
-            return Err(rusty_backend::Error::OutOfMemory {
-                device: "slots".into(),
-                owner: "adapters".into(),
-                asked: 1,
-                used: 0,
-                limit: 0,
-            }
-            .into());
-        }
-        self.attached += 1;
-        if !self.copies {
-            self.filled.insert(slot, data);
-        }
-        Ok(())
-    }
-
-    fn detach(&mut self, slot: SlotId) -> rusty_compiler::Result<()> {
-        self.filled.remove(&slot);
-        Ok(())
-    }
-
-    fn write_prefix(&mut self, _: &[u32], _: &KvPrefix) -> rusty_compiler::Result<()> {
-        Ok(())
-    }
-
-    fn copy_page(&mut self, _: u32, _: u32) -> rusty_compiler::Result<()> {
-        Ok(())
-    }
-
-    fn memory(&self) -> MemoryUse {
-        MemoryUse::default()
-    }
-
-    fn copies_tables(&self) -> bool {
-        self.copies
-    }
-
-    fn compiled_kernels(&self) -> usize {
-        0
-    }
-}
 
 fn graph() -> Arc<Graph> {
     let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
@@ -111,7 +53,7 @@ fn add(registry: &mut Registry, data: Arc<SlotData>, source: Source) -> AdapterI
 }
 
 /// Puts an adapter that was just read where there is room.
-fn settle(registry: &mut Registry, key: &Resolved, slots: &mut Slots) {
+fn settle(registry: &mut Registry, key: &Resolved, slots: &mut Echo) {
     let recipe = registry.recipe(key, false).expect("attached");
     let made = recipe.make(&mut ReadTables::new()).expect("made");
     registry.settle(made, slots).expect("no matter where");
@@ -128,7 +70,7 @@ fn slot(taken: Result<Acquired>) -> SlotId {
 #[test]
 fn a_mixture_of_other_weights_fills_no_slot() {
     let (mut registry, [a, b]) = registry();
-    let mut slots = Slots::default();
+    let mut slots = Echo::default();
     let set = AdapterSet::sum([(a, 1.0), (b, 1.0)]);
     let old = registry.resolve(&set).expect("attached");
     let made = registry.recipe(&old, false).expect("attached");
@@ -146,7 +88,7 @@ fn a_mixture_of_other_weights_fills_no_slot() {
 #[test]
 fn of_two_equal_mixtures_one_is_attached() {
     let (mut registry, [a, b]) = registry();
-    let mut slots = Slots::default();
+    let mut slots = Echo::default();
     let set = AdapterSet::sum([(a, 0.5), (b, 0.5)]);
     let key = registry.resolve(&set).expect("attached");
     assert!(!registry.is_at_hand(&key));
@@ -181,9 +123,9 @@ fn tables_that_a_slot_copied_leave_the_hosts_memory() {
     let graph = packed_at(&path);
     for copies in [true, false] {
         let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
-        let mut slots = Slots {
+        let mut slots = Echo {
             copies,
-            ..Slots::default()
+            ..Echo::default()
         };
         let source = file_at(&path, &graph);
         let data = source.read().expect("read");
@@ -252,9 +194,9 @@ fn adapters_settle_where_what_slots_hold_of_them_fits() {
     let data = Arc::new(data);
     for copies in [true, false] {
         let mut registry = Registry::new(1, no_host(tables), graph.clone());
-        let mut slots = Slots {
+        let mut slots = Echo {
             copies,
-            ..Slots::default()
+            ..Echo::default()
         };
         let id = add(&mut registry, data.clone(), Source::Given);
         let key = registry.resolve(&AdapterSet::from(id)).expect("attached");
@@ -268,9 +210,9 @@ fn adapters_settle_where_what_slots_hold_of_them_fits() {
 fn what_a_slot_needs_of_the_hosts_memory_is_not_dropped() {
     let graph = graph();
     let mut registry = Registry::new(1, no_host(u64::MAX), graph.clone());
-    let mut slots = Slots {
+    let mut slots = Echo {
         copies: true,
-        ..Slots::default()
+        ..Echo::default()
     };
     let data = SlotData {
         name: "prefix".into(),
@@ -294,9 +236,9 @@ fn what_a_slot_needs_of_the_hosts_memory_is_not_dropped() {
 #[test]
 fn where_a_device_is_full_idle_adapters_make_room() {
     let (mut registry, [a, b]) = registry();
-    let mut slots = Slots {
+    let mut slots = Echo {
         room: Some(1),
-        ..Slots::default()
+        ..Echo::default()
     };
     let [first, second] =
         [a, b].map(|id| registry.resolve(&AdapterSet::from(id)).expect("attached"));
@@ -321,7 +263,7 @@ fn where_a_device_is_full_idle_adapters_make_room() {
 #[test]
 fn a_pinned_adapter_keeps_one_slot() {
     let (mut registry, [pinned, other]) = registry();
-    let mut slots = Slots::default();
+    let mut slots = Echo::default();
     registry.pin(pinned, true).expect("attached");
     let key = |registry: &Registry, weight| {
         let set = AdapterSet::sum([(pinned, weight)]);
