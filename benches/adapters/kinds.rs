@@ -157,7 +157,7 @@ fn check(engine: &Engine, name: &str, adapter: &SlotData) {
     };
     let base = engine.logits(&tokens, AdapterSet::BASE).expect("logits");
     let own = logits(adapter.clone());
-    let plain = logits(adapter.plain().expect("tables"));
+    let plain = logits(adapter.plain().expect("tables").into_owned());
     let square = |a: &[f32], b: &[f32]| {
         let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
         squares.sum::<f64>()
@@ -185,7 +185,7 @@ pub fn print() {
         let stored = write(&at, &config(kind, rank, &layers), &tensors);
         let adapter = load(&at, &base, Precision::F16).expect(name);
         check(&engine, name, &adapter);
-        let plain = adapter.plain().expect("tables");
+        let plain = adapter.plain().expect("tables").into_owned();
         kinds.push((format!("{name} of rank {rank}"), stored, adapter));
         kinds.push((
             format!("{name} of rank {rank}, multiplied out"),

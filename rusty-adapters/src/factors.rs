@@ -9,14 +9,10 @@ use std::borrow::Cow;
 
 /// An adapter whose sites all have plain factors.
 pub(crate) fn plain(adapter: &SlotData) -> Result<Cow<'_, SlotData>> {
-    if adapter.is_plain() {
-        return Ok(Cow::Borrowed(adapter));
-    }
-    let plain = adapter.plain().map_err(|error| Error::Mix {
+    adapter.plain().map_err(|error| Error::Mix {
         adapters: adapter.name.clone(),
         reason: error.to_string(),
-    });
-    plain.map(Cow::Owned)
+    })
 }
 
 /// Rows of `A`, `[rank, k]`, the identity's too, of plain factors.

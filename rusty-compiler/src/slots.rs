@@ -26,6 +26,7 @@ use crate::delta_table::DeltaTable;
 use crate::{Error, PAGE_TOKENS, Result};
 use rayon::prelude::*;
 use rusty_graph::{Graph, KvLayer, Site, SiteId};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -197,11 +198,14 @@ impl SlotData {
         self.sites.iter().all(|(_, delta)| delta.is_plain())
     }
 
-    /// The same with plain factors at every site.
+    /// The same with plain factors at every site; itself where it is.
     ///
     /// # Errors
     /// [`Error::Slot`] where the factors of a site make no table, which those that fit it do.
-    pub fn plain(&self) -> Result<Self> {
+    pub fn plain(&self) -> Result<Cow<'_, Self>> {
+        if self.is_plain() {
+            return Ok(Cow::Borrowed(self));
+        }
         let sites = self.sites.par_iter().map(|(id, delta)| {
             let plain = delta.plain().ok_or_else(|| Error::Slot {
                 adapter: self.name.clone(),
@@ -210,10 +214,10 @@ impl SlotData {
             })?;
             Ok((*id, plain))
         });
-        Ok(Self {
+        Ok(Cow::Owned(Self {
             sites: sites.collect::<Result<_>>()?,
             ..self.clone()
-        })
+        }))
     }
 
     /// Bytes of all tables of [`SlotData::plain`]: what a device's slot with a copy of its own takes, beside what the host needs

@@ -247,10 +247,7 @@ impl Executable for GpuExecutable {
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
         slot.check(self.options.slots, &data.name)?;
         data.fit(self.plan.slot_shape())?;
-        let data = match data.is_plain() {
-            true => data,
-            false => Arc::new(data.plain()?),
-        };
+        let data = data.plain()?;
         let pools = self.pools.iter().flatten();
         let before: Vec<u64> = pools.map(|pool| pool.buffer().bytes()).collect();
         // The arena last: it would stay large for an adapter whose tables do not fit.

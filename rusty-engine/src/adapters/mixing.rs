@@ -10,6 +10,7 @@ use crate::{Error, Result};
 use rusty_adapters::mix;
 use rusty_compiler::SlotData;
 use rusty_graph::Graph;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -120,10 +121,10 @@ impl Recipe {
 
 /// An adapter with plain factors, as slots hold them that are copies.
 pub(crate) fn plain(data: Arc<SlotData>) -> Result<Arc<SlotData>> {
-    match data.is_plain() {
-        true => Ok(data),
-        false => Ok(Arc::new(data.plain()?)),
-    }
+    Ok(match data.plain()? {
+        Cow::Borrowed(_) => data,
+        Cow::Owned(plain) => Arc::new(plain),
+    })
 }
 
 /// An adapter's tables and the seconds that reading them took, which is done where they are not `read` yet.

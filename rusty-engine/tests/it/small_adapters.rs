@@ -128,7 +128,7 @@ fn check_lokr(engine: &Engine, folder: &Path, what: &str) {
     let adapter = read(Precision::Stored);
     let blocks = adapter.sites.iter().filter(|(_, d)| d.kron.is_some());
     assert!(blocks.count() >= 15, "{what}: few sites act in blocks");
-    let plain = adapter.plain().expect(what);
+    let plain = adapter.plain().expect(what).into_owned();
     assert!(adapter.bytes() * 2 < plain.bytes(), "{what}");
     assert_is_kron(&adapter, &base);
     let want = attached(engine, plain.clone(), what);
