@@ -12,8 +12,8 @@ use rusty_compiler::{Error as CompileError, Executable, SlotData, SlotId};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Steps that a set in a slot takes part in before others that wait for one go first: enough that filling slots, which takes
-/// about as long as a step, is little beside them.
+/// Steps that a set in a slot takes part in before others that wait for one go first: many, since filling a slot may copy all
+/// tables.
 const TURN: u32 = 32;
 
 /// Whether a device refused tables because others hold its memory.
