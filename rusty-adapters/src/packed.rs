@@ -29,7 +29,7 @@ const KEY: &str = "rusty";
 /// Tensor of the checksums.
 const SUMS: &str = "sums";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 #[derive(Serialize, Deserialize)]
 struct Header {

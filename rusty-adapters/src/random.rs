@@ -98,23 +98,30 @@ mod tests {
         assert_eq!(places(with_head), [0, 1, 2]);
     }
 
-    /// No table is padded to a larger rank: its bytes are its values', and half the ranks have half of them.
+    /// No table is padded to a larger rank: its bytes are its values', and half the ranks have half of them, but for the scales
+    /// of outputs in bytes.
     #[test]
     fn bytes_follow_the_rank() {
         let sites = [site("blk.0.attn_q", 64, 128), site("blk.0.ffn_up", 96, 64)];
-        // Bytes of 32 values.
-        let formats = [
-            (Precision::F16, 64),
-            (Precision::Int8, 34),
-            (Precision::Int4, 18),
-        ];
-        for (precision, block) in formats {
-            for rank in [4, 8, 16, 32] {
+        let (inputs, outputs) = ((64 + 96) / 32, (128 + 64) / 32);
+        for rank in [4usize, 8, 16, 32] {
+            let factors = sites.len() * rank.next_multiple_of(16) * size_of::<f32>();
+            let of = [
+                (Precision::F16, (inputs + outputs) * 64 * rank),
+                (
+                    Precision::Int8,
+                    inputs * 34 * rank + outputs * (32 * rank + 64) + factors,
+                ),
+                (Precision::Int4, (inputs + outputs) * 18 * rank),
+            ];
+            for (precision, tables) in of {
                 let adapter = random("r", &sites, rank as u32, 1, precision);
-                let inputs_and_outputs = 64 + 128 + 96 + 64;
                 let scales = sites.len() * rank * size_of::<f32>();
-                let want = inputs_and_outputs / 32 * rank * block + scales;
-                assert_eq!(adapter.bytes(), want, "{precision:?} of rank {rank}");
+                assert_eq!(
+                    adapter.bytes(),
+                    tables + scales,
+                    "{precision:?} of rank {rank}"
+                );
             }
         }
     }

@@ -84,13 +84,12 @@ impl DeltaTable {
         if values.len() != rows.checked_mul(columns)? {
             return None;
         }
-        let mut bytes = vec![0; rows * format.row_bytes(columns)];
+        let mut bytes = vec![0; length];
         let encoder = format.encoder()?;
-        if !values.is_empty() {
-            encoder.rows(values, &mut bytes);
-        }
-        if let Some(factor) = factor.filter(|_| format == INT8) {
-            bytes = interleaved(factor, rows, columns / PANEL, length, &bytes);
+        match factor.filter(|_| format == INT8) {
+            Some(factor) => factor.encode(&encoder, columns, values, &mut bytes),
+            None if values.is_empty() => {}
+            None => encoder.rows(values, &mut bytes),
         }
         Self::new(format, factor, rows, columns, SharedBytes::from_vec(bytes))
     }
@@ -162,21 +161,12 @@ impl DeltaTable {
 
     /// Decodes row `row` into `out`, `[columns]`.
     pub fn read_row(&self, row: usize, out: &mut [f32]) {
-        let size = self.row_bytes();
-        let Some(factor) = self.factor.filter(|_| self.format == INT8) else {
-            let stored = &self.bytes[row * size..(row + 1) * size];
-            return self.format.decode_row(stored, out);
-        };
-        let mut blocks = vec![0; size];
-        let count = self.columns / PANEL;
-        for (b, block) in blocks.chunks_exact_mut(PANEL + 2).enumerate() {
-            let place = factor.place(row, b, count);
-            block[..2].copy_from_slice(&self.bytes[place.scale..][..2]);
-            for (i, code) in block[2..].iter_mut().enumerate() {
-                *code = self.bytes[place.code(i)].wrapping_sub(place.offset);
-            }
+        if let Some(factor) = self.factor.filter(|_| self.format == INT8) {
+            return factor.read_row(&self.bytes, row, out);
         }
-        self.format.decode_row(&blocks, out);
+        let size = self.row_bytes();
+        let stored = &self.bytes[row * size..(row + 1) * size];
+        self.format.decode_row(stored, out);
     }
 
     /// All values, row by row.
@@ -205,23 +195,6 @@ impl DeltaTable {
         Self::encode(format, self.factor, self.rows, self.columns, &self.values())
             .unwrap_or_else(|| self.clone())
     }
-}
-
-/// Rows of Q8_0 blocks in a factor's order.
-fn interleaved(factor: Factor, rows: usize, blocks: usize, length: usize, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; length];
-    for (i, block) in bytes
-        .chunks_exact(PANEL + 2)
-        .enumerate()
-        .take(rows * blocks)
-    {
-        let place = factor.place(i / blocks, i % blocks, blocks);
-        out[place.scale..][..2].copy_from_slice(&block[..2]);
-        for (i, code) in block[2..].iter().enumerate() {
-            out[place.code(i)] = code.wrapping_add(place.offset);
-        }
-    }
-    out
 }
 
 #[cfg(test)]

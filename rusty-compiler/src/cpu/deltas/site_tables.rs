@@ -5,7 +5,7 @@
 
 use crate::cpu::float::FloatKind;
 use crate::delta_table::{DeltaTable, PANEL};
-use crate::interleaving::QUARTET;
+use crate::interleaving::{factor_bytes, panel_bytes};
 use crate::slots::SiteDelta;
 use rusty_loader::Format;
 use std::sync::Arc;
@@ -124,12 +124,16 @@ impl SiteTables {
             return (0, 0);
         }
         let (start, end) = (first / PANEL, (first + count).div_ceil(PANEL));
-        let ranks = |b: Table| match b.kind {
-            TableKind::Int8 => self.rank.next_multiple_of(QUARTET),
-            _ => self.rank,
+        let place = |b: Table| {
+            let (before, panel) = match b.kind {
+                TableKind::Int8 => (factor_bytes(self.rank), panel_bytes(self.rank)),
+                _ => (0, self.rank * b.row_bytes),
+            };
+            (
+                b.at.addr() + before + start * panel,
+                (end - start) * panel,
+            )
         };
-        let panel = |b: Table| ranks(b) * b.row_bytes;
-        let bytes = |b: Table| (b.at.addr() + start * panel(b), (end - start) * panel(b));
-        self.b.map_or((0, 0), bytes)
+        self.b.map_or((0, 0), place)
     }
 }

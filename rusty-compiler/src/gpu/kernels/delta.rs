@@ -51,6 +51,10 @@ pub(super) const TABLE_FORMATS: u32 = INT4 + 1;
 const SIDE: u32 = interleaving::QUARTET as u32;
 const CODES: u32 = interleaving::CODES as u32;
 const SCALES: u32 = interleaving::SCALES as u32;
+/// Ranks of a block of B, bytes of a panel's scales of them, and the unit to which the factors of ranks are filled up.
+const RANKS: u32 = interleaving::RANKS as u32;
+const PANEL_SCALES: u32 = interleaving::PANEL_SCALES as u32;
+const FACTORS: u32 = interleaving::FACTORS as u32;
 /// Elements of a block, and columns of a panel of B.
 const BLOCK: u32 = 32;
 
@@ -170,11 +174,15 @@ fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> 
     let mut value = 0.0f32;
     let panel = lane / BLOCK;
     if format == INT8 {
-        let ranks = rank + (SIDE - 1) - (rank + (SIDE - 1)) % SIDE;
-        let base = at * 4 + panel * ranks * (BLOCK + 2);
-        let code = base + r / SIDE * CODES + lane % BLOCK * SIDE + r % SIDE;
-        let code = f32::cast_from(byte_at(pool, code)) - 128.0;
-        value = f16_value(half_at(pool, base + ranks * BLOCK + r * 2)) * code;
+        let filled = rank + (SIDE - 1) - (rank + (SIDE - 1)) % SIDE;
+        let blocks = (rank + (RANKS - 1)) / RANKS;
+        let factors = (rank + (FACTORS - 1)) / FACTORS * (FACTORS * 4);
+        let panel = panel * (blocks * PANEL_SCALES + filled * BLOCK);
+        let block = at * 4 + factors + panel + r / RANKS * (PANEL_SCALES + RANKS * BLOCK);
+        let code = r % RANKS / SIDE * CODES + lane % BLOCK * SIDE + r % SIDE;
+        let code = f32::cast_from(byte_at(pool, block + PANEL_SCALES + code)) - 128.0;
+        let scale = f16_value(half_at(pool, block + lane % BLOCK * 2));
+        value = scale * code * f32::reinterpret(pool[(at + r) as usize]);
     } else {
         value = table_value(pool, at, (panel * rank + r) * BLOCK + lane % BLOCK, format);
     }
