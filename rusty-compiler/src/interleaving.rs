@@ -162,7 +162,11 @@ fn encode_b(encoder: &Encoder, rank: usize, values: &[f32], bytes: &mut [u8]) {
             }
             let mut stored = [0; BLOCK];
             encoder.rows(&block, &mut stored);
-            for (i, code) in stored[2..].iter().enumerate().take(count.next_multiple_of(QUARTET)) {
+            for (i, code) in stored[2..]
+                .iter()
+                .enumerate()
+                .take(count.next_multiple_of(QUARTET))
+            {
                 let place = InB::new(rank, panel, from + i, lane);
                 bytes[place.scale..][..2].copy_from_slice(&stored[..2]);
                 bytes[place.code] = code.wrapping_add(OFFSET);

@@ -117,19 +117,30 @@ unsafe fn quads<V: ByteProducts, F: Form, const M: usize, const J: usize>(
         if matches!(F::DECODING, Decoding::Lookup | Decoding::LookupWide) {
             (a, b) = (V::lookup(table, a), V::lookup(table, b));
         }
+        let wide = const { matches!(F::DECODING, Decoding::Wide | Decoding::LookupWide) };
+        let every = const { carries::<V, F>() };
         for (m, dots) in dots.iter_mut().enumerate() {
-            for i in 0..2 {
-                let (q, codes) = (2 * J + i, if i == 0 { a } else { b });
-                let x = x.quad(m, g, q);
-                if matches!(F::DECODING, Decoding::Wide | Decoding::LookupWide) {
+            for (i, codes) in [a, b].into_iter().enumerate() {
+                let x = x.quad(m, g, 2 * J + i);
+                if wide {
                     let carried = V::carried(dots);
                     *carried = V::dot_wide(*carried, codes, x);
                     continue;
                 }
                 *dots = V::dot(*dots, codes, x);
-                if (q + 1).is_multiple_of(const { carries::<V, F>() }) {
+                if every == 1 {
                     *dots = V::carry(*dots);
                 }
+            }
+            match (M > 1, wide || every == 1) {
+                (true, true) => V::settle(V::carried(dots)),
+                (true, false) => V::settle_dots(dots),
+                (false, _) => {}
+            }
+        }
+        if !wide && every > 1 && (2 * J + 2).is_multiple_of(every) {
+            for dots in dots {
+                *dots = V::carry(*dots);
             }
         }
     }

@@ -189,7 +189,10 @@ unsafe fn products<V: Vector, const M: usize>(
                 low[m][1] = V::dot_wide(low[m][1], second, l);
             }
         }
-        let scales = [V::load_f16(at.cast()), V::load_f16(at.cast::<u16>().add(LANES))];
+        let scales = [
+            V::load_f16(at.cast()),
+            V::load_f16(at.cast::<u16>().add(LANES)),
+        ];
         let mut sums = [[V::splat(0.0); 2]; M];
         for m in 0..M {
             let (step, by) = (numbers[m].step, numbers[m].step * RADIX);

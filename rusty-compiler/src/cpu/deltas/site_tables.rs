@@ -129,10 +129,7 @@ impl SiteTables {
                 TableKind::Int8 => (factor_bytes(self.rank), panel_bytes(self.rank)),
                 _ => (0, self.rank * b.row_bytes),
             };
-            (
-                b.at.addr() + before + start * panel,
-                (end - start) * panel,
-            )
+            (b.at.addr() + before + start * panel, (end - start) * panel)
         };
         self.b.map_or((0, 0), place)
     }

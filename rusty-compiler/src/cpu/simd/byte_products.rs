@@ -27,6 +27,11 @@ pub(in crate::cpu) trait ByteProducts: Vector {
     unsafe fn carry(dots: Self::Dots) -> Self::Dots;
     /// What was carried.
     fn carried(dots: &mut Self::Dots) -> &mut Self::I;
+    /// Has sums made before what comes next. Where registers are few, a compiler that is free to take all products of a row
+    /// together keeps the codes of a whole group in memory for the rows that come next.
+    unsafe fn settle(sums: &mut Self::I);
+    /// The same of what was not carried yet.
+    unsafe fn settle_dots(dots: &mut Self::Dots);
 }
 
 /// Sets that widen each product at once.
@@ -54,6 +59,10 @@ macro_rules! at_once {
             fn carried(dots: &mut Self::I) -> &mut Self::I {
                 dots
             }
+            #[inline(always)]
+            unsafe fn settle(_: &mut Self::I) {}
+            #[inline(always)]
+            unsafe fn settle_dots(_: &mut Self::I) {}
         }
     };
 }
@@ -124,4 +133,29 @@ impl ByteProducts for super::avx2::Avx2 {
     fn carried(dots: &mut Words) -> &mut Ints {
         &mut dots.carried
     }
+    #[inline(always)]
+    unsafe fn settle(sums: &mut Ints) {
+        unsafe { *sums = settled(*sums) }
+    }
+    #[inline(always)]
+    unsafe fn settle_dots(dots: &mut Words) {
+        unsafe { dots.words = settled(dots.words) }
+    }
+}
+
+/// The same registers, made before anything that comes behind.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn settled(mut v: Ints) -> Ints {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!(
+            "/* {} {} */",
+            inout(ymm_reg) v.0,
+            inout(ymm_reg) v.1,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    v
 }
