@@ -246,4 +246,34 @@ mod tests {
         }
         assert!(DeltaTable::encode(INT8, None, 1, 48, &[0.0; 48]).is_none());
     }
+
+    #[test]
+    fn bytes_of_many_ranks_hold_their_values() {
+        for rank in [5, 16, 33, 37, 70] {
+            // Small ranks beside large ones.
+            let value =
+                |c: usize, r: usize| ((c * 7 + r * 5) % 23) as f32 * 10f32.powi(r as i32 % 7 - 3);
+            let table = DeltaTable::panels(INT8, 64, rank, value).expect("table");
+            let mut row = vec![0.0; rank];
+            for c in 0..64 {
+                table.read_panel_row(c, rank, &mut row);
+                for (r, have) in row.iter().enumerate() {
+                    let step = 22.0 * 10f32.powi(r as i32 % 7 - 3) / 127.0;
+                    let want = value(c, r);
+                    assert!(
+                        (have - want).abs() <= step,
+                        "{rank} {c} {r}: {have}, not {want}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tables_without_rows_are_no_bytes() {
+        for rank in [0, 16, usize::MAX] {
+            let factor = Some(Factor::B { rank });
+            assert_eq!(DeltaTable::stored_bytes(INT8, factor, 0, PANEL), Some(0));
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! How an adapter's factors in Q8_0 lie: four ranks side by side.
 //!
 //! Products of bytes add four neighbours in one lane, and one load should bring codes that share as much as possible.
-//! The blocks are those of Q8_0, 32 codes and a half-precision scale; only their order differs, so that nothing is lost.
-//! Ranks are filled up to a multiple of four with zeros, so that one to three ranks take the room of four.
+//! The blocks are those of Q8_0, 32 codes and a half-precision scale; in `A` only their order differs. Ranks are filled up to a
+//! multiple of four with zeros, so that one to three ranks take the room of four.
 //!
 //! `A`, for each four ranks (a *quartet*), 128 bytes per block of 32 inputs, then the scales:
 //!
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! A block of `B` is up to 32 ranks of one output, so that what is multiplied with it becomes whole numbers once for all
-//! outputs. Ranks may differ in size, small where their inputs are large: each is divided by its largest value, its *factor*.
-//! First come the factors, in single precision, filled up to a multiple of sixteen, then for each panel of 32 outputs and each
+//! outputs. Ranks may differ in size, small where their inputs are large: each is divided by its largest value, its *factor*,
+//! beside which values below a thousandth part are kept less and less exactly. The last block of an output may be shorter. First come the factors, in single precision, filled up to a multiple of sixteen, then for each panel of 32 outputs and each
 //! 32 ranks:
 //!
 //! ```text
@@ -75,7 +75,7 @@ impl Factor {
                 ranks.checked_mul(columns / PANEL)?.checked_mul(BLOCK)
             }
             Factor::B { rank } if columns != PANEL || !rows.is_multiple_of(rank) => None,
-            Factor::B { rank: 0 } => Some(0),
+            Factor::B { .. } if rows == 0 => Some(0),
             Factor::B { rank } => {
                 // As many values as can be counted have countable ranks.
                 rows.checked_mul(2 * (PANEL + PANEL_SCALES))?;
@@ -162,14 +162,11 @@ fn encode_b(encoder: &Encoder, rank: usize, values: &[f32], bytes: &mut [u8]) {
             }
             let mut stored = [0; BLOCK];
             encoder.rows(&block, &mut stored);
-            for (i, code) in stored[2..]
-                .iter()
-                .enumerate()
-                .take(count.next_multiple_of(QUARTET))
-            {
-                let place = InB::new(rank, panel, from + i, lane);
-                bytes[place.scale..][..2].copy_from_slice(&stored[..2]);
-                bytes[place.code] = code.wrapping_add(OFFSET);
+            let scale = InB::new(rank, panel, from, lane).scale;
+            bytes[scale..][..2].copy_from_slice(&stored[..2]);
+            let filled = count.next_multiple_of(QUARTET);
+            for (i, code) in stored[2..].iter().enumerate().take(filled) {
+                bytes[InB::new(rank, panel, from + i, lane).code] = code.wrapping_add(OFFSET);
             }
         }
     }

@@ -18,8 +18,8 @@ const OPTIONS: BindOptions = BindOptions {
     kv: KvFormat::F32,
     slots: 1,
 };
-/// More than a quartet of ranks, and than the sixteen that bytes are multiplied at once; no whole number of either.
-const RANK: usize = 21;
+/// More than a quartet of ranks, and than the 32 that bytes are multiplied at once; no whole number of either.
+const RANK: usize = 37;
 /// Rows of a step: tiles, and the kernels of one row.
 const CHUNKS: [usize; 2] = [62, 1];
 

@@ -120,8 +120,8 @@ impl Numbers {
     unsafe fn make<V: Vector>(&mut self, u: *const f32, factors: *const f32, ranks: usize) {
         // SAFETY: the caller's duty.
         unsafe {
-            // The second vector is one of zeros where sixteen ranks are all.
-            let count = |half: usize| ranks.saturating_sub(half * LANES).min(LANES);
+            let count = |half: usize| (ranks - half * LANES).min(LANES);
+            // The second is one of zeros where sixteen ranks are all.
             let mut values = [V::splat(0.0); 2];
             for half in 0..ranks.div_ceil(LANES) {
                 let at = half * LANES;

@@ -119,10 +119,12 @@ pub(in crate::cpu) unsafe fn expand(
     (first, count): (usize, usize),
     y: (*mut f32, usize),
 ) {
+    // Gains and biases act without ranks, too.
+    let b = delta.b.filter(|_| delta.rank > 0);
     let columns = Columns {
-        b: delta.b.map_or(std::ptr::null(), |b| b.at),
-        kind: delta.b.map_or(TableKind::Float(FloatKind::F32), |b| b.kind),
-        rank: if delta.b.is_some() { delta.rank } else { 0 },
+        b: b.map_or(std::ptr::null(), |b| b.at),
+        kind: b.map_or(TableKind::Float(FloatKind::F32), |b| b.kind),
+        rank: b.map_or(0, |_| delta.rank),
         low: delta.gain_low,
         gain: delta.gain_out,
         bias: delta.bias,
@@ -132,7 +134,7 @@ pub(in crate::cpu) unsafe fn expand(
     };
     // SAFETY: the caller's duty.
     unsafe {
-        match (delta.kron, delta.b) {
+        match (delta.kron, b) {
             (Some(kron), Some(b)) => kronecker::expand(level, columns, (kron, b), u, y),
             _ => expand_columns(level, columns, u, y),
         }

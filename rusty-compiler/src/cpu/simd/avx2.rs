@@ -53,7 +53,9 @@ impl Vector for Avx2 {
     unsafe fn load_part(p: *const f32, n: usize) -> Floats {
         unsafe {
             let mut lanes = [0f32; 16];
-            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            // Bytes need no alignment.
+            let to = lanes.as_mut_ptr().cast::<u8>();
+            std::ptr::copy_nonoverlapping(p.cast(), to, n * size_of::<f32>());
             Self::load(lanes.as_ptr())
         }
     }

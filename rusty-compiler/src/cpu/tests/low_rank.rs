@@ -8,6 +8,7 @@ use crate::cpu::quantize::InputRows;
 use crate::cpu::simd::Level;
 use crate::delta_table::DeltaTable;
 use crate::slots::SiteDelta;
+use rusty_loader::SharedBytes;
 
 /// Widths of inputs, outputs and rows; ranks.
 const SHAPES: [(usize, usize, usize, usize); 4] = [
@@ -130,5 +131,67 @@ fn check_expand(level: Level, delta: &SiteDelta, u: &[f32], (rows, n): (usize, u
     }
     for row in 0..rows {
         assert_eq!(run(row, 1), y[row * n..][..n], "{at} row {row} alone");
+    }
+}
+
+/// Tables lie anywhere in a mapped file.
+#[test]
+fn tables_need_no_alignment() {
+    let (k, n, rank) = (64, 64, 37);
+    let mut noise = Noise(7);
+    let (a, b) = (noise.floats(rank * k), noise.floats(rank * n));
+    let x = noise.floats(k);
+    for format in DeltaTable::FORMATS {
+        let moved = |table: DeltaTable, by: usize| {
+            let mut bytes = vec![0; by];
+            bytes.extend_from_slice(table.bytes());
+            let all = SharedBytes::from_vec(bytes);
+            table.moved(all.slice(by..all.len())?)
+        };
+        let at = |by: usize| {
+            let a = DeltaTable::ranks(format, rank, k, &a)?;
+            let b = DeltaTable::panels(format, n, rank, |c, r| b[c * rank + r])?;
+            Some(SiteDelta {
+                rank: rank as u32,
+                a: moved(a, by),
+                b: moved(b, by),
+                scale: vec![1.0; rank].into(),
+                ..SiteDelta::default()
+            })
+        };
+        for level in levels() {
+            let (_inputs, view) = filled(level, &x, 1, k, &[(Start::Sums, true)]);
+            let text = format!("{} {level:?}", format.name());
+            let results = [0, 1].map(|by| {
+                let delta = at(by).expect("tables");
+                let u = check_reduce(level, &delta, view, (1, k), &text);
+                check_expand(level, &delta, &u, (1, n), &text);
+                u
+            });
+            assert_eq!(results[0], results[1], "{text}");
+        }
+    }
+}
+
+#[test]
+fn gains_and_biases_act_without_ranks() {
+    for format in DeltaTable::FORMATS {
+        let delta = SiteDelta {
+            b: DeltaTable::panels(format, 0, 0, |_, _| 0.0),
+            gain_out: Some(vec![2.0; 32].into()),
+            bias: Some(vec![0.5; 32].into()),
+            ..SiteDelta::default()
+        };
+        let tables = SiteTables::new(&delta, 32);
+        for level in levels() {
+            let mut y = vec![1.0f32; 32];
+            let u = [0.0f32; 1];
+            // SAFETY: there are no ranks, and `y` is whole.
+            unsafe {
+                let y = (y.as_mut_ptr(), 32);
+                low_rank::expand(level, &tables, 1, (u.as_ptr(), 1), (0, 32), y);
+            }
+            assert_eq!(y, [2.5; 32], "{} {level:?}", format.name());
+        }
     }
 }

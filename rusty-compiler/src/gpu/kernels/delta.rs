@@ -174,9 +174,9 @@ fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> 
     let mut value = 0.0f32;
     let panel = lane / BLOCK;
     if format == INT8 {
-        let filled = rank + (SIDE - 1) - (rank + (SIDE - 1)) % SIDE;
-        let blocks = (rank + (RANKS - 1)) / RANKS;
-        let factors = (rank + (FACTORS - 1)) / FACTORS * (FACTORS * 4);
+        let filled = rank.div_ceil(SIDE) * SIDE;
+        let blocks = rank.div_ceil(RANKS);
+        let factors = rank.div_ceil(FACTORS) * (FACTORS * 4);
         let panel = panel * (blocks * PANEL_SCALES + filled * BLOCK);
         let block = at * 4 + factors + panel + r / RANKS * (PANEL_SCALES + RANKS * BLOCK);
         let code = r % RANKS / SIDE * CODES + lane % BLOCK * SIDE + r % SIDE;

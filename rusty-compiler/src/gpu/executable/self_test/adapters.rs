@@ -11,8 +11,8 @@ use rusty_loader::Format;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Formats and ranks, by slot, and whether there are gains.
-const TABLES: [(&str, usize, bool); 2] = [("f16", 5, false), ("q8_0", 6, true)];
+/// Formats and ranks, by slot, and whether there are gains. Bytes have a second block of ranks.
+const TABLES: [(&str, usize, bool); 2] = [("f16", 5, false), ("q8_0", 37, true)];
 
 /// As many adapters, at most one for each of [`TABLES`].
 pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc<SlotData>>> {
