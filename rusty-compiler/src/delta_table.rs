@@ -87,8 +87,8 @@ impl DeltaTable {
         let mut bytes = vec![0; length];
         let encoder = format.encoder()?;
         match factor.filter(|_| format == INT8) {
+            _ if values.is_empty() => {}
             Some(factor) => factor.encode(&encoder, columns, values, &mut bytes),
-            None if values.is_empty() => {}
             None => encoder.rows(values, &mut bytes),
         }
         Self::new(format, factor, rows, columns, SharedBytes::from_vec(bytes))

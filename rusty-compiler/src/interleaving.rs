@@ -12,9 +12,10 @@
 //! ```
 //!
 //! A block of `B` is up to 32 ranks of one output, so that what is multiplied with it becomes whole numbers once for all
-//! outputs. Ranks may differ in size, small where their inputs are large: each is divided by its largest value, its *factor*,
-//! beside which values below a thousandth part are kept less and less exactly. The last block of an output may be shorter. First come the factors, in single precision, filled up to a multiple of sixteen, then for each panel of 32 outputs and each
-//! 32 ranks:
+//! outputs; an output's last block may be shorter. Ranks may differ in size, small where their inputs are large: each is divided
+//! by its largest value, its *factor*. An output all of whose values are far below that, a thousandth part and less, is kept less
+//! exactly, because half precision has no such scales. First come the factors, in single precision, filled up to a multiple of
+//! sixteen, then for each panel of 32 outputs and each 32 ranks:
 //!
 //! ```text
 //! a scale per output
@@ -85,7 +86,8 @@ impl Factor {
         }
     }
 
-    /// Encodes `values`, rows of `columns`, into the bytes of a table, which are zeros; `encoder` is that of Q8_0.
+    /// Encodes `values`, of which there are some, rows of `columns`, into the bytes of a table, which are zeros; `encoder` is that
+    /// of Q8_0.
     pub(crate) fn encode(
         self,
         encoder: &Encoder,
@@ -96,7 +98,7 @@ impl Factor {
         match self {
             Factor::A => {
                 let blocks = columns / PANEL;
-                for (row, values) in values.chunks_exact(columns.max(1)).enumerate() {
+                for (row, values) in values.chunks_exact(columns).enumerate() {
                     let mut stored = vec![0; blocks * BLOCK];
                     encoder.rows(values, &mut stored);
                     for (b, block) in stored.chunks_exact(BLOCK).enumerate() {
@@ -150,7 +152,7 @@ fn encode_b(encoder: &Encoder, rank: usize, values: &[f32], bytes: &mut [u8]) {
     for (r, factor) in factors.iter().enumerate() {
         bytes[r * 4..][..4].copy_from_slice(&factor.to_le_bytes());
     }
-    for (panel, rows) in values.chunks_exact(rank.max(1) * PANEL).enumerate() {
+    for (panel, rows) in values.chunks_exact(rank * PANEL).enumerate() {
         for (lane, from) in (0..PANEL).flat_map(|l| (0..rank).step_by(RANKS).map(move |f| (l, f))) {
             let count = RANKS.min(rank - from);
             let mut block = [0.0; RANKS];

@@ -1,7 +1,7 @@
 //! Which answers have their adapters in a slot. Slots are few, and answers that run at once may want more sets than there are:
 //! then sets take turns. One that waits goes before those that took part in many steps since they got their slot; what an
-//! answer has computed stays while it waits. To fill a slot
-//! is to copy all of an adapter's tables on a GPU, so a turn is many steps.
+//! answer has computed stays while it waits. To fill a slot is to copy all of an adapter's tables on a GPU, so a turn is many
+//! steps.
 
 use super::Core;
 use crate::adapters::{Acquired, Mixture, Recipe, Resolved};
