@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, Site, SiteId, ValueId};
 use rusty_loader::tensor_names::module_from_hf;
 use rusty_loader::{ModelFile, arch, fused};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// A base model.
@@ -33,6 +34,13 @@ const OUTER: [&str; 6] = [
     "thinker",
 ];
 
+/// Products of a block with a matrix for each expert or head.
+pub(crate) const GATE: &str = "ffn_gate_exps";
+pub(crate) const UP: &str = "ffn_up_exps";
+pub(crate) const DOWN: &str = "ffn_down_exps";
+pub(crate) const KEYS: &str = "attn_k_b";
+pub(crate) const VALUES: &str = "attn_v_b";
+
 /// Where an adapter's module is in the model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
@@ -41,6 +49,11 @@ pub(crate) enum Place {
     Embedding,
     /// A norm, by its weight.
     Norm(String),
+    /// All experts of a block (`blk.3`), whose matrices are parameters of one module in newer checkpoints. PEFT wraps that module
+    /// once for each parameter that it changes; this is the wrapping, counted from the outside.
+    Experts(String, usize),
+    /// What expands the latent of a block's attention, which acts as a matrix for each head here.
+    Latent(String),
 }
 
 impl<'a> Base<'a> {
@@ -61,9 +74,16 @@ impl<'a> Base<'a> {
         let segments = module.split('.').filter(|s| !WRAPPERS.contains(s));
         let inner: Vec<&str> = segments.skip_while(|s| OUTER.contains(s)).collect();
         let inner = inner.join(".");
-        let name = module_from_hf(arch, &format!("model.{inner}"))
-            .or_else(|| module_from_hf(arch, &inner))?;
-        self.canonical(&name)
+        let name = |module: &str| {
+            module_from_hf(arch, &format!("model.{module}"))
+                .or_else(|| module_from_hf(arch, module))
+        };
+        if let Some((block, depth)) = experts(&inner, name) {
+            return self
+                .sites_of(&format!("{block}.{GATE}"))
+                .map(|_| Place::Experts(block, depth));
+        }
+        self.canonical(&name(&inner)?)
     }
 
     /// The place with a canonical name.
@@ -79,12 +99,23 @@ impl<'a> Base<'a> {
         if name == "token_embd" {
             return Some(Place::Embedding);
         }
+        if let Some(block) = name.strip_suffix(".attn_kv_b") {
+            self.sites_of(&format!("{block}.{KEYS}"))?;
+            return Some(Place::Latent(block.into()));
+        }
         let weight = format!("{name}.weight");
         let norms = self.graph.nodes.iter().any(|n| {
             matches!(n.op, Op::RmsNorm { .. })
                 && self.weight_name(n.inputs[1]) == Some(weight.as_str())
         });
         norms.then_some(Place::Norm(weight))
+    }
+
+    /// The sites of a product with a matrix for each expert or head.
+    pub(crate) fn sites_of(&self, product: &str) -> Option<Vec<SiteId>> {
+        let sites = (0..).map_while(|i| self.graph.site_named(&format!("{product}.{i}")));
+        let sites: Vec<SiteId> = sites.collect();
+        (!sites.is_empty()).then_some(sites)
     }
 
     /// Sites of one input as a site of all their outputs.
@@ -95,6 +126,7 @@ impl<'a> Base<'a> {
             name: names.join("+"),
             k: parts.first().map_or(0, |site| site.k),
             n: parts.iter().map(|site| site.n).sum(),
+            grouped: parts.iter().any(|site| site.grouped),
         }
     }
 
@@ -103,7 +135,11 @@ impl<'a> Base<'a> {
         Some(&self.graph.weight(weight).name)
     }
 
+    /// The node of a site that is the only one of its product.
     fn product(&self, site: SiteId) -> Option<&'a rusty_graph::Node> {
+        if self.graph.site(site).grouped {
+            return None;
+        }
         let op = Op::MatMul { site: Some(site) };
         self.graph.nodes.iter().find(|n| n.op == op)
     }
@@ -122,8 +158,12 @@ impl<'a> Base<'a> {
     }
 
     /// The name of the weight that a site multiplies.
-    pub(crate) fn site_weight(&self, site: SiteId) -> Option<&'a str> {
-        self.weight_name(self.product(site)?.inputs[1])
+    pub(crate) fn site_weight(&self, site: SiteId) -> Option<Cow<'a, str>> {
+        let Site { name, grouped, .. } = self.graph.site(site);
+        match grouped {
+            true => Some(format!("{name}.weight").into()),
+            false => Some(self.weight_name(self.product(site)?.inputs[1])?.into()),
+        }
     }
 
     /// The name of the bias that the model adds behind a site.
@@ -204,4 +244,18 @@ impl<'a> Base<'a> {
     pub(crate) fn rotated_heads(&self, site: SiteId) -> Option<usize> {
         Some(self.rotation(self.product(site)?.output)?.1)
     }
+}
+
+/// The block whose experts a module holds as parameters, and how often PEFT has wrapped the module before the one that is named:
+/// `layers.3.mlp.experts.base_layer` is `blk.3`, wrapped once. `name` gives canonical names of modules.
+fn experts(module: &str, name: impl Fn(&str) -> Option<String>) -> Option<(String, usize)> {
+    let mut inner = module;
+    while let Some(outer) = inner.strip_suffix(".base_layer") {
+        inner = outer;
+    }
+    let depth = (module.len() - inner.len()) / ".base_layer".len();
+    inner.strip_suffix(".experts")?;
+    let gate = name(&format!("{inner}.0.gate_proj"))?;
+    let block = gate.strip_suffix(&format!(".{GATE}.0"))?;
+    Some((block.into(), depth))
 }

@@ -63,6 +63,10 @@ pub(crate) struct Config {
     /// Words behind which a layer's number stands; none: any.
     layer_words: Vec<String>,
     feed_forward: Targets,
+    /// Parameters that are changed without a module of their own.
+    parameters: Targets,
+    /// Whether `A` of a parameter `[E, n, k]` acts on its second axis.
+    pub swaps_parameters: bool,
 }
 
 /// Which modules the adapter changes.
@@ -116,10 +120,9 @@ impl Targets {
 }
 
 /// Settings that change what an adapter computes, and of which nothing is known here.
-const REFUSED: [&str; 7] = [
+const REFUSED: [&str; 6] = [
     "ensure_weight_tying",
     "layer_replication",
-    "target_parameters",
     "trainable_token_indices",
     "alora_invocation_tokens",
     "use_qalora",
@@ -175,6 +178,14 @@ impl Config {
                 None | Some(Value::Null) => Targets::Ends(vec![]),
                 Some(_) => targets("feedforward_modules")?,
             },
+            parameters: match json.get("target_parameters") {
+                None | Some(Value::Null) => Targets::Ends(vec![]),
+                Some(_) => targets("target_parameters")?,
+            },
+            swaps_parameters: json
+                .get("peft_version")
+                .and_then(Value::as_str)
+                .is_none_or(before_0_19_1),
         })
     }
 
@@ -193,7 +204,14 @@ impl Config {
             layers: None,
             layer_words: vec![],
             feed_forward: Targets::Ends(vec![]),
+            parameters: Targets::All,
+            swaps_parameters: false,
         }
+    }
+
+    /// Whether the configuration states that a parameter is changed; `parameter` is its name in the checkpoint.
+    pub fn changes_parameter(&self, parameter: &str) -> bool {
+        self.parameters.contain(parameter)
     }
 
     /// Whether the configuration states that a module is changed; `module` is its name in the checkpoint.
@@ -208,7 +226,12 @@ impl Config {
             (Some(_), Targets::Ends(names)) if names.iter().any(|n| n == module) => true,
             (Some(layers), _) => in_layer(layers),
         };
-        layers && self.targets.contain(module)
+        (layers && self.targets.contain(module)) || self.is_parameter(module)
+    }
+
+    /// Whether it is a module's weight, as a parameter, that is changed.
+    fn is_parameter(&self, module: &str) -> bool {
+        self.parameters.contain(&weight_of(module))
     }
 
     /// Whether IA3 scales the module's input, not its output.
@@ -218,7 +241,8 @@ impl Config {
 
     /// The rank at a module; none where the file states none.
     pub fn rank(&self, module: &str) -> Option<usize> {
-        let rank = matched(&self.rank_pattern, module).map_or(self.rank, |r| r as usize);
+        let rank = self.matched(&self.rank_pattern, module);
+        let rank = rank.map_or(self.rank, |r| r as usize);
         (rank > 0).then_some(rank)
     }
 
@@ -226,11 +250,36 @@ impl Config {
     /// rsLoRA.
     pub fn scale(&self, module: &str, rank: usize) -> f32 {
         let rank = self.rank(module).unwrap_or(rank) as f64;
-        let Some(alpha) = matched(&self.alpha_pattern, module).or(self.alpha) else {
+        let Some(alpha) = self.matched(&self.alpha_pattern, module).or(self.alpha) else {
             return 1.0;
         };
         (alpha / if self.root { rank.sqrt() } else { rank }) as f32
     }
+
+    /// What the patterns have for a module, whose name is that of the parameter where this is what is changed.
+    fn matched(&self, patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
+        if patterns.is_empty() {
+            return None;
+        }
+        match self.is_parameter(module) {
+            true => matched(patterns, &weight_of(module)),
+            false => matched(patterns, module),
+        }
+    }
+}
+
+/// The name of a module's weight.
+fn weight_of(module: &str) -> String {
+    format!("{module}.weight")
+}
+
+/// Whether a version of PEFT is older than 0.19.1.
+fn before_0_19_1(version: &str) -> bool {
+    let numbers = version
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    let numbers: Vec<u32> = numbers.take(3).collect();
+    !numbers.is_empty() && numbers[..] < [0, 19, 1][..]
 }
 
 /// `layers_to_transform`: a number or several; none and an empty list are all layers.

@@ -219,7 +219,7 @@ impl Draft {
     /// DoRA (arXiv 2402.09353): every row of `W + s B A` gets its magnitude as norm.
     fn weigh(&mut self, path: &Path, base: &Base<'_>, id: SiteId, magnitude: &[f32]) -> Result<()> {
         let name = base.site_weight(id).unwrap_or_default();
-        let weight = base.weight(path, name)?;
+        let weight = base.weight(path, &name)?;
         let (k, rank) = (base.graph.site(id).k as usize, self.rank);
         let (Some(a), b, scale) = (&self.a, &self.b, &self.scale) else {
             return Ok(());

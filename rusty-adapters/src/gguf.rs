@@ -1,5 +1,5 @@
 //! LoRA files of llama.cpp: GGUF with `general.type = adapter`, tensors `NAME.lora_a` and `NAME.lora_b`. (llama.cpp's
-//! `convert_lora_to_gguf.py` and `llama-adapter.cpp`.)
+//! `convert_lora_to_gguf.py` and `llama-adapter.cpp`.) The factors of all experts of a block are one tensor `[experts, ..]`.
 //!
 //! The scale is `alpha / rank`, the rank being the tensors', or 1 where alpha is 0 or not stated. Factors of rotated
 //! products of Llama models have their rows in interleaved order, as the weights of such a GGUF have.
@@ -47,9 +47,11 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
                 Error::malformed(path, format!("tensor '{}' is cut off", info.name))
             })?,
         };
-        let (module, part, tensor) = place(path, stored, base, interleaved)?;
-        let parts: &mut Parts = modules.by_name.entry(module).or_default();
-        parts.insert(part, tensor);
+        for tensor in unstacked(path, stored, base)? {
+            let (module, part, tensor) = place(path, tensor, base, interleaved)?;
+            let parts: &mut Parts = modules.by_name.entry(module).or_default();
+            parts.insert(part, tensor);
+        }
     }
     rename_fused(&mut modules, base);
     let config = Config::plain(alpha);
@@ -114,6 +116,36 @@ fn rename_fused(modules: &mut Modules, base: &Base<'_>) {
     }
 }
 
+/// The factors of all experts, or heads, that a tensor holds, one after the other: those of `blk.0.ffn_up_exps.weight.lora_a`
+/// are `blk.0.ffn_up_exps.0.lora_a` and so on. Any other tensor is by itself.
+fn unstacked(path: &Path, tensor: Tensor, base: &Base<'_>) -> Result<Vec<Tensor>> {
+    let [count, rows, columns] = tensor.shape[..] else {
+        return Ok(vec![tensor]);
+    };
+    let (weight, end) = tensor.name.rsplit_once('.').unwrap_or((&tensor.name, ""));
+    let module = weight.strip_suffix(".weight").unwrap_or(weight);
+    let sites = base.sites_of(module).map_or(0, |sites| sites.len());
+    if sites != count {
+        let reason = match sites {
+            0 => format!("but the model has no matrix for each expert or head at '{module}'"),
+            _ => format!("the model's '{module}' needs {sites} matrices"),
+        };
+        return Err(tensor.misfit(path, reason));
+    }
+    let each = tensor.bytes.len() / count;
+    let part = |i: usize| {
+        let bytes = tensor.bytes.slice(i * each..(i + 1) * each)?;
+        Some(Tensor {
+            name: format!("{module}.{i}.{end}"),
+            shape: vec![rows, columns],
+            format: tensor.format,
+            bytes,
+        })
+    };
+    let parts = (0..count).map(part).collect::<Option<_>>();
+    parts.ok_or_else(|| tensor.misfit(path, "is cut off".into()))
+}
+
 /// Module and part of a tensor, in the order of checkpoints.
 fn place(
     path: &Path,
@@ -147,7 +179,8 @@ fn place(
             Ok((module, "lora_embedding_A", tensor))
         }
         Place::Embedding => Ok((module, "lora_embedding_B", tensor)),
-        Place::Sites(_) if is_a => Ok((module, "lora_A.weight", tensor)),
+        Place::Sites(_) | Place::Latent(_) if is_a => Ok((module, "lora_A.weight", tensor)),
+        Place::Latent(_) => Ok((module, "lora_B.weight", tensor)),
         Place::Sites(ids) => {
             let [id] = ids[..] else {
                 // Files of architectures with fused products have rows in the order of checkpoints.
@@ -165,7 +198,7 @@ fn place(
             }
             Ok((module, "lora_B.weight", tensor))
         }
-        Place::Norm(_) => Err(unknown()),
+        Place::Norm(_) | Place::Experts(..) => Err(unknown()),
     }
 }
 

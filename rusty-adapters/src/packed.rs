@@ -79,7 +79,7 @@ fn weights(base: &Base<'_>) -> Option<u64> {
     let mut hash = Xxh3::new();
     for site in 0..base.graph.sites.len() {
         let name = base.site_weight(SiteId(site as u32))?;
-        let bytes = file.tensor(name)?.bytes;
+        let bytes = file.tensor(&name)?.bytes;
         hash.update(&bytes[..bytes.len().min(1024)]);
     }
     Some(hash.digest())

@@ -80,7 +80,12 @@ mod tests {
 
     fn site(name: &str, k: u32, n: u32) -> Site {
         let name = name.into();
-        Site { name, k, n }
+        Site {
+            name,
+            k,
+            n,
+            grouped: false,
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ impl GraphBuilder {
                 values: vec![],
                 weights: vec![],
                 sites: vec![],
+                site_ids: HashMap::new(),
                 ropes: vec![],
                 kv: vec![],
                 logits: NO_VALUE,
@@ -142,11 +143,11 @@ impl GraphBuilder {
         };
         let plain = Op::MatMul { site: None };
         let shape = infer(&self.graph, &plain, &[x, weight]).map_err(rule)?;
-        let site = SiteId(self.graph.sites.len() as u32);
-        self.graph.sites.push(Site {
+        let site = self.graph.add_site(Site {
             name: name.into(),
             k: self.width(x),
             n: extent(&shape),
+            grouped: false,
         });
         let product = self.node(name, Op::MatMul { site: Some(site) }, &[x, weight])?;
         match bias {
@@ -218,12 +219,15 @@ impl GraphBuilder {
         self.node(name, Op::Route(spec), &inputs)
     }
 
-    /// The product of each head's lanes with a matrix of its own, see [`Op::HeadMatMul`].
+    /// The product of each head's lanes with a matrix of its own, see [`Op::HeadMatMul`]; that of head `h` is at the adapter site
+    /// `NAME.h`.
     ///
     /// # Errors
     /// As [`GraphBuilder::node`].
     pub fn head_matmul(&mut self, name: &str, x: ValueId, weights: &[ValueId]) -> Result<ValueId> {
-        self.node(name, Op::HeadMatMul, &[&[x], weights].concat())
+        let sites = Some(self.sites(name, weights));
+        let inputs = [&[x], weights].concat();
+        self.node(name, Op::HeadMatMul { sites }, &inputs)
     }
 
     /// Lanes `first .. first + count` of each group of `group`.
@@ -259,7 +263,7 @@ impl GraphBuilder {
         self.node(name, Op::Join { left, right }, &[a, b])
     }
 
-    /// Products with the experts that each row takes, see [`Op::Experts`].
+    /// Products with the experts that each row takes, see [`Op::Experts`]; that of expert `e` is at the adapter site `NAME.e`.
     ///
     /// # Errors
     /// As [`GraphBuilder::node`].
@@ -272,7 +276,24 @@ impl GraphBuilder {
         combine: bool,
     ) -> Result<ValueId> {
         let inputs = [&[x, routes], weights].concat();
-        self.node(name, Op::Experts { combine }, &inputs)
+        let sites = Some(self.sites(name, weights));
+        self.node(name, Op::Experts { combine, sites }, &inputs)
+    }
+
+    /// Sites of products with these matrices `[N, K]`, and the first of them.
+    fn sites(&mut self, name: &str, weights: &[ValueId]) -> SiteId {
+        let first = SiteId(self.graph.sites.len() as u32);
+        for (i, weight) in weights.iter().enumerate() {
+            let value = self.graph.values.get(weight.index());
+            let shape = value.map_or(&[][..], |v| &v.shape);
+            self.graph.add_site(Site {
+                name: format!("{name}.{i}"),
+                k: extent(shape),
+                n: extent(shape.get(..1).unwrap_or_default()),
+                grouped: true,
+            });
+        }
+        first
     }
 
     /// Attention of a new layer: declares its cache and sets `spec.layer` to it.

@@ -2,7 +2,8 @@
 //!
 //! One sequence is computed in one pass from position 0, with every row selected. Values are single
 //! precision; sums accumulate in double precision, so what a node gives is its operands' exact result,
-//! rounded once. It is clear, not fast: small models only.
+//! rounded once (products that are then summed, or that an adapter changes, twice). It is clear, not fast: small models
+//! only.
 
 use rusty_loader::ModelFile;
 
@@ -188,21 +189,17 @@ impl<'g> Interpreter<'g> {
             Op::Weight(w) => self.weights[w.index()].clone(),
             Op::Gather => gather(operand(0), tokens),
             Op::SelectRows => operand(0).clone(),
-            Op::MatMul { site } => {
-                let mut out = product(operand(0), operand(1));
-                for delta in deltas.iter().filter(|d| Some(d.site) == *site) {
-                    add_delta(&mut out, operand(0), delta);
-                }
-                out
-            }
+            Op::MatMul { site } => adapted(operand(0), operand(1), *site, deltas),
             Op::Route(spec) => {
                 let bias = node.inputs.get(1).map(|b| values[b.index()].row(0));
                 routes(operand(0), bias, spec)
             }
-            Op::HeadMatMul => {
+            Op::HeadMatMul { sites } => {
                 let weights = &node.inputs[1..];
-                let weight = |head: usize| &values[weights[head].index()];
-                head_products(operand(0), weight, weights.len())
+                let product = |head: usize, x: &Matrix| {
+                    adapted(x, &values[weights[head].index()], at(*sites, head), deltas)
+                };
+                head_products(operand(0), product, weights.len())
             }
             Op::Lanes {
                 group,
@@ -215,10 +212,12 @@ impl<'g> Interpreter<'g> {
             Op::Join { left, right } => {
                 join(operand(0), operand(1), *left as usize, *right as usize)
             }
-            Op::Experts { combine } => {
+            Op::Experts { combine, sites } => {
                 let weights = &node.inputs[2..];
-                let weight = |e: usize| &values[weights[e].index()];
-                experts(operand(0), operand(1), weight, *combine)
+                let product = |e: usize, x: &Matrix| {
+                    adapted(x, &values[weights[e].index()], at(*sites, e), deltas)
+                };
+                experts(operand(0), operand(1), product, *combine)
             }
             Op::Unary(op) => operand(0).map(|x| unary(*op, x)),
             Op::Binary(op) => binary(*op, operand(0), operand(1)),
@@ -239,6 +238,20 @@ impl<'g> Interpreter<'g> {
             }
         }
     }
+}
+
+/// The site of one of several products.
+fn at(first: Option<SiteId>, number: usize) -> Option<SiteId> {
+    first.map(|first| SiteId(first.0 + number as u32))
+}
+
+/// A product with the deltas at its site.
+fn adapted(x: &Matrix, weight: &Matrix, site: Option<SiteId>, deltas: &[SiteLora]) -> Matrix {
+    let mut out = product(x, weight);
+    for delta in deltas.iter().filter(|d| Some(d.site) == site) {
+        add_delta(&mut out, x, delta);
+    }
+    out
 }
 
 fn input(what: &str, reason: String) -> Error {

@@ -1,6 +1,7 @@
 //! The graph itself.
 
 use rusty_loader::Format;
+use std::collections::HashMap;
 
 use crate::{
     AttentionValues, Dim, NodeId, Op, RopeId, RopeScaling, RopeSpec, SiteId, Symbol, ValueId,
@@ -64,6 +65,8 @@ pub struct Site {
     pub k: u32,
     /// Output width.
     pub n: u32,
+    /// Whether it is one of the products of experts, or of heads: kernels of these do not scale inputs for an adapter.
+    pub grouped: bool,
 }
 
 impl Site {
@@ -119,6 +122,8 @@ pub struct Graph {
     pub weights: Vec<WeightDecl>,
     /// Adapter sites.
     pub sites: Vec<Site>,
+    /// Ids of the sites by name: models of many experts have tens of thousands.
+    pub(crate) site_ids: HashMap<String, SiteId>,
     /// Rotary specifications.
     pub ropes: Vec<RopeSpec>,
     /// Cache layout, one entry per layer.
@@ -172,10 +177,15 @@ impl Graph {
 
     /// A site by its canonical name.
     pub fn site_named(&self, name: &str) -> Option<SiteId> {
-        self.sites
-            .iter()
-            .position(|s| s.name == name)
-            .map(|i| SiteId(i as u32))
+        self.site_ids.get(name).copied()
+    }
+
+    /// Declares a site.
+    pub(crate) fn add_site(&mut self, site: Site) -> SiteId {
+        let id = SiteId(self.sites.len() as u32);
+        self.site_ids.insert(site.name.clone(), id);
+        self.sites.push(site);
+        id
     }
 
     /// A rotary specification by id.

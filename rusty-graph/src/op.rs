@@ -154,9 +154,14 @@ pub enum Op {
     Experts {
         /// Whether products are summed.
         combine: bool,
+        /// The adapter site of the first expert's product; those of the others follow it.
+        sites: Option<SiteId>,
     },
     /// `(x [T, H K], w_0 [N, K], .., w_(H-1)) -> [T, H N]`: the product of each head's lanes with a matrix of its own.
-    HeadMatMul,
+    HeadMatMul {
+        /// The adapter site of the first head's product; those of the others follow it.
+        sites: Option<SiteId>,
+    },
     /// `(x [T, G group]) -> [T, G count]`: some lanes of each group.
     Lanes {
         /// Lanes of a group.
@@ -236,7 +241,7 @@ impl Op {
             Op::Rope { .. } => OpClass::LanePair,
             Op::RmsNorm { .. } | Op::Softmax { .. } => OpClass::RowReduce,
             Op::MatMul { .. } => OpClass::Contract,
-            Op::Route(_) | Op::Experts { .. } | Op::HeadMatMul => OpClass::Opaque,
+            Op::Route(_) | Op::Experts { .. } | Op::HeadMatMul { .. } => OpClass::Opaque,
             Op::Lanes { .. } | Op::Join { .. } => OpClass::LaneMove,
             Op::Gather | Op::SelectRows => OpClass::RowMove,
             Op::Attention(_) => OpClass::Opaque,

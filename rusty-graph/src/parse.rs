@@ -2,6 +2,7 @@
 
 mod words;
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
 use rusty_loader::Format;
@@ -28,6 +29,7 @@ impl Graph {
             values: vec![],
             weights: vec![],
             sites: vec![],
+            site_ids: HashMap::new(),
             ropes: vec![],
             kv: vec![],
             logits: NO_VALUE,
@@ -97,7 +99,13 @@ fn statement(graph: &mut Graph, words: &mut Words<'_>) -> Parsed<()> {
             let k = words.number("a width")?;
             words.exactly("->")?;
             let n = words.number("a width")?;
-            graph.sites.push(Site { name, k, n });
+            let grouped = words.optional("grouped")?.unwrap_or(false);
+            graph.add_site(Site {
+                name,
+                k,
+                n,
+                grouped,
+            });
         }
         "output" => {
             if graph.logits != NO_VALUE {
@@ -166,6 +174,12 @@ fn node(graph: &mut Graph, defined: &str, words: &mut Words<'_>) -> Parsed<()> {
     Ok(())
 }
 
+/// The (first) site of products that adapters may change.
+fn stated_site(words: &mut Words<'_>, key: &str) -> Parsed<Option<SiteId>> {
+    let word = words.stated(key);
+    word.map(|word| Ok(SiteId(id(word, "site")?))).transpose()
+}
+
 fn op(words: &mut Words<'_>) -> Parsed<Op> {
     Ok(match words.word("an op")? {
         "input" => {
@@ -176,10 +190,7 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
         "gather" => Op::Gather,
         "select_rows" => Op::SelectRows,
         "matmul" => Op::MatMul {
-            site: match words.stated("site") {
-                Some(word) => Some(SiteId(id(word, "site")?)),
-                None => None,
-            },
+            site: stated_site(words, "site")?,
         },
         "scale" => Op::Scale(words.value("by")?),
         "rms_norm" => Op::RmsNorm {
@@ -190,7 +201,9 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
             group: words.value("group")?,
         },
         "route" => Op::Route(route(words)?),
-        "head_matmul" => Op::HeadMatMul,
+        "head_matmul" => Op::HeadMatMul {
+            sites: stated_site(words, "sites")?,
+        },
         "lanes" => Op::Lanes {
             group: words.value("group")?,
             first: words.value("first")?,
@@ -202,6 +215,7 @@ fn op(words: &mut Words<'_>) -> Parsed<Op> {
         },
         "experts" => Op::Experts {
             combine: words.value("combine")?,
+            sites: stated_site(words, "sites")?,
         },
         "rope" => Op::Rope {
             rope: RopeId(id(words.attribute("spec")?, "rope")?),

@@ -53,8 +53,8 @@ pub(crate) fn infer(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<Vec<Di
             Ok(vec![rows, Dim::Const(n)])
         }
         Op::Route(spec) => operands.route(spec),
-        Op::Experts { combine } => operands.experts(*combine),
-        Op::HeadMatMul => operands.head_matmul(),
+        Op::Experts { combine, .. } => operands.experts(*combine),
+        Op::HeadMatMul { .. } => operands.head_matmul(),
         Op::Lanes {
             group,
             first,
@@ -79,7 +79,7 @@ fn arity(op: &Op, inputs: &[ValueId]) -> Result<(), String> {
     let wanted = match op {
         // As many weights as there are experts.
         Op::Experts { .. } => inputs.len().max(3),
-        Op::HeadMatMul => inputs.len().max(2),
+        Op::HeadMatMul { .. } => inputs.len().max(2),
         Op::Route(_) => inputs.len().clamp(1, 2),
         Op::Input(_) | Op::Weight(_) => 0,
         Op::SelectRows | Op::Unary(_) | Op::Scale(_) => 1,

@@ -20,7 +20,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use crate::{
     AttentionValues, BinaryOp, Dim, Graph, GroupScore, Input, Op, RopeLayout, RopeScaling,
-    RopeSpec, RouteScore, Symbol, UnaryOp, Value,
+    RopeSpec, RouteScore, SiteId, Symbol, UnaryOp, Value,
 };
 
 /// Elementwise functions of one operand by their word.
@@ -78,7 +78,8 @@ impl Display for Graph {
             writeln!(f, "weight w{i} {} [{}] {format}", w.name, shape.join(","))?;
         }
         for (i, s) in self.sites.iter().enumerate() {
-            writeln!(f, "site site{i} {} {} -> {}", s.name, s.k, s.n)?;
+            let grouped = if s.grouped { " grouped=true" } else { "" };
+            writeln!(f, "site site{i} {} {} -> {}{grouped}", s.name, s.k, s.n)?;
         }
         for node in &self.nodes {
             let value = self.value(node.output);
@@ -122,7 +123,7 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::MatMul { .. } => f.write_str(" matmul"),
         Op::Route(_) => f.write_str(" route"),
         Op::Experts { .. } => f.write_str(" experts"),
-        Op::HeadMatMul => f.write_str(" head_matmul"),
+        Op::HeadMatMul { .. } => f.write_str(" head_matmul"),
         Op::Lanes { .. } => f.write_str(" lanes"),
         Op::Join { .. } => f.write_str(" join"),
         Op::Unary(op) => write!(f, " {}", word(&UNARY, op)),
@@ -133,6 +134,11 @@ fn op(f: &mut Formatter<'_>, op: &Op) -> Result {
         Op::Rope { .. } => f.write_str(" rope"),
         Op::Attention(_) => f.write_str(" attention"),
     }
+}
+
+/// The first site of products that have one each.
+fn first_site(f: &mut Formatter<'_>, sites: Option<SiteId>) -> Result {
+    sites.map_or(Ok(()), |first| write!(f, " sites={first}"))
 }
 
 fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
@@ -155,7 +161,11 @@ fn attributes(f: &mut Formatter<'_>, op: &Op) -> Result {
             let (count, used) = (groups.count, groups.used);
             write!(f, " groups={count} used_groups={used} group_score={score}")
         }
-        Op::Experts { combine } => write!(f, " combine={combine}"),
+        Op::Experts { combine, sites } => {
+            write!(f, " combine={combine}")?;
+            first_site(f, *sites)
+        }
+        Op::HeadMatMul { sites } => first_site(f, *sites),
         Op::Lanes {
             group,
             first,

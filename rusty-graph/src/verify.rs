@@ -9,7 +9,8 @@
 //! 4. Every value has the shape that [`crate::shape`] infers from its op and operands.
 //! 5. Weights are vectors or matrices of at least one element, their rows whole blocks of their format, and
 //!    one node at most reads each.
-//! 6. A site belongs to exactly one product, and has its widths.
+//! 6. A site has a name of its own and belongs to exactly one matrix of a product, whose widths it has; those of experts or heads
+//!    follow each other.
 //! 7. A layer of the cache belongs to exactly one attention, and has its heads.
 //! 8. Rotary specifications rotate an even number of lanes with finite, positive constants; divisors are
 //!    one per pair.
@@ -18,7 +19,7 @@
 use std::collections::HashSet;
 
 use crate::shape::{L, infer};
-use crate::{Dim, Error, Graph, Op, Result, RopeScaling, RopeSpec, Symbol};
+use crate::{Dim, Error, Graph, Node, Op, Result, RopeScaling, RopeSpec, SiteId, Symbol};
 
 /// Checks all invariants.
 ///
@@ -198,14 +199,14 @@ fn owners(graph: &Graph) -> Result<()> {
         let name = &graph.value(node.output).name;
         match &node.op {
             Op::Weight(w) => weights[w.index()] += 1,
-            Op::MatMul { site: Some(s) } => {
-                sites[s.index()] += 1;
-                let site = graph.site(*s);
-                let (k, n) = (graph.width(node.inputs[0]), graph.width(node.output));
-                if (site.k, site.n) != (k, n) {
-                    let reason = format!("is {k} -> {n}, its site {} -> {}", site.k, site.n);
-                    return Err(invalid(name, reason));
-                }
+            Op::MatMul { site: Some(site) } => {
+                own_sites(graph, node, *site, &mut sites)?;
+            }
+            Op::Experts {
+                sites: Some(first), ..
+            }
+            | Op::HeadMatMul { sites: Some(first) } => {
+                own_sites(graph, node, *first, &mut sites)?;
             }
             Op::Attention(spec) => {
                 let Some(kv) = graph.kv.get(spec.layer as usize) else {
@@ -226,6 +227,12 @@ fn owners(graph: &Graph) -> Result<()> {
             "is read by more than one node",
         ));
     }
+    let known =
+        |(id, name): (usize, &String)| graph.site_named(name).map(SiteId::index) == Some(id);
+    let mut names = graph.sites.iter().map(|site| &site.name).enumerate();
+    if let Some((_, name)) = names.find(|named| !known(*named)) {
+        return Err(invalid(name, "is the name of two sites"));
+    }
     if let Some(i) = sites.iter().position(|&n| n != 1) {
         let reason = format!("is the site of {} products; needed: 1", sites[i]);
         return Err(invalid(&graph.sites[i].name, reason));
@@ -233,6 +240,31 @@ fn owners(graph: &Graph) -> Result<()> {
     if let Some(i) = layers.iter().position(|&n| n != 1) {
         let reason = format!("is the cache of {} attentions; needed: 1", layers[i]);
         return Err(invalid(&format!("kv {i}"), reason));
+    }
+    Ok(())
+}
+
+/// Counts the sites of a node's matrices, which are its last operands, and holds them to the matrices' shapes.
+fn own_sites(graph: &Graph, node: &Node, first: SiteId, owners: &mut [u32]) -> Result<()> {
+    let name = &graph.value(node.output).name;
+    let grouped = !matches!(node.op, Op::MatMul { .. });
+    let matrices = node
+        .inputs
+        .iter()
+        .filter(|v| graph.as_weight(**v).is_some());
+    for (id, matrix) in (first.index()..).zip(matrices) {
+        let (Some(site), Some(owners)) = (graph.sites.get(id), owners.get_mut(id)) else {
+            return Err(invalid(name, format!("names {id}, which is no site")));
+        };
+        *owners += 1;
+        let (n, k) = match graph.value(*matrix).shape[..] {
+            [Dim::Const(n), Dim::Const(k)] => (n, k),
+            _ => (0, 0),
+        };
+        if (site.k, site.n, site.grouped) != (k, n, grouped) {
+            let reason = format!("is {k} -> {n}, its site {} -> {}", site.k, site.n);
+            return Err(invalid(name, reason));
+        }
     }
     Ok(())
 }

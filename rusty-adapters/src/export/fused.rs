@@ -105,7 +105,7 @@ fn stacked(pairs: &[Pair]) -> (Matrix, Vec<usize>) {
 }
 
 /// What all are stored in; single precision where that differs.
-fn format(mut formats: impl Iterator<Item = Format>) -> Format {
+pub(super) fn format(mut formats: impl Iterator<Item = Format>) -> Format {
     let first = formats.next().unwrap_or(Format::F32);
     match formats.all(|format| format == first) {
         true => first,

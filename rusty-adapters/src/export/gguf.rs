@@ -23,7 +23,7 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
         let heads = match pair.at {
             At::Site(id) => base.rotated_heads(id),
             // Architectures with such modules have the rows of checkpoints in GGUFs, too.
-            At::Sites | At::Embedding => None,
+            At::Sites | At::Experts(_) | At::Embedding => None,
         };
         let module = gguf_module(&pair.module);
         let heads = heads.filter(|_| gguf_reorders_pairs(arch));
@@ -44,7 +44,11 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
                 };
             }
             let name = format!("{module}.weight.{end}");
-            writer.tensor(&name, matrix.format, &[matrix.rows, matrix.columns]);
+            let shape = match pair.at {
+                At::Experts(count) => &[count, matrix.rows / count, matrix.columns][..],
+                _ => &[matrix.rows, matrix.columns],
+            };
+            writer.tensor(&name, matrix.format, shape);
             let stored = matrix.bytes(out, &name)?;
             bytes.insert(name, stored);
         }

@@ -8,6 +8,7 @@
 mod fused;
 mod gguf;
 mod peft;
+mod stacked;
 
 use crate::base_model::Base;
 use crate::draft::split_halves;
@@ -76,6 +77,8 @@ enum At {
     Site(SiteId),
     /// Sites that files store as one module.
     Sites,
+    /// The sites of a product of so many experts, one above the other.
+    Experts(usize),
     Embedding,
 }
 
@@ -112,6 +115,10 @@ impl Lora {
             pairs.push(pair);
         }
         let mut pairs = fused::joined(pairs, base);
+        if container == Container::Gguf {
+            pairs = stacked::joined(pairs, base)
+                .map_err(|module| refuse(format!("'{module}' in such a file")))?;
+        }
         if let Some(embedding) = &adapter.embedding {
             let [low] = &embedding.low_ranks[..] else {
                 return Err(refuse("more than one change of the embedding".into()));

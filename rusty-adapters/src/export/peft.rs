@@ -22,7 +22,7 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     for (pair, module) in lora.pairs.iter().zip(&modules) {
         let name = |end: &str| format!("base_model.model.{module}.{end}");
         let ends = match pair.at {
-            At::Site(_) | At::Sites => ["lora_A.weight", "lora_B.weight"],
+            At::Site(_) | At::Sites | At::Experts(_) => ["lora_A.weight", "lora_B.weight"],
             At::Embedding => ["lora_embedding_A", "lora_embedding_B"],
         };
         for (end, matrix) in ends.into_iter().zip([&pair.a, &pair.b]) {

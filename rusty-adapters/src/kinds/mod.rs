@@ -6,6 +6,7 @@ mod kronecker;
 mod lora;
 mod saved;
 mod soft_prompt;
+mod stacked;
 mod vera;
 
 use crate::base_model::{Base, Place};
@@ -147,6 +148,8 @@ impl<'a> Assembly<'a> {
         let ids = match place {
             Place::Sites(ids) => ids,
             Place::Embedding => return self.embedding(name, parts),
+            Place::Experts(block, _) => return self.experts(name, parts, &block),
+            Place::Latent(block) => return self.latent(name, parts, &block),
             Place::Norm(_) => {
                 return Err(Error::unsupported(
                     self.path,
@@ -211,6 +214,7 @@ impl<'a> Assembly<'a> {
                 .iter()
                 .filter_map(|id| self.base.site_weight(*id));
             let (old, shape) = (old.collect::<Vec<_>>(), [module.n(), module.k()]);
+            let old: Vec<&str> = old.iter().map(|name| &**name).collect();
             if let Some(new) = self.other_than(&old, weight, &shape)? {
                 draft = draft.on(new, module.k()).ok_or_else(|| {
                     let what = format!("a new weight and gains at '{name}'");

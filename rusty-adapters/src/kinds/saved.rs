@@ -60,6 +60,10 @@ impl Assembly<'_> {
                 })?;
                 self.norms.push((base.clone(), ratio));
             }
+            Place::Experts(..) | Place::Latent(_) => {
+                let what = format!("a whole '{name}'");
+                return Err(Error::unsupported(self.path, what));
+            }
         }
         Ok(())
     }

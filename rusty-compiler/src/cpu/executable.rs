@@ -232,8 +232,13 @@ impl Executable for CpuExecutable {
                 _ => None,
             })
         };
+        let products = self.kernels.iter().map(|k| match k {
+            CpuKernel::Contract(c) => c.parts.len(),
+            CpuKernel::Experts(e) => e.used,
+            _ => 0,
+        });
+        let lows = products.max().unwrap_or(0) * rows * self.slots.most_lows();
         let parts = contracts().map(|c| c.parts.len()).max().unwrap_or(0);
-        let lows = parts * rows * self.slots.most_lows();
         if self.memory.lows.bytes() < lows * 4 {
             self.memory.lows = Buffer::words(lows);
         }

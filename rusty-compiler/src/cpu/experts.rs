@@ -6,16 +6,16 @@
 
 use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
 use super::contract::{BLOCK_ROWS, STRIP};
+use super::panel::GROUP;
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::rows::{invalid, operand};
-use super::simd::LANES;
 use super::stream::Stream;
 use super::weights::Weights;
 use crate::Result;
 use crate::plan::{Anchor, Kernel, Operand, Plan};
-use rusty_graph::{RouteSpec, WeightId};
+use rusty_graph::{RouteSpec, SiteId, WeightId};
 
 /// The choice of experts, ready to run.
 pub(super) struct Route {
@@ -79,35 +79,38 @@ fn stored(plan: &Plan, kernel: &Kernel) -> Vec<ValueAt> {
 
 /// The products, ready to run.
 pub(super) struct Experts {
-    rows: RowSet,
+    pub(super) rows: RowSet,
     x: ValueAt,
     /// `None`: every row takes all, in order.
     routes: Option<ValueAt>,
     out: ValueAt,
     k: usize,
     n: usize,
-    used: usize,
+    /// Products of a row.
+    pub(super) used: usize,
     combine: bool,
     parts: Vec<PartCode>,
+    /// The first expert's site; those of the others follow it.
+    pub(super) sites: Option<SiteId>,
     pub(super) forms: InputForms,
     strip: usize,
     counter: usize,
 }
 
 /// The rows that take an expert.
-struct Group {
-    expert: usize,
+pub(super) struct Group {
+    pub(super) expert: usize,
     /// Range of the sorted pairs.
-    first: usize,
-    count: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
 }
 
 /// What a step's routes say: pairs `row * used + place`, sorted by expert.
-struct Chosen {
-    pairs: Vec<u32>,
+pub(super) struct Chosen {
+    pub(super) pairs: Vec<u32>,
     /// The input row of each pair.
     taken: Vec<u32>,
-    groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
 }
 
 /// The experts' matrices of `n` rows, and the forms of inputs that these are multiplied with; `None`: one is not bound.
@@ -144,6 +147,7 @@ impl Experts {
             used,
             combine,
             weights: all,
+            sites,
         } = &kernel.anchor
         else {
             return Err(invalid(kernel, "is no product with experts"));
@@ -156,8 +160,8 @@ impl Experts {
             return Err(invalid(kernel, "has more than one result"));
         };
         let strip = (n / (threads * 8))
-            .next_multiple_of(LANES)
-            .clamp(LANES, STRIP);
+            .next_multiple_of(GROUP)
+            .clamp(GROUP, STRIP);
         Ok(Self {
             rows: RowSet::of(plan, kernel)?,
             x: operand(plan, kernel, *x)?,
@@ -169,6 +173,7 @@ impl Experts {
             n,
             used: *used as usize,
             combine: *combine,
+            sites: *sites,
             parts,
             forms,
             strip,
@@ -201,12 +206,18 @@ impl Experts {
             return;
         }
         let mut inputs = ctx.inputs.rows(self.k, self.forms);
+        let chosen = self.chosen(ctx, rows);
+        let adapted = self.groups(ctx, &chosen);
         // SAFETY: each row is filled by one thread, each strip of the output written by the one that draws it.
         unsafe {
-            self.fill(ctx, thread, inputs, rows);
-            let chosen = self.chosen(ctx, rows);
+            let forms = (self.forms).with_floats(self.forms.floats || !adapted.is_empty());
+            self.fill(ctx, thread, (inputs, forms), rows);
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();
+            if !adapted.is_empty() {
+                self.reduce(ctx, thread, inputs, &adapted);
+                ctx.barrier.wait();
+            }
             let mut column = thread * self.strip;
             while column < self.n {
                 let columns = self.strip.min(self.n - column);
@@ -244,6 +255,7 @@ impl Experts {
                         };
                         let part = &self.parts[group.expert];
                         part.product(ctx, scratch, inputs, (e, column), next);
+                        self.expand(ctx, &adapted, (e, column));
                         self.store(ctx, &chosen, (e, column));
                     }
                 }
@@ -253,7 +265,13 @@ impl Experts {
     }
 
     /// Fills this thread's share of the inputs of `rows` rows.
-    unsafe fn fill(&self, ctx: &Context<'_>, thread: usize, inputs: InputRows, rows: usize) {
+    unsafe fn fill(
+        &self,
+        ctx: &Context<'_>,
+        thread: usize,
+        (inputs, forms): (InputRows, InputForms),
+        rows: usize,
+    ) {
         let per_row = if self.each() { self.used } else { 1 };
         let all = rows * per_row;
         for row in all * thread / ctx.threads..all * (thread + 1) / ctx.threads {
@@ -262,7 +280,7 @@ impl Experts {
                 let x = ctx
                     .value_row(self.x, row / per_row)
                     .add(row % per_row * self.k);
-                fill_row(ctx.level, inputs, row, x, self.k, self.forms);
+                fill_row(ctx.level, inputs, row, x, self.k, forms);
             }
         }
     }

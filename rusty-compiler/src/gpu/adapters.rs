@@ -1,4 +1,4 @@
-//! Adapter pools: one per contraction with sites, its slot table in front and the attached tables behind.
+//! Adapter pools: one per kernel with sites, its slot table in front and the attached tables behind.
 //!
 //! Attaching writes an adapter's tables into free room and its table entries last; detaching clears the
 //! entries. Both are ordered on the device before the next step, and recordings stay valid. Only where an adapter finds no
@@ -12,7 +12,7 @@
 
 use super::kernels::delta::{ENTRY, FORMAT_BITS, entry, format_code};
 use crate::delta_table::DeltaTable;
-use crate::plan::{Anchor, Kernel};
+use crate::plan::Kernel;
 use crate::slots::SlotData;
 use crate::{Result, SlotId};
 use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
@@ -30,8 +30,9 @@ struct Taken {
     entries: Vec<u32>,
 }
 
-/// One contraction's tables.
+/// One kernel's tables.
 pub(super) struct Pool {
+    /// Sites of a contraction's parts, or of experts.
     parts: Vec<Option<rusty_graph::SiteId>>,
     slots: u32,
     buffer: DeviceBuffer,
@@ -47,10 +48,7 @@ fn byte(word: u32) -> u64 {
 impl Pool {
     /// An empty pool for `slots` slots beside BASE.
     pub fn new(kernel: &Kernel, slots: u32, device: &dyn GpuDevice) -> Result<Self> {
-        let parts = match &kernel.anchor {
-            Anchor::Contract { parts, .. } => parts.iter().map(|p| p.site).collect(),
-            _ => Vec::new(),
-        };
+        let parts: Vec<_> = kernel.sites().collect();
         let words = (slots + 1) * parts.len() as u32 * ENTRY;
         let bytes = byte(words).next_multiple_of(BLOCK);
         Ok(Self {

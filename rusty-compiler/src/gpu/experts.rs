@@ -3,6 +3,7 @@
 use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
+use super::kernels::expert_deltas::{self, CUBE_LANES, ExpertDeltasConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use super::kernels::grouped::{SumConfig, TILE, sum_scalar};
 use super::kernels::reduce::Team;
@@ -43,6 +44,7 @@ impl<'a> Products<'a> {
             used,
             combine,
             weights,
+            ..
         } = &kernel.anchor
         else {
             return Err(lowering.refuse(kernel, "is no product with experts"));
@@ -97,21 +99,25 @@ impl Lowering<'_> {
     }
 
     /// The launches of products with chosen experts, one for each chunk of lanes: for few rows as matrix-vector products, or, where it
-    /// is not said how, for many rows by tiles, with a launch that sums them where they are summed.
+    /// is not said how, for many rows by tiles. Where they are summed, and do not do so themselves, a launch sums them; with adapters
+    /// one applies these, and sums what is summed.
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
         few: Option<Vectors>,
+        adapted: bool,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let products = Products::of(self, kernel)?;
-        let out = match (few, kernel.scratch) {
-            (None, Some(products)) => self.word(products),
-            (None, None) if products.combine => {
+        let sums = products.combine && few.is_some() && !adapted;
+        let out = match (products.combine && !sums, kernel.scratch) {
+            (true, Some(products)) => self.word(products),
+            (true, None) => {
                 return Err(self.refuse(kernel, "has no room for products to be summed"));
             }
             _ => self.result(kernel)?,
         };
+        let config = self.experts_config(kernel, &products, sums);
         let mut launches = Vec::new();
         for spans in store.cut(std::slice::from_ref(products.weights)) {
             let spans: Vec<_> = spans.into_iter().flatten().collect();
@@ -124,12 +130,8 @@ impl Lowering<'_> {
             // Experts of equal size lie at equal distances.
             values[scalar::STRIDE] = starts.get(1).map_or(0, |second| second - starts[0]);
             values[scalar::X] = self.activation(kernel, products.x)?.0;
-            values[scalar::ROUTES] = match products.routes {
-                Some(routes) => self.activation(kernel, routes)?.0,
-                None => 0,
-            };
+            values[scalar::ROUTES] = self.routes(kernel, &products)?;
             values[scalar::OUT] = out;
-            let config = self.experts_config(kernel, &products);
             let lanes = end - first;
             let (kind, grid) = match few {
                 Some(vectors) => {
@@ -148,14 +150,23 @@ impl Lowering<'_> {
             let scalars = Scalars(values.to_vec());
             launches.push(template(kernel, kind, grid, scalars, Some(chunk.id)));
         }
-        if let (None, true, Some(routes)) = (few, products.combine, products.routes) {
-            launches.push(self.sum_products(kernel, out, routes, products.n, products.used)?);
+        match products.routes {
+            _ if adapted => launches.push(self.expert_deltas(kernel, &products, config, out)?),
+            Some(routes) if products.combine && !sums => {
+                launches.push(self.sum_products(kernel, out, routes, products.n, products.used)?);
+            }
+            _ => {}
         }
         Ok(launches)
     }
 
     /// What kernels of products have in common; their scalars are a launch's only ones.
-    fn experts_config(&self, kernel: &Kernel, products: &Products<'_>) -> ExpertsConfig {
+    fn experts_config(
+        &self,
+        kernel: &Kernel,
+        products: &Products<'_>,
+        sums: bool,
+    ) -> ExpertsConfig {
         ExpertsConfig {
             rows: self.rows_word(kernel),
             k: products.k,
@@ -163,6 +174,7 @@ impl Lowering<'_> {
             used: products.used,
             routed: products.routes.is_some(),
             combine: products.combine,
+            sums,
             format: products.decl.format,
             row_bytes: row_bytes(products.decl) as u32,
         }
@@ -212,6 +224,44 @@ impl Lowering<'_> {
         };
         self.fits(kernel, product.row_bytes())?;
         Ok(FewExpertsConfig { experts, product })
+    }
+
+    /// The launch that applies adapters to products, which lie from arena word `made` on, and sums those that are summed.
+    fn expert_deltas(
+        &self,
+        kernel: &Kernel,
+        products: &Products<'_>,
+        experts: ExpertsConfig,
+        made: u32,
+    ) -> Result<Template> {
+        use expert_deltas::scalar;
+        let mut values = [0; scalar::COUNT];
+        values[scalar::PRODUCTS] = made;
+        values[scalar::X] = self.activation(kernel, products.x)?.0;
+        values[scalar::ROUTES] = self.routes(kernel, products)?;
+        values[scalar::OUT] = self.result(kernel)?;
+        let config = ExpertDeltasConfig {
+            experts,
+            count: products.weights.len() as u32,
+        };
+        let grid = Grid::Results {
+            tiles: products.n.div_ceil(CUBE_LANES),
+            per_row: config.results_per_row(),
+        };
+        let scalars = Scalars(values.to_vec());
+        Ok(template(
+            kernel,
+            Kind::ExpertDeltas(config),
+            grid,
+            scalars,
+            None,
+        ))
+    }
+
+    /// Arena word of the routes; 0 where every row takes all.
+    fn routes(&self, kernel: &Kernel, products: &Products<'_>) -> Result<u32> {
+        let routes = products.routes.map(|r| self.activation(kernel, r));
+        Ok(routes.transpose()?.map_or(0, |(word, _)| word))
     }
 
     /// The launch that sums products, which lie from arena word `products` on.

@@ -8,6 +8,7 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::env::{BINDINGS, language_name};
+use super::kernels::expert_deltas::{self, ExpertDeltasConfig};
 use super::kernels::experts::{self, ExpertsConfig, FewExpertsConfig};
 use super::kernels::gemm::{self, GemmConfig};
 use super::kernels::grouped::{self, SumConfig};
@@ -68,6 +69,8 @@ pub enum Kind {
     Grouped(ExpertsConfig),
     /// Sums of such products.
     SumProducts(SumConfig),
+    /// Adapters on such products, and their sums.
+    ExpertDeltas(ExpertDeltasConfig),
     /// Random weights.
     Random(RandomConfig),
 }
@@ -88,6 +91,7 @@ impl KernelSpec {
             Kind::Rows(c) => c.team.units,
             Kind::Gemv(c) => c.team.units,
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
+            Kind::ExpertDeltas(_) => expert_deltas::UNITS,
             Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix_product::UNITS,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
@@ -133,6 +137,7 @@ impl KernelSpec {
             Kind::Experts(_) => "experts",
             Kind::Grouped(_) => "grouped",
             Kind::SumProducts(_) => "sum_products",
+            Kind::ExpertDeltas(_) => "expert_deltas",
             Kind::Random(_) => "random",
         }
     }
@@ -238,6 +243,7 @@ impl KernelSpec {
             Kind::Experts(c) => define!(experts::experts::Experts, c),
             Kind::Grouped(c) => define!(grouped::grouped::Grouped, c),
             Kind::SumProducts(c) => define!(grouped::sum_products::SumProducts, c),
+            Kind::ExpertDeltas(c) => define!(expert_deltas::expert_deltas::ExpertDeltas, c),
             Kind::Random(c) => define!(random::random::Random, c),
         }
     }

@@ -121,7 +121,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The launches of products with experts.
+    /// The launches of products with experts, with adapters too where they may act on them.
     fn products(
         &self,
         kernel: &Kernel,
@@ -129,7 +129,11 @@ impl Lowering<'_> {
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
         let few = few.map(|sums| self.vectors_of(sums));
-        Ok(Launches::always(self.experts(kernel, few, store)?))
+        let mut launches = Launches::always(self.experts(kernel, few, false, store)?);
+        if self.adapters && kernel.has_sites() {
+            launches.adapted = Some(self.experts(kernel, few, true, store)?);
+        }
+        Ok(launches)
     }
 
     /// The launch that chooses experts.

@@ -69,8 +69,8 @@ impl Lowering<'_> {
             }
             Op::MatMul { site } => self.matmul(node, *site)?,
             Op::Route(spec) => self.route(node, *spec)?,
-            Op::Experts { combine } => self.experts(node, *combine)?,
-            Op::HeadMatMul => self.head_matmul(node)?,
+            Op::Experts { combine, sites } => self.experts(node, *combine, *sites)?,
+            Op::HeadMatMul { sites } => self.head_matmul(node, *sites)?,
             Op::Attention(spec) => self.attention(node, *spec)?,
             Op::Lanes { .. }
             | Op::Join { .. }
@@ -120,7 +120,7 @@ impl Lowering<'_> {
     }
 
     /// Products with the experts that each row takes.
-    fn experts(&mut self, node: &Node, combine: bool) -> Result<()> {
+    fn experts(&mut self, node: &Node, combine: bool, sites: Option<SiteId>) -> Result<()> {
         let (x, routes) = (node.inputs[0], node.inputs[1]);
         let used = self.graph.width(routes) / 2;
         let weights = (2..node.inputs.len()).map(|i| self.weight(node, i));
@@ -134,6 +134,7 @@ impl Lowering<'_> {
             used,
             combine,
             weights,
+            sites,
         };
         let operands = [x, routes].map(|v| Ok(Operand::Value(self.activation(v)?)));
         let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
@@ -142,7 +143,7 @@ impl Lowering<'_> {
     }
 
     /// A product of each head with a matrix of its own.
-    fn head_matmul(&mut self, node: &Node) -> Result<()> {
+    fn head_matmul(&mut self, node: &Node, sites: Option<SiteId>) -> Result<()> {
         let x = self.activation(node.inputs[0])?;
         let weights = (1..node.inputs.len()).map(|i| self.weight(node, i));
         let weights = weights.collect::<Result<Vec<_>>>()?;
@@ -155,6 +156,7 @@ impl Lowering<'_> {
             used,
             combine: false,
             weights,
+            sites,
         };
         self.push(node, anchor, vec![Operand::Value(x)]);
         Ok(())

@@ -281,8 +281,8 @@ fn anew(plan: &mut Plan) -> Result<()> {
 /// Products that one launch makes and another sums lie somewhere between them.
 fn scratch(plan: &mut Plan, at: usize) {
     let kernel = &mut plan.kernels[at];
-    let several = kernel.variants.iter().any(|v| v.dispatches > 1);
-    if let (Anchor::Experts { n, used, .. }, true) = (&kernel.anchor, several) {
+    let apart = kernel.sums_apart(&plan.target);
+    if let (Anchor::Experts { n, used, .. }, true) = (&kernel.anchor, apart) {
         kernel.scratch = Some(PlanValueId(plan.values.len() as u32));
         plan.values.push(PlanValue {
             name: format!("{}.products", kernel.name),

@@ -141,6 +141,8 @@ pub enum Anchor {
         combine: bool,
         /// The experts' matrices.
         weights: Vec<WeightId>,
+        /// Where adapters act on the first expert's product; the sites of the others follow it.
+        sites: Option<SiteId>,
     },
     /// Result 0: attention of the query rows over the layer's pages, after the step's own keys and values
     /// were written.
@@ -229,14 +231,38 @@ const MOST_SHRUNK_INSIDE: u32 = 4096;
 impl Kernel {
     /// Whether adapters may act on it.
     pub fn has_sites(&self) -> bool {
-        matches!(&self.anchor, Anchor::Contract { parts, .. } if parts.iter().any(|p| p.site.is_some()))
+        self.sites().any(|site| site.is_some())
+    }
+
+    /// Where adapters act, by the part of a contraction or the expert.
+    pub fn sites(&self) -> impl Iterator<Item = Option<SiteId>> {
+        let (parts, experts, first) = match &self.anchor {
+            Anchor::Contract { parts, .. } => (&parts[..], 0, None),
+            Anchor::Experts { weights, sites, .. } => (&[][..], weights.len() as u32, *sites),
+            _ => (&[][..], 0, None),
+        };
+        let of_experts = (0..experts).map(move |e| first.map(|first| SiteId(first.0 + e)));
+        parts.iter().map(|p| p.site).chain(of_experts)
+    }
+
+    /// Whether a launch leaves products of experts for another one to sum: where a variant has both, and on GPUs in steps with adapters.
+    pub(crate) fn sums_apart(&self, target: &Target) -> bool {
+        let summed = matches!(self.anchor, Anchor::Experts { combine: true, .. });
+        let adapted = summed && self.has_sites() && !target.is_cpu();
+        self.variants.iter().any(|v| adapted || v.dispatches > 1)
     }
 
     /// Launches more in a step of `rows` rows with adapters: on GPUs one makes their first factor for all rows and parts of a
-    /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it.
+    /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it. One adds
+    /// to the products of experts what adapters change of them, and sums them where they are summed; where a launch does so already,
+    /// that takes its place.
     pub fn adapter_dispatches(&self, target: &Target, rows: u32) -> u32 {
         let mut variants = self.variants.iter();
         let chosen = variants.find(|v| v.rows.contains(&rows));
+        if let Anchor::Experts { .. } = self.anchor {
+            let sums = chosen.is_some_and(|v| v.dispatches > 1);
+            return u32::from(self.has_sites() && !target.is_cpu() && !sums);
+        }
         let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
         let inside = of_vectors && self.can_shrink_inside(target);
         u32::from(self.has_sites() && !target.is_cpu() && !inside)

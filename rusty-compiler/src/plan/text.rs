@@ -80,10 +80,12 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
             used,
             combine,
             weights,
+            sites,
         } => format!(
-            "experts {} by {} {k} -> {n}{} {used} of {} ({}..)",
+            "experts {} by {} {k} -> {n}{}{} {used} of {} ({}..)",
             operand(*x),
             routes.map_or_else(|| "head".into(), operand),
+            if sites.is_some() { "*" } else { "" },
             if *combine { " summed" } else { "" },
             weights.len(),
             weights

@@ -138,6 +138,7 @@ impl State<'_> {
                 used,
                 combine,
                 weights,
+                sites,
             } => {
                 let each = *combine || routes.is_none();
                 let inputs = if each { used * k } else { *k };
@@ -147,7 +148,9 @@ impl State<'_> {
                 };
                 let width = self.plan.value(value(*x)?).width;
                 let shape = |w: &WeightId| self.plan.weights[w.index()].shape[..] == [*n, *k];
-                (width == inputs && routed && weights.iter().all(shape))
+                let acting = sites.map_or(0, |first| first.index() + weights.len());
+                let known = acting <= self.plan.sites.len();
+                (width == inputs && routed && known && weights.iter().all(shape))
                     .then_some(())
                     .ok_or(format!("experts [{n}, {k}] over inputs of {width}"))
             }
@@ -266,8 +269,8 @@ impl State<'_> {
 
     /// Whoever has several launches hands products of experts on among them.
     fn scratch(&mut self, kernel: &Kernel) -> Result<(), String> {
-        let several = kernel.variants.iter().any(|v| v.dispatches > 1);
-        match (&kernel.anchor, several, kernel.scratch) {
+        let apart = kernel.sums_apart(&self.plan.target);
+        match (&kernel.anchor, apart, kernel.scratch) {
             (_, false, None) => Ok(()),
             (Anchor::Experts { n, used, .. }, true, Some(id)) => self.store(kernel, n * used, id),
             _ => Err(format!("has scratch {:?}", kernel.scratch)),

@@ -90,6 +90,9 @@ impl SiteDelta {
 
     pub(super) fn check(&self, site: &Site) -> Result<(), String> {
         let (k, n) = (site.k as usize, site.n as usize);
+        if site.grouped && self.gain_in.is_some() {
+            return Err("inputs of experts and heads cannot be scaled by an adapter".into());
+        }
         if let Some(kron) = &self.kron {
             return self.check_blocks(kron, (k, n));
         }

@@ -6,8 +6,9 @@ use rusty_compiler::{
     DeltaTable, Executable, PAGE_TOKENS, RowResult, Sequence, SiteDelta, SlotData, SlotId, Step,
     Want,
 };
-use rusty_graph::{Graph, SiteId};
-use rusty_loader::Format;
+use rusty_graph::interpret::SiteLora;
+use rusty_graph::{Graph, Interpreter, SiteId};
+use rusty_loader::{Format, ModelFile};
 use std::sync::Arc;
 
 /// Tokens of the prompt.
@@ -42,7 +43,7 @@ pub(crate) fn adapter(graph: &Graph, rank: usize, first: u32) -> SlotData {
                 0.1,
             ),
             scale: scales.into_iter().cycle().take(rank).collect(),
-            gain_in: Some(gains(3 * seed + 2, k)),
+            gain_in: (!site.grouped).then(|| gains(3 * seed + 2, k)),
             gain_out: Some(gains(3 * seed + 3, n)),
             ..SiteDelta::default()
         };
@@ -53,6 +54,50 @@ pub(crate) fn adapter(graph: &Graph, rank: usize, first: u32) -> SlotData {
         sites: deltas.collect(),
         ..SlotData::default()
     }
+}
+
+/// An adapter with its tables in a format, where their rows are whole blocks of it.
+pub(crate) fn stored(mut adapter: SlotData, format: Format) -> Arc<SlotData> {
+    for (_, delta) in &mut adapter.sites {
+        for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
+            *table = table.converted(format);
+            let whole = table.columns().is_multiple_of(PANEL);
+            assert!(table.format() == format || !whole, "{}", table.columns());
+        }
+    }
+    Arc::new(adapter)
+}
+
+/// One without factors on inputs and outputs, which the oracle does not know.
+pub(crate) fn low_ranks(graph: &Graph, rank: usize) -> SlotData {
+    let mut adapter = adapter(graph, rank, 0);
+    for (_, delta) in &mut adapter.sites {
+        (delta.gain_in, delta.gain_out) = (None, None);
+    }
+    adapter
+}
+
+/// The oracle's logits of the prompt with what the tables of an adapter hold.
+pub(crate) fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
+    let loras = adapter.sites.iter().map(|(site, delta)| {
+        let mut row = vec![0.0; delta.rank as usize];
+        let mut b = vec![];
+        for output in 0..graph.site(*site).n as usize {
+            delta.b_row(output, &mut row);
+            b.extend(row.iter().zip(delta.scale.iter()).map(|(b, s)| b * s));
+        }
+        let a = delta.a.as_ref().expect("a factor");
+        SiteLora {
+            site: *site,
+            a: a.values(),
+            b,
+            scale: 1.0,
+        }
+    });
+    let loras: Vec<SiteLora> = loras.collect();
+    let oracle = Interpreter::new(graph, file).expect("oracle");
+    let values = oracle.run(&ids(), &loras).expect("values");
+    values.logits().data.clone()
 }
 
 /// Puts that adapter into each of so many slots.

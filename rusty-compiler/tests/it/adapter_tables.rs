@@ -1,16 +1,13 @@
 //! Whole models with adapters whose tables are in every format, on every instruction set of the machine's CPU.
 
-use crate::adapted_rows::{PAGES, TOKENS, adapter, ids, logits};
+use crate::adapted_rows::{PAGES, TOKENS, adapter, ids, logits, low_ranks, oracle, stored};
 use crate::golden_paths::golden;
 use crate::reference::{
     adapted_logits, assert_close, bound_with, distance, instruction_sets, mean_kl,
 };
 use rusty_compiler::{BindOptions, DeltaTable, KvFormat, SlotData, SlotId};
-use rusty_graph::interpret::SiteLora;
-use rusty_graph::{Graph, Interpreter};
 use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Format, ModelFile};
-use std::sync::Arc;
 
 const MODEL: &str = "models/qwen3-tied";
 const OPTIONS: BindOptions = BindOptions {
@@ -27,56 +24,13 @@ fn model() -> Box<dyn ModelFile> {
     rusty_loader::open(golden(MODEL)).expect(MODEL)
 }
 
-/// An adapter with its tables in a format.
-fn stored(mut adapter: SlotData, format: Format) -> Arc<SlotData> {
-    for (_, delta) in &mut adapter.sites {
-        for table in [&mut delta.a, &mut delta.b].into_iter().flatten() {
-            *table = table.converted(format);
-            assert_eq!(table.format(), format);
-        }
-    }
-    Arc::new(adapter)
-}
-
-/// One without factors on inputs and outputs, which the oracle does not know.
-fn low_ranks(graph: &Graph) -> SlotData {
-    let mut adapter = adapter(graph, RANK, 0);
-    for (_, delta) in &mut adapter.sites {
-        (delta.gain_in, delta.gain_out) = (None, None);
-    }
-    adapter
-}
-
-/// The oracle's logits of the prompt with what the tables of an adapter hold.
-fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
-    let loras = adapter.sites.iter().map(|(site, delta)| {
-        let mut row = vec![0.0; delta.rank as usize];
-        let mut b = vec![];
-        for output in 0..graph.site(*site).n as usize {
-            delta.b_row(output, &mut row);
-            b.extend(row.iter().zip(delta.scale.iter()).map(|(b, s)| b * s));
-        }
-        let a = delta.a.as_ref().expect("a factor");
-        SiteLora {
-            site: *site,
-            a: a.values(),
-            b,
-            scale: 1.0,
-        }
-    });
-    let loras: Vec<SiteLora> = loras.collect();
-    let oracle = Interpreter::new(graph, file).expect("oracle");
-    let values = oracle.run(&ids(), &loras).expect("values");
-    values.logits().data.clone()
-}
-
 /// Checks the logits of every instruction set with tables of these formats, by tiles and row by row, against the oracle's.
 fn compare(file: &dyn ModelFile, formats: &[Format], check: impl Fn(&str, &[f32], &[f32])) {
     let graph = rusty_graph::arch::build(file).expect("graph");
     let pages: Vec<u32> = (0..PAGES).collect();
     let base = oracle(&graph, file, &SlotData::default());
     for format in formats.iter().copied() {
-        let adapter = stored(low_ranks(&graph), format);
+        let adapter = stored(low_ranks(&graph, RANK), format);
         let want = oracle(&graph, file, &adapter);
         let (change, _) = distance(&want, &base);
         assert!(change > 0.05, "adapters change logits by {change}");

@@ -8,6 +8,7 @@ use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
+use rusty_compiler::gpu::kernels::expert_deltas::{self, ExpertDeltasConfig};
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
@@ -207,6 +208,7 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             used: 6,
             routed,
             combine,
+            sums: combine,
             format,
             row_bytes: format.row_bytes(256) as u32,
         };
@@ -218,6 +220,14 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             let scalars = scalar::COUNT;
             out.push(KernelSpec { kind, scalars });
         }
+        let deltas = ExpertDeltasConfig {
+            experts: config,
+            count: 64,
+        };
+        out.push(KernelSpec {
+            kind: Kind::ExpertDeltas(deltas),
+            scalars: expert_deltas::scalar::COUNT,
+        });
     }
     out
 }

@@ -102,6 +102,7 @@ fn label(spec: &KernelSpec) -> String {
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) => of_experts(&c.experts),
         Kind::Grouped(c) => of_experts(c),
+        Kind::ExpertDeltas(c) => of_experts(&c.experts),
         _ => String::new(),
     };
     format!("{}{of_kind}", spec.name())

@@ -1,5 +1,6 @@
 //! Tests of the compiler: plans as text, and kernels against the oracle on every device.
 
+mod adapted_experts;
 mod adapted_rows;
 #[cfg(feature = "gpu")]
 mod adapter_pools;

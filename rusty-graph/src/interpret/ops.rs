@@ -142,56 +142,72 @@ pub fn routes(logits: &Matrix, bias: Option<&[f32]>, spec: &RouteSpec) -> Matrix
     out
 }
 
-/// Products of each row with the experts that it takes, or their sums by weight: `routes` as [`routes()`] makes them; all experts
-/// have the shape of expert 0.
-pub fn experts<'a>(
+/// Products of each row with the experts that it takes, or their sums by weight: `routes` as [`routes()`] makes them. `product` is
+/// asked for the product of one expert with one row.
+pub fn experts(
     x: &Matrix,
     routes: &Matrix,
-    weight: impl Fn(usize) -> &'a Matrix,
+    product: impl Fn(usize, &Matrix) -> Matrix,
     combine: bool,
 ) -> Matrix {
-    let (n, k) = (weight(0).rows, weight(0).width);
     let used = routes.width / 2;
-    let mut out = Matrix::zeros(x.rows, if combine { n } else { used * n });
-    for row in 0..x.rows {
+    let rows = (0..x.rows).map(|row| {
         let (chosen, weights) = routes.row(row).split_at(used);
-        let mut sums = vec![0.0; out.width];
-        for (j, (e, by)) in chosen.iter().zip(weights).enumerate() {
-            let w = weight(*e as usize);
-            let input = if combine {
-                &x.row(row)[j * k..][..k]
-            } else {
-                x.row(row)
-            };
-            let (first, by) = if combine {
-                (0, f64::from(*by))
-            } else {
-                (j * n, 1.0)
-            };
-            for (i, sum) in sums[first..][..n].iter_mut().enumerate() {
-                *sum += by * dot(input, w.row(i));
-            }
+        let products = chosen.iter().enumerate().map(|(place, expert)| {
+            let inputs = if combine { used } else { 1 };
+            product(*expert as usize, &part(x, row, place % inputs, inputs))
+        });
+        match combine {
+            true => summed(products, weights),
+            false => products.flat_map(|product| product.data).collect(),
         }
-        for (out, sum) in out.row_mut(row).iter_mut().zip(sums) {
-            *out = sum as f32;
-        }
-    }
-    out
+    });
+    stacked(rows)
 }
 
-/// The product of each head's lanes with a matrix of its own; all have the shape of head 0's.
-pub fn head_products<'a>(x: &Matrix, weight: impl Fn(usize) -> &'a Matrix, heads: usize) -> Matrix {
-    let (n, k) = (weight(0).rows, weight(0).width);
-    let mut out = Matrix::zeros(x.rows, heads * n);
-    for row in 0..x.rows {
-        for head in 0..heads {
-            let input = &x.row(row)[head * k..][..k];
-            for i in 0..n {
-                out.row_mut(row)[head * n + i] = dot(input, weight(head).row(i)) as f32;
-            }
+/// The sum of single rows by their weights, which is rounded once.
+fn summed(products: impl Iterator<Item = Matrix>, weights: &[f32]) -> Vec<f32> {
+    let mut sums = vec![];
+    for (product, by) in products.zip(weights) {
+        sums.resize(product.width, 0.0);
+        for (sum, y) in sums.iter_mut().zip(&product.data) {
+            *sum += f64::from(*by) * f64::from(*y);
         }
     }
-    out
+    sums.into_iter().map(|sum| sum as f32).collect()
+}
+
+/// The product of each head's lanes with a matrix of its own, which `product` is asked for as in [`experts()`].
+pub fn head_products(
+    x: &Matrix,
+    product: impl Fn(usize, &Matrix) -> Matrix,
+    heads: usize,
+) -> Matrix {
+    let rows = (0..x.rows).map(|row| {
+        let products = (0..heads).map(|head| product(head, &part(x, row, head, heads)));
+        products.flat_map(|product| product.data).collect()
+    });
+    stacked(rows)
+}
+
+/// One of `parts` equal parts of a row.
+fn part(x: &Matrix, row: usize, at: usize, parts: usize) -> Matrix {
+    let width = x.width / parts;
+    Matrix {
+        rows: 1,
+        width,
+        data: x.row(row)[at * width..][..width].to_vec(),
+    }
+}
+
+/// Rows of equal width.
+fn stacked(rows: impl Iterator<Item = Vec<f32>>) -> Matrix {
+    let rows: Vec<Vec<f32>> = rows.collect();
+    Matrix {
+        rows: rows.len(),
+        width: rows.first().map_or(0, Vec::len),
+        data: rows.concat(),
+    }
 }
 
 /// Some lanes of each group of lanes.

@@ -47,7 +47,7 @@ impl Sites {
 /// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
 /// products, cut through few groups and between whole quartets, so that threads neither share lines of results nor
 /// tables.
-fn share<'a, 'b>(
+pub(super) fn share<'a, 'b>(
     groups: &'b [Group<'a>],
     thread: usize,
     threads: usize,
@@ -70,10 +70,10 @@ fn share<'a, 'b>(
 
 /// Rows of one part that share an adapter.
 pub(in crate::cpu) struct Group<'a> {
-    part: usize,
-    first: usize,
-    rows: usize,
-    delta: &'a SiteTables,
+    pub(super) part: usize,
+    pub(super) first: usize,
+    pub(super) rows: usize,
+    pub(super) delta: &'a SiteTables,
 }
 
 impl Contract {
@@ -215,7 +215,7 @@ pub(in crate::cpu) struct Tile {
 
 impl Tile {
     /// A part's groups (which come part by part) with the rows of each that are in the tile, as first and count.
-    fn groups<'a, 'b>(
+    pub(super) fn groups<'a, 'b>(
         self,
         groups: &'b [Group<'a>],
         part: usize,

@@ -73,7 +73,7 @@ unsafe fn dots<V: Vector, const M: usize, const N: usize>(
     // SAFETY: the caller's duty.
     unsafe {
         let xs: [*const f32; M] =
-            std::array::from_fn(|m| x.float_row(e.first + r + m).cast_const());
+            std::array::from_fn(|m| x.float_row(x.taken(e.first + r + m)).cast_const());
         let rows: [*const u8; N] = std::array::from_fn(|n| a.at.add((c + n) * row_bytes));
         let mut sums = [[V::splat(0.0); M]; N];
         for block in 0..a.k / PANEL {

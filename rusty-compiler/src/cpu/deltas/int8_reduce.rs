@@ -111,7 +111,7 @@ unsafe fn integers<V: Vector, const M: usize, const N: usize>(
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let row = |m: usize| e.first + r + m;
+        let row = |m: usize| x.taken(e.first + r + m);
         let codes: [*const i8; M] =
             std::array::from_fn(|m| x.codes.wrapping_add(row(m) * x.code_stride).cast_const());
         let scales: [*const f32; M] =
@@ -175,7 +175,7 @@ unsafe fn decoded<V: Vector, const M: usize>(
                 let scale = codes.add(a.blocks() * CODES + block * SCALES + i * 2);
                 let scale = V::splat(V::half(scale.cast()));
                 for (m, sum) in sums.iter_mut().enumerate() {
-                    let x = x.float_row(e.first + r + m).add(block * PANEL);
+                    let x = x.float_row(x.taken(e.first + r + m)).add(block * PANEL);
                     let first = V::mul(low, V::load(x));
                     let both = V::fma(high, V::load(x.add(LANES)), first);
                     *sum = V::fma(both, scale, *sum);

@@ -33,7 +33,8 @@ pub(super) unsafe fn reduce(
     products[..kron.columns * LANES].fill(MaybeUninit::new(0.0));
     let products: *mut f32 = products.as_mut_ptr().cast();
     for row in first..first + rows {
-        let blocks = x.blocks_of(row, delta.k);
+        // SAFETY: the caller's duty.
+        let blocks = x.blocks_of(unsafe { x.taken(row) }, delta.k);
         let u = u.wrapping_add((row - first) * stride);
         for r in (from..to).step_by(LANES) {
             let count = LANES.min(to - r);

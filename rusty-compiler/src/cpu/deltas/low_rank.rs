@@ -64,7 +64,7 @@ pub(in crate::cpu) unsafe fn reduce(
             }
             None => {
                 for row in 0..rows {
-                    let from_x = x.float_row(first + row).add(from);
+                    let from_x = x.float_row(x.taken(first + row)).add(from);
                     std::ptr::copy_nonoverlapping(from_x, u.add(row * stride + from), to - from);
                 }
             }

@@ -207,6 +207,7 @@ fn blocks_that_do_not_fit_are_refused() {
         name: "site".into(),
         k: shape.k() as u32,
         n: shape.n() as u32,
+        grouped: false,
     };
     let check = |change: &dyn Fn(&mut SiteDelta)| {
         let mut delta = shape.delta(Format::F32, &mut Noise(7));

@@ -201,8 +201,9 @@ impl GpuExecutable {
             (Some(layer), _) => &self.kv[layer as usize],
             (None, _) => &self.dummies[1],
         };
-        let pool = match (&self.pools[at], template.shrunk) {
-            (Some(pool), Some(_)) => pool.buffer(),
+        let acts = template.shrunk.is_some() || matches!(template.spec.kind, Kind::ExpertDeltas(_));
+        let pool = match &self.pools[at] {
+            Some(pool) if acts => pool.buffer(),
             _ if template.splits.is_some() => &self.counters,
             _ => &self.dummies[2],
         };

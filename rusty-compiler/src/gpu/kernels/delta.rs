@@ -170,7 +170,7 @@ pub(super) fn a_value(
 /// Element `[lane, r]` of `B [n, rank]`.
 #[cube]
 #[allow(unused_assignments)]
-fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> f32 {
+pub(super) fn b_value(pool: &[u32], at: u32, lane: u32, r: u32, rank: u32, format: u32) -> f32 {
     let mut value = 0.0f32;
     let panel = lane / BLOCK;
     if format == INT8 {

@@ -47,8 +47,10 @@ pub struct ExpertsConfig {
     pub used: u32,
     /// Whether a row's products are chosen by routes, or are all there are.
     pub routed: bool,
-    /// Whether products are summed.
+    /// Whether products are summed in the end: each has an input of its own.
     pub combine: bool,
+    /// Whether the launch sums them.
+    pub sums: bool,
     /// Format of all experts.
     pub format: Format,
     /// Stored bytes of a row of an expert.
@@ -66,7 +68,7 @@ impl ExpertsConfig {
 
     /// Results that a row has.
     pub fn results_per_row(&self) -> u32 {
-        if self.combine { 1 } else { self.used }
+        if self.sums { 1 } else { self.used }
     }
 }
 
@@ -148,7 +150,7 @@ fn result_lanes(
             unit,
         );
         let mut weight = 1.0f32.runtime();
-        if comptime!(experts.combine) {
+        if comptime!(experts.sums) {
             weight = buffers.arena[(routes + comptime!(experts.used) + place) as usize];
             // The next product's inputs take the place of this one's.
             sync_cube();

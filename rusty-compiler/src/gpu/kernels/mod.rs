@@ -17,6 +17,7 @@ pub mod delta;
 pub mod elementwise;
 pub mod embedding;
 pub mod env;
+pub mod expert_deltas;
 pub mod experts;
 pub mod factors;
 pub mod fragments;

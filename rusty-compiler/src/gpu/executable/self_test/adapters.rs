@@ -3,7 +3,7 @@
 
 use super::inputs::noise;
 use crate::delta_table::DeltaTable;
-use crate::plan::{Anchor, Kernel, Plan};
+use crate::plan::{Kernel, Plan};
 use crate::slots::{SiteDelta, SlotData};
 use crate::{Error, Result};
 use rusty_graph::{Site, SiteId};
@@ -16,11 +16,7 @@ const TABLES: [(&str, usize, bool); 2] = [("f16", 5, false), ("q8_0", 37, true)]
 
 /// As many adapters, at most one for each of [`TABLES`].
 pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc<SlotData>>> {
-    let parts = match &kernel.anchor {
-        Anchor::Contract { parts, .. } => &parts[..],
-        _ => &[],
-    };
-    let sites: BTreeSet<SiteId> = parts.iter().filter_map(|p| p.site).collect();
+    let sites: BTreeSet<SiteId> = kernel.sites().flatten().collect();
     let tables = TABLES.iter().zip(1..).take(count as usize);
     let adapters = tables.map(|(table, number)| adapter(plan, &sites, *table, number));
     adapters.collect()
@@ -76,7 +72,10 @@ fn with_gains(delta: SiteDelta, site: &Site, seed: u32) -> SiteDelta {
         Some((0..count).map(|i| start + 0.2 * noise(seed, i)).collect())
     };
     SiteDelta {
-        gain_in: numbers(site.k, 1.0, seed + 50),
+        gain_in: match site.grouped {
+            true => None,
+            false => numbers(site.k, 1.0, seed + 50),
+        },
         gain_out: numbers(site.n, 1.0, seed + 51),
         bias: numbers(site.n, 0.0, seed + 52),
         ..delta

@@ -8,7 +8,7 @@ use crate::gpu::kernels::experts;
 use crate::gpu::stage::Template;
 use crate::gpu::text::Kind;
 use crate::plan::{Anchor, Part, Sink};
-use crate::slots::SiteDelta;
+use crate::slots::{SiteDelta, SlotData};
 use rusty_graph::interpret::{Matrix, SiteLora, ops};
 use rusty_graph::{SiteId, WeightId};
 use std::collections::BTreeMap;
@@ -88,6 +88,12 @@ impl Reference<'_> {
         Ok(out)
     }
 
+    /// The adapter that a row names.
+    fn adapter(&self, row: usize) -> Option<&SlotData> {
+        let slot = self.rows.slot(self.rows.of_step(row)).0 as usize;
+        Some(self.adapters.get(slot.checked_sub(1)?)?)
+    }
+
     /// What launches of products with experts leave in the end, of the first one's lanes.
     pub(super) fn experts(
         &self,
@@ -102,6 +108,7 @@ impl Reference<'_> {
             used,
             combine,
             weights,
+            sites,
             ..
         } = &self.kernel.anchor
         else {
@@ -117,11 +124,27 @@ impl Reference<'_> {
         let lanes: Vec<u32> = picks(*start, *end, EXPERT_LANES).collect();
         let routes = routes.map(|r| rows.lanes(r));
         let taken = self.matrices(weights, routes, *used, &lanes)?;
-        let weight = |expert: usize| &taken[&expert];
-        let made = match routes {
-            Some(routes) => ops::experts(rows.lanes(*x), routes, weight, *combine),
-            None => ops::head_products(rows.lanes(*x), weight, *used as usize),
+        let site = |expert: usize| sites.map(|first| SiteId(first.0 + expert as u32));
+        let product = |row: usize, expert: usize, x: &Matrix| {
+            let acting = self.adapter(rows.numbers[row]).zip(site(expert));
+            let delta = acting.and_then(|(adapter, site)| Some((site, adapter.site(site)?)));
+            match delta {
+                Some((site, delta)) => {
+                    Adapted::new(site, delta, &lanes).product(x, &taken[&expert])
+                }
+                None => ops::product(x, &taken[&expert]),
+            }
         };
+        let each = rows.numbers.len();
+        let made = (0..each).map(|row| {
+            let x = some_rows(rows.lanes(*x), &[row]);
+            let product = |expert: usize, x: &Matrix| product(row, expert, x);
+            match routes {
+                Some(routes) => ops::experts(&x, &some_rows(routes, &[row]), product, *combine),
+                None => ops::head_products(&x, product, *used as usize),
+            }
+        });
+        let made: Vec<Matrix> = made.collect();
         let results = if *combine { 1 } else { *used };
         let lanes: Vec<u32> = (0..results)
             .flat_map(|j| lanes.iter().map(move |lane| j * n + lane))
@@ -129,13 +152,13 @@ impl Reference<'_> {
         let Some(Sink::Value(value)) = self.kernel.tails.first().map(|t| t.sink) else {
             return Ok(());
         };
-        out.extend((0..).zip(&rows.numbers).map(|(i, row)| Expected {
+        out.extend((0usize..).zip(&rows.numbers).map(|(i, row)| Expected {
             found: Found::Value {
                 value,
                 row: *row,
                 lanes: lanes.clone(),
             },
-            want: made.row(i).to_vec(),
+            want: made[i].data.clone(),
             counts: false,
         }));
         Ok(())
