@@ -89,9 +89,10 @@ impl Assembly<'_> {
             return Err(Error::malformed(self.path, reason));
         }
         let count = gates.len();
-        let rank = self.rank_of_each(&name, a, count)?;
-        let scale = self.config.scale(&name, rank);
+        let (_, columns) = a.matrix(self.path, "experts", "[ranks, inputs]")?;
+        let rank = self.rank_of_each(&name, a, count, columns)?;
         let factors = self.values(a, b)?;
+        let scale = self.config.scale(&name, rank);
         for expert in 0..count {
             let (mut a, mut b) = (
                 factors.rows_of_a(expert * rank, rank),
@@ -121,47 +122,65 @@ impl Assembly<'_> {
         [gate, down]: [SiteId; 2],
     ) -> Result<(&'static Parameter, bool)> {
         let (gate, down) = (self.base.graph.site(gate), self.base.graph.site(down));
-        let needed = [(gate.k, 2 * gate.n), (down.k, down.n)];
-        let needed = needed.map(|(k, n)| (k as usize, n as usize));
-        let stored = match (&a.shape[..], &b.shape[..]) {
-            ([_, columns], [rows, _]) => (*columns, *rows),
-            _ => (0, 0),
-        };
-        let both = PARAMETERS.iter().zip(needed);
-        let fits = both.flat_map(|(parameter, (k, n))| {
-            let ways = [(false, (k, n)), (true, (n, k))];
-            ways.map(|(swapped, widths)| (widths == stored).then_some((parameter, swapped)))
-        });
-        let fits: Vec<_> = fits.flatten().collect();
-        match fits[..] {
-            [one] => Ok(one),
+        let widths = [(gate.k, 2 * gate.n), (down.k, down.n)];
+        let ways = PARAMETERS
+            .iter()
+            .zip(widths)
+            .flat_map(|(parameter, (k, n))| {
+                let (k, n) = (k as usize, n as usize);
+                [(parameter, false, k, n), (parameter, true, n, k)]
+            });
+        let ways: Vec<_> = ways.collect();
+        let (ranks, columns) = a.matrix(self.path, "experts", "[ranks, inputs]")?;
+        let rows = b.matrix(self.path, "experts", "[outputs, ranks]")?.0;
+        let read = |way: &&(_, _, usize, _)| way.2 == columns;
+        let fits: Vec<_> = ways
+            .iter()
+            .filter(read)
+            .filter(|way| way.3 == rows)
+            .collect();
+        let chosen = match fits[..] {
             // As wide as it is high: only who wrote it can tell.
-            [_, _] => Ok(fits[usize::from(self.config.swaps_parameters)]),
-            _ => {
-                let [(h, both), (inner, _)] = needed;
-                Err(a.misfit(
-                    self.path,
-                    format!(
-                        "with '{}' {:?} that is neither gate_up_proj, from {h} to {both} lanes, nor down_proj, from {inner} to {h}",
-                        b.name, b.shape
-                    ),
-                ))
+            [straight, swapped] => Ok(if self.config.swaps_parameters {
+                swapped
+            } else {
+                straight
+            }),
+            [one] => Ok(one),
+            _ => Err(ways.iter().find(read)),
+        };
+        match chosen {
+            Ok((parameter, swapped, ..)) => Ok((*parameter, *swapped)),
+            Err(Some((parameter, _, _, rows))) => {
+                let needed = format!("{} needs {:?}", parameter.name, [*rows, ranks]);
+                Err(b.misfit(self.path, format!("of the model's experts {needed}")))
+            }
+            Err(None) => {
+                let ways = ways.iter();
+                let ways = ways.filter(|(_, swapped, ..)| *swapped == self.config.swaps_parameters);
+                let needed = ways.map(|(parameter, _, columns, _)| {
+                    format!("{} needs {:?}", parameter.name, [ranks, *columns])
+                });
+                let needed = needed.collect::<Vec<_>>().join(", ");
+                Err(a.misfit(self.path, format!("of the model's experts {needed}")))
             }
         }
     }
 
     /// Ranks of each of several matrices, whose rows of `A` are one above the other.
-    fn rank_of_each(&self, name: &str, a: &Tensor, count: usize) -> Result<usize> {
+    fn rank_of_each(&self, name: &str, a: &Tensor, count: usize, columns: usize) -> Result<usize> {
         let rows = a.shape.first().copied().unwrap_or(0);
-        let stated = self.config.rank(name).map(|rank| rank * count);
-        if rows == 0 || !rows.is_multiple_of(count) || stated.is_some_and(|s| s != rows) {
-            let needed = match stated {
-                Some(rows) => format!("{rows} rows for the rank that adapter_config.json states"),
-                None => format!("some rows for each of {count} experts"),
-            };
-            return Err(a.misfit(self.path, format!("the model's '{name}' needs {needed}")));
+        let rank = self.config.rank(name).unwrap_or(rows / count);
+        if rank == 0 || rows != rank * count {
+            let needed = [rank.max(1) * count, columns];
+            return Err(a.misfit(
+                self.path,
+                format!(
+                    "the model's '{name}' needs {needed:?} for the rank that adapter_config.json states"
+                ),
+            ));
         }
-        Ok(rows / count)
+        Ok(rank)
     }
 
     /// LoRA of what expands a block's latent: each head's keys and values are rows of it, and keys are what queries are multiplied
@@ -186,7 +205,7 @@ impl Assembly<'_> {
         );
         let (of_key, of_value) = (key.k as usize, value.n as usize);
         let latent = value.k as usize;
-        let rank = self.rank_of_each(name, a, 1)?;
+        let rank = self.rank_of_each(name, a, 1, latent)?;
         let place = format!("'{block}.attn_kv_b'");
         a.shaped(self.path, &[rank, latent], &place)?;
         b.shaped(self.path, &[keys.len() * (of_key + of_value), rank], &place)?;

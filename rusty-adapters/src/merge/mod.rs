@@ -5,6 +5,7 @@
 
 mod checkpoint;
 mod gguf;
+mod latent;
 mod methods;
 
 pub use methods::Method;
@@ -162,6 +163,9 @@ impl<'a> Merged<'a> {
 
     /// The parts of a stored tensor of a canonical name.
     fn parts(&self, name: &str, shape: &[usize]) -> Vec<Part> {
+        if let Some(parts) = latent::parts(self.base, name) {
+            return parts;
+        }
         let size = |key: &str| Some(self.base.file?.meta(key)?.as_u64()? as usize);
         fused::parts(size, name, shape)
     }
@@ -199,7 +203,7 @@ impl<'a> Merged<'a> {
                 Some(values) => values,
                 None => self.base.weight(self.out, &part.name)?,
             };
-            all.extend(values);
+            all.extend(latent::stored(part, parts, values));
         }
         Ok(Some(all))
     }

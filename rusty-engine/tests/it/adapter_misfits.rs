@@ -83,7 +83,7 @@ fn expected(tensors: &Tensors, name: &str, axis: usize) -> (String, Vec<usize>) 
 
 /// Loads an adapter once for each axis of each tensor, which is too short by one, and gives how often; of several layers the first
 /// speaks for all.
-fn check(tensors: &Tensors, load: &dyn Fn(&Tensors) -> Result<SlotData>) -> usize {
+pub fn check(tensors: &Tensors, load: &dyn Fn(&Tensors) -> Result<SlotData>) -> usize {
     load(tensors).expect("whole, it fits");
     let mut seen = BTreeSet::new();
     let mut count = 0;
@@ -150,7 +150,7 @@ pub fn gguf_tensors(file: &Gguf) -> Tensors {
 }
 
 /// Writes other tensors with the keys of a GGUF, for an architecture.
-fn write_gguf(from: &Gguf, arch: &str, tensors: &Tensors, path: &Path) {
+pub fn write_gguf(from: &Gguf, arch: &str, tensors: &Tensors, path: &Path) {
     let mut writer = GgufWriter::new(arch);
     writer.copy_keys(from, &[]);
     for (name, (shape, _)) in tensors {

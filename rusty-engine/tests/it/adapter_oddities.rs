@@ -22,10 +22,13 @@ pub struct Adapter {
 
 impl Adapter {
     pub fn golden(name: &str) -> Self {
-        let folder = golden(&format!("adapters/{name}"));
-        let config = std::fs::read(folder.join("adapter_config.json")).expect(name);
+        Self::read(&golden(&format!("adapters/{name}")))
+    }
+
+    pub fn read(folder: &Path) -> Self {
+        let config = std::fs::read(folder.join("adapter_config.json")).expect("config");
         Self {
-            config: serde_json::from_slice(&config).expect(name),
+            config: serde_json::from_slice(&config).expect("config"),
             tensors: tensors(&folder.join("adapter_model.safetensors")),
         }
     }

@@ -9,6 +9,7 @@ mod batches;
 mod demo;
 #[path = "../../../tests/expected.rs"]
 mod expected;
+mod expert_adapters;
 mod experts;
 #[path = "../../../tests/gguf_twin.rs"]
 mod gguf_twin;
