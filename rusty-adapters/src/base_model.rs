@@ -67,9 +67,13 @@ impl<'a> Base<'a> {
 
     /// The place of a module by its canonical name or its name in checkpoints, with or without wrapping prefixes.
     pub(crate) fn place(&self, module: &str) -> Option<Place> {
-        if let Some(place) = self.canonical(module) {
-            return Some(place);
-        }
+        // Names of checkpoints first: there may be tens of thousands.
+        self.in_checkpoints(module)
+            .or_else(|| self.canonical(module))
+    }
+
+    /// The place of a module by its name in checkpoints.
+    fn in_checkpoints(&self, module: &str) -> Option<Place> {
         let arch = &self.graph.arch;
         let segments = module.split('.').filter(|s| !WRAPPERS.contains(s));
         let inner: Vec<&str> = segments.skip_while(|s| OUTER.contains(s)).collect();

@@ -12,6 +12,7 @@ use crate::shared::Shared;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_loader::Format;
+use std::collections::HashSet;
 
 /// Which of the factors' values are taken out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,14 +33,16 @@ pub fn compress(
     pruning: Pruning,
     precision: Precision,
 ) -> SlotData {
-    let mut drafts: Vec<Factors> = adapter
-        .sites
-        .iter()
-        .map(|(id, delta)| {
-            let site = base.graph.site(*id);
-            Factors::of(delta, site.k as usize, site.n as usize)
-        })
-        .collect();
+    let common = common(adapter, base);
+    let whole = |delta: &SiteDelta| {
+        let tables = [&delta.a, &delta.b].into_iter().flatten();
+        !delta.is_plain() || tables.map(place).any(|at| common.contains(&at))
+    };
+    let drafts = adapter.sites.iter().map(|(id, delta)| {
+        let site = base.graph.site(*id);
+        Factors::of(delta, whole(delta), site.k as usize, site.n as usize)
+    });
+    let mut drafts: Vec<Factors> = drafts.collect();
     let (length, share) = match pruning {
         Pruning::Nothing => (1, 0.0),
         Pruning::Values(share) => (1, share),
@@ -60,7 +63,7 @@ pub fn compress(
             draft.prune(length, bound, &mut ties);
         }
     }
-    if pruning != Pruning::Nothing && !adapter.is_plain() {
+    if pruning != Pruning::Nothing && adapter.sites.iter().any(|(_, delta)| whole(delta)) {
         let name = &adapter.name;
         tracing::warn!(
             "{name} has factors that sites share or that act in blocks: they are not pruned"
@@ -70,7 +73,7 @@ pub fn compress(
     let sites = adapter.sites.iter().zip(drafts);
     let sites = sites.map(|((id, delta), draft)| {
         let mut small = draft.delta(delta, precision);
-        if !small.is_plain() {
+        if whole(delta) {
             precision.apply(&mut small, &mut shared);
         }
         (*id, small)
@@ -83,6 +86,22 @@ pub fn compress(
         sites: sites.collect(),
         ..adapter.clone()
     }
+}
+
+/// Where a table lies.
+fn place(table: &DeltaTable) -> usize {
+    table.bytes().as_ptr().addr()
+}
+
+/// Tables that several experts or heads have in common: those of an attention's latent, for one.
+fn common(adapter: &SlotData, base: &Base<'_>) -> HashSet<usize> {
+    let mut seen = HashSet::new();
+    let grouped = adapter
+        .sites
+        .iter()
+        .filter(|(id, _)| base.graph.site(*id).grouped);
+    let tables = grouped.flat_map(|(_, delta)| [&delta.a, &delta.b].into_iter().flatten());
+    tables.map(place).filter(|at| !seen.insert(*at)).collect()
 }
 
 /// Square norm of a run.
@@ -102,8 +121,8 @@ struct Factors {
 }
 
 impl Factors {
-    fn of(delta: &SiteDelta, k: usize, n: usize) -> Self {
-        if delta.a.is_none() || !delta.is_plain() {
+    fn of(delta: &SiteDelta, whole: bool, k: usize, n: usize) -> Self {
+        if delta.a.is_none() || whole {
             return Self {
                 k,
                 n,
@@ -153,7 +172,7 @@ impl Factors {
     }
 
     fn delta(self, old: &SiteDelta, precision: Precision) -> SiteDelta {
-        if old.a.is_none() || !old.is_plain() {
+        if self.a.is_empty() {
             return old.clone();
         }
         let pairs = self.a.chunks_exact(self.k).zip(self.b.chunks_exact(self.n));

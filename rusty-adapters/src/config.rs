@@ -169,7 +169,7 @@ impl Config {
             alpha: Some(alpha),
             root: is_set(&json, "use_rslora"),
             dora: is_set(&json, "use_dora"),
-            rank_pattern: patterns(path, json.get("rank_pattern"))?,
+            rank_pattern: ranks(path, json.get("rank_pattern"))?,
             alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
             targets: targets("target_modules")?,
             layers: layers(json.get("layers_to_transform")).map_err(malformed)?,
@@ -346,6 +346,19 @@ fn matched(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
         .iter()
         .find(|(pattern, _)| pattern.is_match(module))
         .map(|(_, value)| *value)
+}
+
+/// Patterns of ranks, which are whole numbers.
+fn ranks(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
+    let patterns = patterns(path, value)?;
+    let is_rank = |rank: f64| rank.fract() == 0.0 && (1.0..=MAX_RANK as f64).contains(&rank);
+    match patterns.iter().find(|(_, rank)| !is_rank(*rank)) {
+        None => Ok(patterns),
+        Some((pattern, rank)) => {
+            let reason = format!("pattern '{pattern}': {rank} is no rank from 1 to {MAX_RANK}");
+            Err(Error::malformed(path, reason))
+        }
+    }
 }
 
 /// PEFT matches a pattern against the end of a module's name: `(.*\.)?(PATTERN)$`.

@@ -50,7 +50,10 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
         for tensor in unstacked(path, stored, base)? {
             let (module, part, tensor) = place(path, tensor, base, interleaved)?;
             let parts: &mut Parts = modules.by_name.entry(module).or_default();
-            parts.insert(part, tensor);
+            if let Some(other) = parts.insert(part, tensor) {
+                let reason = format!("holds '{}' under two names", other.name);
+                return Err(Error::malformed(path, reason));
+            }
         }
     }
     rename_fused(&mut modules, base);

@@ -72,12 +72,13 @@ fn interleaved(base: &Base<'_>) -> bool {
     ropes.any(|r| r.layout == RopeLayout::Interleaved)
 }
 
-/// Tells models of the same shapes apart, by the first bytes of all weights at sites: what was trained or merged differs from its base in
+/// Tells models of the same shapes apart, by the first bytes of all weights at sites but those of experts and heads: what was trained or merged differs from its base in
 /// some of them only.
 fn weights(base: &Base<'_>) -> Option<u64> {
     let file = base.file?;
     let mut hash = Xxh3::new();
-    for site in 0..base.graph.sites.len() {
+    let sites = base.graph.sites.iter().enumerate();
+    for (site, _) in sites.filter(|(_, site)| !site.grouped) {
         let name = base.site_weight(SiteId(site as u32))?;
         let bytes = file.tensor(&name)?.bytes;
         hash.update(&bytes[..bytes.len().min(1024)]);

@@ -8,16 +8,17 @@ use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::{Site, SiteId};
 use rusty_loader::Format;
 
-/// A LoRA of rank `rank` on all linear layers of `sites` but the head, small enough not to upset a model, in half precision
+/// A LoRA of rank `rank` on all linear layers of `sites` but the head and those of experts, small enough not to upset a model, in half precision
 /// unless another is asked for. The same `seed` gives the same adapter.
 ///
-/// The head is left out because PEFT's `target_modules="all-linear"` leaves it out: adapters that are trained have none there,
-/// and with a large vocabulary it would be a fifth of the bytes.
+/// PEFT's `target_modules="all-linear"` leaves the head out, so that adapters that are trained have none there, and with a large
+/// vocabulary it would be a fifth of the bytes; it leaves experts out, too, where checkpoints store them as parameters.
 pub fn random(name: &str, sites: &[Site], rank: u32, seed: u64, precision: Precision) -> SlotData {
-    low_rank(name, sites, &|site| !site.is_head(), rank, seed, precision)
+    let wanted = |site: &Site| !site.is_head() && !site.grouped;
+    low_rank(name, sites, &wanted, rank, seed, precision)
 }
 
-/// As [`random()`], on the head, too: for checking what adapters do to logits themselves.
+/// As [`random()`], on the head and all experts, too: for checking what adapters do to logits themselves.
 pub fn random_with_head(
     name: &str,
     sites: &[Site],

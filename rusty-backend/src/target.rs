@@ -167,9 +167,12 @@ impl Target {
         !self.is_cpu() && self.packed_dot
     }
 
-    /// These facts without those for which kernels of GPUs round what they multiply: to bytes, or to 16-bit floats.
+    /// These facts without those for which kernels round what they multiply with floats: to bytes, or to 16-bit floats.
     pub fn in_single_precision(&self) -> Target {
         let mut target = self.clone();
+        if let Isa::Avx512 { bf16, .. } = &mut target.isa {
+            *bf16 = false;
+        }
         if !self.is_cpu() {
             target.packed_dot = false;
             target.matrix_tiles.clear();

@@ -231,7 +231,7 @@ fn owners(graph: &Graph) -> Result<()> {
         |(id, name): (usize, &String)| graph.site_named(name).map(SiteId::index) == Some(id);
     let mut names = graph.sites.iter().map(|site| &site.name).enumerate();
     if let Some((_, name)) = names.find(|named| !known(*named)) {
-        return Err(invalid(name, "is the name of two sites"));
+        return Err(invalid(name, "is not found by its name"));
     }
     if let Some(i) = sites.iter().position(|&n| n != 1) {
         let reason = format!("is the site of {} products; needed: 1", sites[i]);
@@ -262,7 +262,10 @@ fn own_sites(graph: &Graph, node: &Node, first: SiteId, owners: &mut [u32]) -> R
             _ => (0, 0),
         };
         if (site.k, site.n, site.grouped) != (k, n, grouped) {
-            let reason = format!("is {k} -> {n}, its site {} -> {}", site.k, site.n);
+            let reason = format!(
+                "is {k} -> {n}, grouped: {grouped}; its site {} -> {}, grouped: {}",
+                site.k, site.n, site.grouped
+            );
             return Err(invalid(name, reason));
         }
     }

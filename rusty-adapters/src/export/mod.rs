@@ -1,6 +1,6 @@
 //! Writing adapters: as PEFT folders and as llama.cpp's LoRA GGUFs.
 //!
-//! Both know low ranks on linear layers and on the embedding, and nothing else that Rusty reads in the same form:
+//! Both know low ranks on linear layers, on experts' and on the embedding, and nothing else that Rusty reads in the same form:
 //! LoHa, LoKr and VeRA are written as the LoRA that they amount to; gains (DoRA, IA3), whole weights and soft
 //! prompts are refused. Factors keep their stored precision where it is one of floats and the scale need not be
 //! folded into them.
@@ -114,6 +114,10 @@ impl Lora {
                 .map_err(|what| refuse(format!("{what} at '{name}'")))?;
             pairs.push(pair);
         }
+        let biased = pairs.iter().filter(|p| p.bias.is_some()).count();
+        if biased > 0 && (container == Container::Gguf || biased < adapter.sites.len()) {
+            return Err(refuse("biases on some layers in such a file".into()));
+        }
         let mut pairs = fused::joined(pairs, base);
         if container == Container::Gguf {
             pairs = stacked::joined(pairs, base)
@@ -141,10 +145,6 @@ impl Lora {
                 b: folded(low.b.values(), low.b.rows(), rank, Some(&low.b), fold),
                 bias: None,
             });
-        }
-        let biased = pairs.iter().filter(|p| p.bias.is_some()).count();
-        if biased > 0 && (container == Container::Gguf || biased < pairs.len()) {
-            return Err(refuse("biases on some layers in such a file".into()));
         }
         Ok(Self { alpha, pairs })
     }

@@ -76,36 +76,102 @@ impl Assembly<'_> {
             return Err(Error::malformed(self.path, reason));
         }
         let (a, b) = (part("lora_embedding_A")?, part("lora_embedding_B")?);
-        let known = |p: &&&str| p.starts_with("lora_embedding_") || **p == "base_layer.weight";
-        if let Some(other) = parts.keys().find(|p| !known(p)) {
-            let what = format!("'{other}' of the embedding");
+        let magnitude = match self.config.dora {
+            true => Some(part("lora_magnitude_vector")?),
+            false => parts.get("lora_magnitude_vector"),
+        };
+        let weight = parts.get("base_layer.weight");
+        let known = 2 + usize::from(magnitude.is_some()) + usize::from(weight.is_some());
+        if parts.len() > known || (magnitude.is_some() && weight.is_some()) {
+            let names: Vec<&str> = parts.keys().copied().collect();
+            let what = format!("{} of the embedding together", names.join(", "));
             return Err(Error::unsupported(self.path, what));
         }
-        let graph = self.base.graph;
-        let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
-        let rank = a.shape.first().copied().unwrap_or(0);
-        if let Some(stated) = self.config.rank(name).filter(|stated| *stated != rank) {
-            return Err(a.misfit(self.path, other_rank("embedding", [stated, vocab])));
+        let factors = self.embedding_factors(name, a, b)?;
+        if let Some(magnitude) = magnitude {
+            return self.weighed_embedding(&factors, magnitude, a);
         }
-        let a_values = a.shaped(self.path, &[rank, vocab], "embedding")?;
-        let b_values = b.shaped(self.path, &[width, rank], "embedding")?;
-        let a_values = transposed(&a_values, rank, vocab);
-        let table = |tensor: &Tensor, rows, values: &[f32]| {
-            DeltaTable::encode(tensor.format, None, rows, rank, values)
-                .ok_or_else(|| Error::unsupported(self.path, format!("tensor '{}'", tensor.name)))
-        };
-        if let Some(weight) = parts.get("base_layer.weight") {
+        let (vocab, width, rank) = (factors.vocab, factors.width, factors.rank);
+        if let Some(weight) = weight {
             let new = self.other_than(&["token_embd.weight"], weight, &[vocab, width])?;
             self.embedding.table = new.and_then(|_| {
                 DeltaTable::new(weight.format, None, vocab, width, weight.bytes.clone())
             });
         }
+        let table = |tensor: &Tensor, rows, values: &[f32]| {
+            DeltaTable::encode(tensor.format, None, rows, rank, values)
+                .ok_or_else(|| Error::unencoded(self.path, &tensor.name))
+        };
         let low_rank = LowRankRows {
-            a: table(a, vocab, &a_values)?,
-            b: table(b, width, &b_values)?,
-            scale: self.config.scale(name, rank),
+            a: table(a, vocab, &factors.a)?,
+            b: table(b, width, &factors.b)?,
+            scale: factors.scale,
         };
         self.embedding.low_ranks.push(low_rank);
         Ok(())
     }
+
+    fn embedding_factors(&self, name: &str, a: &Tensor, b: &Tensor) -> Result<EmbeddingFactors> {
+        let graph = self.base.graph;
+        let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
+        let (rank, _) = a.matrix(self.path, "embedding", &format!("[rank, {vocab}]"))?;
+        if let Some(stated) = self.config.rank(name).filter(|stated| *stated != rank) {
+            return Err(a.misfit(self.path, other_rank("embedding", [stated, vocab])));
+        }
+        let by_rank = a.shaped(self.path, &[rank, vocab], "embedding")?;
+        Ok(EmbeddingFactors {
+            a: transposed(&by_rank, rank, vocab),
+            b: b.shaped(self.path, &[width, rank], "embedding")?,
+            vocab,
+            width,
+            rank,
+            scale: self.config.scale(name, rank),
+        })
+    }
+
+    /// DoRA of the embedding: `E` with the low rank, each lane of which has its magnitude as norm. Factors on lanes are nothing that a
+    /// low rank can state, so it is a whole embedding.
+    fn weighed_embedding(
+        &mut self,
+        factors: &EmbeddingFactors,
+        magnitude: &Tensor,
+        stored: &Tensor,
+    ) -> Result<()> {
+        let (vocab, width, rank) = (factors.vocab, factors.width, factors.rank);
+        let magnitude = magnitude.vector(self.path, width, "embedding")?;
+        let mut rows = self.base.weight(self.path, "token_embd.weight")?;
+        let mut squares = vec![0.0f64; width];
+        for (token, row) in rows.chunks_exact_mut(width).enumerate() {
+            let a = &factors.a[token * rank..(token + 1) * rank];
+            let lanes = row.iter_mut().zip(factors.b.chunks_exact(rank));
+            for ((value, b), square) in lanes.zip(&mut squares) {
+                let product: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                *value += factors.scale * product;
+                *square += f64::from(*value).powi(2);
+            }
+        }
+        let gains = magnitude.iter().zip(&squares);
+        let gains = gains.map(|(m, square)| (f64::from(*m) / square.sqrt()) as f32);
+        let gains: Vec<f32> = gains.collect();
+        for row in rows.chunks_exact_mut(width) {
+            row.iter_mut().zip(&gains).for_each(|(v, g)| *v *= g);
+        }
+        let table = DeltaTable::encode(stored.format, None, vocab, width, &rows);
+        let table = table.filter(|table| table.values().iter().all(|v| v.is_finite()));
+        self.embedding.table =
+            Some(table.ok_or_else(|| Error::unencoded(self.path, &stored.name))?);
+        Ok(())
+    }
+}
+
+/// LoRA of the embedding, as it is added.
+struct EmbeddingFactors {
+    /// `[vocab, rank]`.
+    a: Vec<f32>,
+    /// `[width, rank]`.
+    b: Vec<f32>,
+    vocab: usize,
+    width: usize,
+    rank: usize,
+    scale: f32,
 }

@@ -18,7 +18,8 @@ use crate::precision::Precision;
 use crate::shared::Shared;
 use crate::tensors::Tensor;
 use crate::{Error, Result};
-use rusty_compiler::{EmbeddingDelta, KvPrefix, SlotData};
+use rayon::prelude::*;
+use rusty_compiler::{EmbeddingDelta, KvPrefix, SiteDelta, SlotData};
 use rusty_graph::{Site, SiteId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -281,14 +282,19 @@ impl<'a> Assembly<'a> {
             return Err(Error::malformed(self.path, "changes nothing"));
         }
         let mut shared = Shared::default();
-        let sites = self.drafts.into_iter().map(|(id, draft)| {
-            let mut delta = draft.delta(self.path, &self.base, id, precision)?;
-            shared.take(&mut delta);
+        let drafts: Vec<(SiteId, Draft)> = self.drafts.into_iter().collect();
+        let (path, base) = (self.path, &self.base);
+        let sites = drafts.into_par_iter().map(|(id, draft)| {
+            let delta = draft.delta(path, base, id, precision)?;
             Ok((id, delta))
         });
+        let mut sites: Vec<(SiteId, SiteDelta)> = sites.collect::<Result<_>>()?;
+        for (_, delta) in &mut sites {
+            shared.take(delta);
+        }
         Ok(compact(SlotData {
             name: name.into(),
-            sites: sites.collect::<Result<_>>()?,
+            sites,
             embedding: changed.then(|| Arc::new(self.embedding)),
             prefix: self.prefix.map(Arc::new),
         }))

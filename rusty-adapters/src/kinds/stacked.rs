@@ -37,6 +37,18 @@ const PARAMETERS: [Parameter; 2] = [
     },
 ];
 
+/// What factors of some widths change.
+#[derive(Clone, Copy)]
+struct Way {
+    parameter: &'static Parameter,
+    /// Whether the columns of `A` are a product's outputs.
+    swapped: bool,
+    /// Of `A`.
+    columns: usize,
+    /// Of `B`.
+    rows: usize,
+}
+
 /// A module's factors, as they are stored.
 struct Factors {
     a: Vec<f32>,
@@ -77,10 +89,9 @@ impl Assembly<'_> {
                 format!("experts at '{name}'"),
             ));
         };
-        let found = self.parameter(a, b, [gates[0], downs[0]])?;
-        let (parameter, swapped) = found;
+        let way = self.way(a, b, [gates[0], downs[0]])?;
         let name = name.trim_end_matches(".base_layer");
-        let name = format!("{name}.{}", parameter.name);
+        let name = format!("{name}.{}", way.parameter.name);
         if !self.config.changes_parameter(&name) {
             let reason = format!(
                 "tensor '{}' changes {name}, which the configuration's target_parameters leave out",
@@ -89,8 +100,7 @@ impl Assembly<'_> {
             return Err(Error::malformed(self.path, reason));
         }
         let count = gates.len();
-        let (_, columns) = a.matrix(self.path, "experts", "[ranks, inputs]")?;
-        let rank = self.rank_of_each(&name, a, count, columns)?;
+        let rank = self.rank_of_each(&name, a, count, way.columns)?;
         let factors = self.values(a, b)?;
         let scale = self.config.scale(&name, rank);
         for expert in 0..count {
@@ -98,14 +108,14 @@ impl Assembly<'_> {
                 factors.rows_of_a(expert * rank, rank),
                 factors.columns_of_b(expert, count),
             );
-            if swapped {
+            if way.swapped {
                 (a, b) = (
                     transposed(&b, factors.rows, rank),
                     transposed(&a, rank, factors.columns),
                 );
             }
             let draft = Draft::low_rank(rank, a, b, scale, factors.format);
-            let ids = match parameter.products.len() {
+            let ids = match way.parameter.products.len() {
                 2 => vec![gates[expert], ups[expert]],
                 _ => vec![downs[expert]],
             };
@@ -114,62 +124,47 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// The parameter that factors of these shapes change, and whether its outputs are the columns of `A`.
-    fn parameter(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        [gate, down]: [SiteId; 2],
-    ) -> Result<(&'static Parameter, bool)> {
+    /// What factors of these shapes change.
+    fn way(&self, a: &Tensor, b: &Tensor, [gate, down]: [SiteId; 2]) -> Result<Way> {
         let (gate, down) = (self.base.graph.site(gate), self.base.graph.site(down));
         let widths = [(gate.k, 2 * gate.n), (down.k, down.n)];
         let ways = PARAMETERS
             .iter()
             .zip(widths)
             .flat_map(|(parameter, (k, n))| {
-                let (k, n) = (k as usize, n as usize);
-                [(parameter, false, k, n), (parameter, true, n, k)]
+                let way = |swapped, columns: u32, rows: u32| Way {
+                    parameter,
+                    swapped,
+                    columns: columns as usize,
+                    rows: rows as usize,
+                };
+                [way(false, k, n), way(true, n, k)]
             });
-        let ways: Vec<_> = ways.collect();
+        let ways: Vec<Way> = ways.collect();
         let (ranks, columns) = a.matrix(self.path, "experts", "[ranks, inputs]")?;
         let rows = b.matrix(self.path, "experts", "[outputs, ranks]")?.0;
-        let read = |way: &&(_, _, usize, _)| way.2 == columns;
-        let fits: Vec<_> = ways
+        let mut fits = ways
             .iter()
-            .filter(read)
-            .filter(|way| way.3 == rows)
-            .collect();
-        let chosen = match fits[..] {
-            // As wide as it is high: only who wrote it can tell.
-            [straight, swapped] => Ok(if self.config.swaps_parameters {
-                swapped
-            } else {
-                straight
-            }),
-            [one] => Ok(one),
-            _ => Err(ways.iter().find(read)),
-        };
-        match chosen {
-            Ok((parameter, swapped, ..)) => Ok((*parameter, *swapped)),
-            Err(Some((parameter, _, _, rows))) => {
-                let needed = format!("{} needs {:?}", parameter.name, [*rows, ranks]);
-                Err(b.misfit(self.path, format!("of the model's experts {needed}")))
-            }
-            Err(None) => {
-                let ways = ways.iter();
-                let ways = ways.filter(|(_, swapped, ..)| *swapped == self.config.swaps_parameters);
-                let needed = ways.map(|(parameter, _, columns, _)| {
-                    format!("{} needs {:?}", parameter.name, [ranks, *columns])
-                });
-                let needed = needed.collect::<Vec<_>>().join(", ");
-                Err(a.misfit(self.path, format!("of the model's experts {needed}")))
-            }
+            .filter(|w| (w.columns, w.rows) == (columns, rows));
+        let own = |way: &&Way| way.swapped == self.config.swaps_parameters;
+        // As wide as it is high it fits either way: only who wrote it can tell.
+        if let Some(way) = fits.clone().find(own).or(fits.next()) {
+            return Ok(*way);
         }
+        if let Some(way) = ways.iter().find(|way| way.columns == columns) {
+            let needed = format!("{} needs {:?}", way.parameter.name, [way.rows, ranks]);
+            return Err(b.misfit(self.path, format!("of the model's experts {needed}")));
+        }
+        let needed = ways.iter().filter(own);
+        let needed = needed.map(|w| format!("{} needs {:?}", w.parameter.name, [ranks, w.columns]));
+        let needed = needed.collect::<Vec<_>>().join(", ");
+        Err(a.misfit(self.path, format!("of the model's experts {needed}")))
     }
 
     /// Ranks of each of several matrices, whose rows of `A` are one above the other.
     fn rank_of_each(&self, name: &str, a: &Tensor, count: usize, columns: usize) -> Result<usize> {
         let rows = a.shape.first().copied().unwrap_or(0);
+        // Stated ranks are below 2^16.
         let rank = self.config.rank(name).unwrap_or(rows / count);
         if rank == 0 || rows != rank * count {
             let needed = [rank.max(1) * count, columns];
@@ -206,9 +201,13 @@ impl Assembly<'_> {
         let (of_key, of_value) = (key.k as usize, value.n as usize);
         let latent = value.k as usize;
         let rank = self.rank_of_each(name, a, 1, latent)?;
-        let place = format!("'{block}.attn_kv_b'");
-        a.shaped(self.path, &[rank, latent], &place)?;
-        b.shaped(self.path, &[keys.len() * (of_key + of_value), rank], &place)?;
+        let rows = keys.len() * (of_key + of_value);
+        for (tensor, needed) in [(a, [rank, latent]), (b, [rows, rank])] {
+            if tensor.shape != needed {
+                let reason = format!("the model's '{block}.attn_kv_b' needs {needed:?}");
+                return Err(tensor.misfit(self.path, reason));
+            }
+        }
         let scale = self.config.scale(name, rank);
         let factors = self.values(a, b)?;
         let down = Arc::new(factors.a);

@@ -20,7 +20,7 @@ use rusty_loader::Format;
 use rusty_loader::fused::{self, Part};
 use rusty_loader::output_file::is_taken;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// Canonical names of the two tensors that a model may keep as one.
@@ -83,6 +83,8 @@ struct Merged<'a> {
     weights: Vec<f32>,
     out: &'a Path,
     changes: BTreeMap<String, Change<'a>>,
+    /// The number of each change, in the order of names.
+    places: HashMap<String, u64>,
     /// Whether the head gets a tensor of its own.
     unties: bool,
 }
@@ -111,6 +113,7 @@ impl<'a> Merged<'a> {
             weights,
             out,
             changes: BTreeMap::new(),
+            places: HashMap::new(),
             unties: false,
         };
         for (i, (adapter, _)) in adapters.iter().enumerate() {
@@ -137,6 +140,7 @@ impl<'a> Merged<'a> {
             merged.unties = true;
             merged.changes.entry(HEAD.into()).or_insert(Change::Copied);
         }
+        merged.places = merged.changes.keys().cloned().zip(0..).collect();
         Ok(merged)
     }
 
@@ -241,8 +245,8 @@ impl<'a> Merged<'a> {
         let changes =
             changes.filter_map(|(i, w)| Some((changed.remove(&i).or_else(unchanged)?, *w)));
         let mut changes: Vec<(Vec<f32>, f32)> = changes.collect();
-        let place = self.changes.keys().position(|k| k == name).unwrap_or(0);
-        Ok(Some(self.method.merge(&weight, &mut changes, place as u64)))
+        let place = self.places.get(name).copied().unwrap_or(0);
+        Ok(Some(self.method.merge(&weight, &mut changes, place)))
     }
 
     /// The stored bytes of a tensor's merged values, in the [`writable`] format.

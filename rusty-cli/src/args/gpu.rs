@@ -15,7 +15,8 @@ pub struct Gpu {
     /// and no choices among them are measured.
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
-    /// Multiply in single precision where a GPU would round inputs to bytes (few rows), or inputs or weights to bf16 or half precision (more).
+    /// Multiply in single precision where a GPU would round inputs to bytes (few rows), or inputs or weights to bf16 or half precision (more),
+    /// or a CPU inputs to bf16 (AVX-512 BF16, weights in BF16).
     #[arg(long)]
     pub single_precision: bool,
     /// Take kernels as guessed, instead of measuring choices where a model first runs on a GPU.

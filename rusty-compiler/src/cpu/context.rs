@@ -98,7 +98,7 @@ pub(super) struct Context<'a> {
     pub(super) inputs: &'a Inputs,
     /// Inputs of parts whose adapters scale them, by part.
     pub(super) gained: &'a [Inputs],
-    /// `A x` of adapted rows, `[part, row, rank]`.
+    /// `A x` of adapted rows, `[part, row, rank]`; of experts' products, `[product, rank]` in the order of experts.
     pub(super) lows: &'a Buffer,
     /// Partials of attention spans and of the largest lanes.
     pub(super) partials: &'a Buffer,

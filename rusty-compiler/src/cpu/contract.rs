@@ -83,7 +83,7 @@ impl Contract {
             let start = match matrix.kind() {
                 Some(kind) => forms.add(kind.start()).ok_or_else(|| unbound(kernel))?,
                 None => {
-                    forms.floats = true;
+                    forms.add_floats(weights.takes_brains(matrix));
                     0
                 }
             };
@@ -166,6 +166,9 @@ impl Contract {
             };
             // SAFETY: each piece is drawn by one thread.
             piece = unsafe { self.strip(ctx, scratch, &filled, bundle, tile, draw) };
+        }
+        if let Some(next) = self.next.as_ref().filter(|_| ctx.adapted) {
+            next.ask_for_adapters(ctx, thread);
         }
     }
 

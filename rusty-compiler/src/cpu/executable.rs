@@ -50,7 +50,14 @@ impl CpuExecutable {
         device: &CpuDevice,
         options: &BindOptions,
     ) -> Result<Self> {
-        Self::bind_isa(plan, file, device.target().isa, device, options)
+        let mut isa = device.target().isa;
+        // A plan in single precision is one for a machine that does not multiply brain floats.
+        if let (Isa::Avx512 { bf16, .. }, Isa::Avx512 { bf16: false, .. }) =
+            (&mut isa, plan.target.isa)
+        {
+            *bf16 = false;
+        }
+        Self::bind_isa(plan, file, isa, device, options)
     }
 
     /// As [`CpuExecutable::bind`], with the kernels of `isa`, so that all of them can be checked on one
@@ -74,7 +81,7 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        let weights = Weights::bind(&plan, file, room)?;
+        let weights = Weights::bind(&plan, file, room, level.has_brains(isa))?;
         let (kernels, needs) = cpu_kernels(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = WorkingMemory::new(&plan, &needs, &weights, threads, options);
@@ -232,12 +239,13 @@ impl Executable for CpuExecutable {
                 _ => None,
             })
         };
-        let products = self.kernels.iter().map(|k| match k {
-            CpuKernel::Contract(c) => c.parts.len(),
-            CpuKernel::Experts(e) => e.used,
+        let most = self.slots.most_lows();
+        let values = self.kernels.iter().map(|k| match k {
+            CpuKernel::Contract(c) => c.parts.len() * most.contracts,
+            CpuKernel::Experts(e) => e.used * most.grouped,
             _ => 0,
         });
-        let lows = products.max().unwrap_or(0) * rows * self.slots.most_lows();
+        let lows = values.max().unwrap_or(0) * rows;
         let parts = contracts().map(|c| c.parts.len()).max().unwrap_or(0);
         if self.memory.lows.bytes() < lows * 4 {
             self.memory.lows = Buffer::words(lows);

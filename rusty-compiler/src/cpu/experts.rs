@@ -6,11 +6,13 @@
 
 use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
 use super::contract::{BLOCK_ROWS, STRIP};
+use super::deltas::injection;
 use super::panel::GROUP;
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::rows::{invalid, operand};
+use super::simd::LANES;
 use super::stream::Stream;
 use super::weights::Weights;
 use crate::Result;
@@ -118,10 +120,11 @@ fn codes(all: &[WeightId], n: usize, weights: &Weights) -> Option<(Vec<PartCode>
     let mut forms = InputForms::default();
     let mut parts = Vec::with_capacity(all.len());
     for &weight in all {
-        let start = match weights.matrix_of(weight)?.kind() {
+        let matrix = weights.matrix_of(weight)?;
+        let start = match matrix.kind() {
             Some(kind) => forms.add(kind.start())?,
             None => {
-                forms = forms.with_floats(true);
+                forms.add_floats(weights.takes_brains(matrix));
                 0
             }
         };
@@ -160,8 +163,8 @@ impl Experts {
             return Err(invalid(kernel, "has more than one result"));
         };
         let strip = (n / (threads * 8))
-            .next_multiple_of(GROUP)
-            .clamp(GROUP, STRIP);
+            .next_multiple_of(LANES)
+            .clamp(LANES, STRIP);
         Ok(Self {
             rows: RowSet::of(plan, kernel)?,
             x: operand(plan, kernel, *x)?,
@@ -218,9 +221,14 @@ impl Experts {
                 self.reduce(ctx, thread, inputs, &adapted);
                 ctx.barrier.wait();
             }
-            let mut column = thread * self.strip;
+            // Adapters' panels are of so many columns.
+            let strip = match adapted.is_empty() {
+                true => self.strip,
+                false => self.strip.next_multiple_of(GROUP),
+            };
+            let mut column = thread * strip;
             while column < self.n {
-                let columns = self.strip.min(self.n - column);
+                let columns = strip.min(self.n - column);
                 if self.combine {
                     for row in 0..rows {
                         ctx.value_row(self.out, row)
@@ -228,40 +236,57 @@ impl Experts {
                             .write_bytes(0, columns);
                     }
                 }
-                let mut drawn = self.n;
-                for (g, group) in chosen.groups.iter().enumerate() {
-                    for block in (0..group.count).step_by(BLOCK_ROWS) {
-                        let count = BLOCK_ROWS.min(group.count - block);
-                        let e = Extent {
-                            first: group.first + block,
-                            rows: count,
-                            columns,
-                            out: scratch.tile.floats(),
-                            stride: self.strip,
-                        };
-                        let next = || {
-                            if block + count < group.count {
-                                // The same weights again.
-                                return Stream::NONE;
-                            }
-                            if let Some(group) = chosen.groups.get(g + 1) {
-                                return self.parts[group.expert].stream(ctx, column);
-                            }
-                            drawn = ctx.draw(self.counter) * self.strip;
-                            match drawn < self.n {
-                                true => self.parts[chosen.groups[0].expert].stream(ctx, drawn),
-                                false => Stream::NONE,
-                            }
-                        };
-                        let part = &self.parts[group.expert];
-                        part.product(ctx, scratch, inputs, (e, column), next);
-                        self.expand(ctx, &adapted, (e, column));
-                        self.store(ctx, &chosen, (e, column));
-                    }
-                }
-                column = drawn;
+                let draw = || ctx.draw(self.counter) * strip;
+                let of = (column, columns, strip);
+                column = self.multiply(ctx, scratch, (inputs, &chosen, &adapted), of, draw);
             }
         }
+    }
+
+    /// Some columns of all experts that are taken; `draw` gives where the next columns begin, which are returned.
+    unsafe fn multiply(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        (inputs, chosen, adapted): (InputRows, &Chosen, &[injection::Group<'_>]),
+        (column, columns, stride): (usize, usize, usize),
+        draw: impl Fn() -> usize,
+    ) -> usize {
+        let mut drawn = self.n;
+        for (g, group) in chosen.groups.iter().enumerate() {
+            for block in (0..group.count).step_by(BLOCK_ROWS) {
+                let count = BLOCK_ROWS.min(group.count - block);
+                let e = Extent {
+                    first: group.first + block,
+                    rows: count,
+                    columns,
+                    out: scratch.tile.floats(),
+                    stride,
+                };
+                let next = || {
+                    if block + count < group.count {
+                        // The same weights again.
+                        return Stream::NONE;
+                    }
+                    if let Some(group) = chosen.groups.get(g + 1) {
+                        return self.parts[group.expert].stream(ctx, column);
+                    }
+                    drawn = draw();
+                    match drawn < self.n {
+                        true => self.parts[chosen.groups[0].expert].stream(ctx, drawn),
+                        false => Stream::NONE,
+                    }
+                };
+                let part = &self.parts[group.expert];
+                // SAFETY: the caller's duty; this thread drew the columns.
+                unsafe {
+                    part.product(ctx, scratch, inputs, (e, column), next);
+                    self.expand(ctx, adapted, (e, column));
+                    self.store(ctx, chosen, (e, column));
+                }
+            }
+        }
+        drawn
     }
 
     /// Fills this thread's share of the inputs of `rows` rows.

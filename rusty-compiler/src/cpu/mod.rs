@@ -22,6 +22,7 @@
 mod amx;
 mod attention;
 mod body;
+mod brain_tile;
 mod context;
 mod contract;
 mod deltas;

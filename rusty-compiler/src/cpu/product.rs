@@ -1,5 +1,6 @@
 //! One tile of a product: weights times inputs, by how the weights lie.
 
+use super::brain_tile::{self, BrainRows, Plain};
 use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, FloatRows};
@@ -7,7 +8,7 @@ use super::forms;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
-use super::short_rows::ShortRows;
+use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
 use super::stream::Stream;
@@ -98,6 +99,12 @@ impl PartCode {
             return;
         };
         match matrix {
+            Matrix::Float { bytes, kind, k } if !x.brains.is_null() && fits(*kind, *k) => {
+                let at = host(bytes).as_ptr().wrapping_add(column * 2 * k);
+                let w = BrainRows::Plain(Plain { at, k: *k });
+                // SAFETY: the caller's duty; inputs are brain floats where the machine multiplies such.
+                unsafe { brain_tile::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
+            }
             Matrix::Float { bytes, kind, k } => {
                 let at = host(bytes).as_ptr();
                 let w = FloatRows {
@@ -116,8 +123,17 @@ impl PartCode {
                     at: matrix.row(ctx.weights.panels.ptr(), column),
                     words: scratch.panel.ptr(),
                 };
-                // SAFETY: the caller's duty.
-                unsafe { short_tile::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
+                let ahead = &mut scratch.ahead;
+                // SAFETY: the caller's duty; inputs are brain floats where the machine multiplies such.
+                unsafe {
+                    match x.brains.is_null() {
+                        true => short_tile::multiply(ctx.level, w, x, e, ahead),
+                        false => {
+                            let w = BrainRows::Short(w);
+                            brain_tile::multiply(ctx.level, w, x, e, ahead);
+                        }
+                    }
+                }
             }
             Matrix::Panels { .. } | Matrix::Stored { .. } | Matrix::Late(_) => {
                 // SAFETY: the caller's duty.

@@ -16,7 +16,12 @@ pub(super) struct InputForms {
     starts: [Option<(Start, bool)>; MAX_STARTS],
     /// Single precision.
     pub(super) floats: bool,
+    /// Rounded to brain floats.
+    pub(super) brains: bool,
 }
+
+/// Values of which the brain floats of the first and the second half take turns.
+const PAIRED: usize = 2 * LANES;
 
 /// Different starts that a kernel's parts may need.
 const MAX_STARTS: usize = 8;
@@ -28,6 +33,14 @@ impl InputForms {
         let at = self.starts.iter().position(free)?;
         self.starts[at] = Some(start);
         Some(at)
+    }
+
+    /// Adds floats as a matrix is multiplied with: rounded to brain floats, or not.
+    pub(super) fn add_floats(&mut self, brains: bool) {
+        match brains {
+            true => self.brains = true,
+            false => self.floats = true,
+        }
     }
 
     /// The same starts, with or without single precision.
@@ -49,6 +62,7 @@ impl InputForms {
 /// Rows of inputs `[rows, k]`.
 pub(super) struct Inputs {
     floats: Buffer,
+    brains: Buffer,
     codes: Buffer,
     scales: Buffer,
     starts: Buffer,
@@ -60,6 +74,9 @@ pub(super) struct InputRows {
     /// `[rows, float_stride]`, zero past `k`.
     pub(super) floats: *mut f32,
     pub(super) float_stride: usize,
+    /// `[rows, brain_stride]`: of each 32 values, `i` and `16 + i` beside each other; null where they are not filled.
+    pub(super) brains: *mut u16,
+    brain_stride: usize,
     pub(super) codes: *mut i8,
     pub(super) code_stride: usize,
     /// `[rows, groups]`.
@@ -80,6 +97,7 @@ impl Inputs {
         let groups = k.div_ceil(GROUP);
         Self {
             floats: Buffer::words(rows * float_stride(k)),
+            brains: Buffer::new(rows * brain_stride(k) * 2),
             codes: Buffer::new(rows * code_stride(k)),
             scales: Buffer::words(rows * groups),
             starts: Buffer::words(rows * groups * 2 * starts),
@@ -91,6 +109,11 @@ impl Inputs {
         InputRows {
             floats: self.floats.floats(),
             float_stride: float_stride(k),
+            brains: match forms.brains {
+                true => self.brains.ptr().cast(),
+                false => std::ptr::null_mut(),
+            },
+            brain_stride: brain_stride(k),
             codes: self.codes.ptr().cast(),
             code_stride: code_stride(k),
             scales: self.scales.floats(),
@@ -104,12 +127,21 @@ impl Inputs {
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> usize {
-        self.floats.bytes() + self.codes.bytes() + self.scales.bytes() + self.starts.bytes()
+        self.floats.bytes()
+            + self.brains.bytes()
+            + self.codes.bytes()
+            + self.scales.bytes()
+            + self.starts.bytes()
     }
 }
 
 fn float_stride(k: usize) -> usize {
     k.next_multiple_of(LANES) + LANES
+}
+
+/// As [`code_stride`].
+fn brain_stride(k: usize) -> usize {
+    k.next_multiple_of(PAIRED) + PAIRED
 }
 
 /// One cache line more than the row, so that rows of a tile do not fall into the same cache sets.
@@ -146,10 +178,35 @@ impl InputRows {
         self.floats.wrapping_add(row * self.float_stride)
     }
 
+    /// Row of brain floats.
+    pub(super) fn brain_row(&self, row: usize) -> *mut u16 {
+        self.brains.wrapping_add(row * self.brain_stride)
+    }
+
     /// The row's starts at a position of its [`InputForms`].
     pub(super) fn start_row(&self, row: usize, at: usize) -> *mut i32 {
         self.starts
             .wrapping_add((row * self.start_count + at) * 2 * self.groups)
+    }
+}
+
+/// Rounds to the nearest brain floats, ties to even.
+///
+/// # Safety
+/// `x` holds `k` values, whole [`PAIRED`]s, and `to` has room for them.
+#[inline(always)]
+unsafe fn fill_brains(to: *mut u16, x: *const f32, k: usize) {
+    let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    for first in (0..k).step_by(PAIRED) {
+        // SAFETY: the caller's duty.
+        unsafe {
+            let (x, to) = (x.add(first), to.add(first).cast::<u32>());
+            for i in 0..LANES {
+                let (low, high) = (*x.add(i), *x.add(LANES + i));
+                let both = round(low.to_bits()) | round(high.to_bits()) << 16;
+                to.add(i).write_unaligned(both);
+            }
+        }
     }
 }
 
@@ -179,6 +236,9 @@ pub(super) unsafe fn fill_row_with<V: Vector>(
             let to = rows.float_row(row);
             std::ptr::copy_nonoverlapping(x, to, k);
             std::ptr::write_bytes(to.add(k), 0, k.next_multiple_of(LANES) - k);
+        }
+        if forms.brains {
+            fill_brains(rows.brain_row(row), x, k);
         }
         if !forms.quantized() {
             return;

@@ -13,7 +13,7 @@ use super::simd::small_floats::SmallFloats;
 use super::simd::{LANES, per_isa, vectors};
 
 /// Input rows from which on columns are decoded to words first.
-const MANY_ROWS: usize = 6;
+pub(super) const MANY_ROWS: usize = 6;
 /// Columns that are decoded together, and the words' bytes that they should not exceed.
 const COLUMNS: usize = 32;
 const WORDS_BYTES: usize = 256 << 10;
@@ -61,18 +61,7 @@ unsafe fn multiply_with<V: SmallFloats>(w: Short<'_>, x: InputRows, e: Extent, a
         let k = w.matrix.k;
         let mut c = 0;
         while c < e.columns {
-            let some = Extent {
-                columns: columns(k).min(e.columns - c),
-                out: e.out.add(c),
-                ..e
-            };
-            let step = some.columns / STREAMS;
-            for i in 0..step {
-                w.decode_rows::<V, STREAMS>((c, c + i, step));
-            }
-            for i in STREAMS * step..some.columns {
-                w.decode_rows::<V, 1>((c, c + i, 1));
-            }
+            let some = w.decode_columns::<V>(e, c);
             blocks::<V, Words>(Words { at: w.words, k }, x, some, ahead);
             c += some.columns;
         }
@@ -81,14 +70,14 @@ unsafe fn multiply_with<V: SmallFloats>(w: Short<'_>, x: InputRows, e: Extent, a
 
 /// The exceptions of a row that are still to come.
 #[derive(Clone, Copy)]
-struct Coming<'a> {
+pub(super) struct Coming<'a> {
     exceptions: &'a [Exception],
     /// Position of the first.
     next: usize,
 }
 
 impl<'a> Coming<'a> {
-    fn new(exceptions: &'a [Exception]) -> Self {
+    pub(super) fn new(exceptions: &'a [Exception]) -> Self {
         let next = exceptions.first().map_or(usize::MAX, |e| e.at as usize);
         Self { exceptions, next }
     }
@@ -107,9 +96,33 @@ impl<'a> Coming<'a> {
 }
 
 impl<'a> Short<'a> {
+    /// Decodes some columns of an extent, from `c` on, to the words; those columns.
+    ///
+    /// # Safety
+    /// The matrix holds the extent's columns.
+    #[inline(always)]
+    pub(super) unsafe fn decode_columns<V: SmallFloats>(&self, e: Extent, c: usize) -> Extent {
+        let some = Extent {
+            columns: columns(self.matrix.k).min(e.columns - c),
+            out: e.out.wrapping_add(c),
+            ..e
+        };
+        let step = some.columns / STREAMS;
+        // SAFETY: the caller's duty.
+        unsafe {
+            for i in 0..step {
+                self.decode_rows::<V, STREAMS>((c, c + i, step));
+            }
+            for i in STREAMS * step..some.columns {
+                self.decode_rows::<V, 1>((c, c + i, 1));
+            }
+        }
+        some
+    }
+
     /// Row `c`: what is still to come of its exceptions, and its bytes.
     #[inline(always)]
-    fn row(&self, c: usize) -> (Coming<'a>, *const u8) {
+    pub(super) fn row(&self, c: usize) -> (Coming<'a>, *const u8) {
         let at = self.at.wrapping_add(c * row_bytes(self.matrix.k));
         (Coming::new(self.matrix.exceptions(self.row + c)), at)
     }
@@ -143,7 +156,7 @@ impl<'a> Short<'a> {
 
 /// The words of the chunk from value `begin` on of the row at `row`; what lies `distance` further is asked for.
 #[inline(always)]
-unsafe fn decode<V: SmallFloats>(
+pub(super) unsafe fn decode<V: SmallFloats>(
     firsts: V::B,
     row: *const u8,
     begin: usize,

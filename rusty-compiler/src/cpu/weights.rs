@@ -19,7 +19,7 @@ use super::kind::Kind;
 use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
-use super::short_rows::{self, ShortRows};
+use super::short_rows::{self, ShortRows, fits};
 use super::shortening::Long;
 use super::simd::Level;
 use crate::Result;
@@ -101,12 +101,20 @@ pub(super) struct Weights {
     pub(super) tables: BTreeMap<WeightId, WeightView>,
     mapped: u64,
     resident: u64,
+    /// Whether brain floats are multiplied with inputs that are rounded to such.
+    brains: bool,
 }
 
 impl Weights {
-    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it.
-    pub(super) fn bind(plan: &Plan, file: &dyn ModelFile, memory: u64) -> Result<Self> {
+    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it. `brains`: the machine multiplies brain floats.
+    pub(super) fn bind(
+        plan: &Plan,
+        file: &dyn ModelFile,
+        memory: u64,
+        brains: bool,
+    ) -> Result<Self> {
         let mut weights = Self::find(plan, file)?;
+        weights.brains = brains;
         weights.reserve(memory);
         weights.account();
         Ok(weights)
@@ -126,6 +134,7 @@ impl Weights {
             tables: BTreeMap::new(),
             mapped: 0,
             resident: 0,
+            brains: false,
         };
         for kernel in &plan.kernels {
             match &kernel.anchor {
@@ -174,6 +183,16 @@ impl Weights {
         if self.repack == Repack::Settled {
             self.shorten_some(level);
         }
+    }
+
+    /// Whether a matrix is multiplied with inputs that are rounded to brain floats.
+    pub(super) fn takes_brains(&self, matrix: &Matrix) -> bool {
+        self.brains
+            && match matrix {
+                Matrix::Short(_) => true,
+                Matrix::Float { kind, k, .. } => fits(*kind, *k),
+                _ => false,
+            }
     }
 
     /// A matrix of a contraction. Bound by [`Weights::bind`] for every part.

@@ -16,6 +16,7 @@ use crate::plan::Kernel;
 use crate::slots::SlotData;
 use crate::{Result, SlotId};
 use rusty_backend::{DeviceBuffer, Error as DeviceError, GpuDevice, Owner};
+use std::collections::HashMap;
 
 /// Bytes of which pools are whole multiples.
 const BLOCK: u64 = 256;
@@ -62,6 +63,11 @@ impl Pool {
     /// The buffer to bind.
     pub fn buffer(&self) -> &DeviceBuffer {
         &self.buffer
+    }
+
+    /// Whether no adapter has anything here.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty()
     }
 
     /// Bytes that hold nothing.
@@ -228,7 +234,7 @@ impl Pool {
     /// Entries of a slot, with offsets into the tables counted from one, and the tables.
     fn packed(&self, data: &SlotData) -> (Vec<u32>, Vec<u32>) {
         let mut entries = vec![0; self.parts.len() * ENTRY as usize];
-        let mut tables = Vec::new();
+        let mut tables = Tables::default();
         for (part, words) in self
             .parts
             .iter()
@@ -239,41 +245,56 @@ impl Pool {
             };
             words[entry::RANK as usize] = delta.rank;
             for (at, table) in [(entry::A, &delta.a), (entry::B, &delta.b)] {
-                words[at as usize] = table
-                    .as_ref()
-                    .map_or(0, |t| push_bytes(&mut tables, t.bytes()));
+                words[at as usize] = table.as_ref().map_or(0, |t| tables.push_shared(t.bytes()));
             }
             if delta.rank > 0 {
-                words[entry::SCALE as usize] = push_floats(&mut tables, &delta.scale);
+                words[entry::SCALE as usize] = tables.push_floats(&delta.scale);
             }
             for (at, vector) in [
                 (entry::GAIN_IN, &delta.gain_in),
                 (entry::GAIN_OUT, &delta.gain_out),
                 (entry::BIAS, &delta.bias),
             ] {
-                words[at as usize] = vector.as_ref().map_or(0, |v| push_floats(&mut tables, v));
+                words[at as usize] = vector.as_ref().map_or(0, |v| tables.push_floats(v));
             }
             let code = |t: &Option<DeltaTable>| t.as_ref().map_or(0, |t| format_code(t.format()));
             words[entry::FORMATS as usize] = code(&delta.a) | (code(&delta.b) << FORMAT_BITS);
         }
-        (entries, tables)
+        (entries, tables.words)
     }
 }
 
-fn push_floats(tables: &mut Vec<u32>, values: &[f32]) -> u32 {
-    let at = tables.len() as u32 + 1;
-    tables.extend(values.iter().map(|v| v.to_bits()));
-    at
+/// Tables one behind the other; each is told by its first word, counted from one.
+#[derive(Default)]
+struct Tables {
+    words: Vec<u32>,
+    /// Those that several sites may have in common, by their place in memory.
+    shared: HashMap<(usize, usize), u32>,
 }
 
-fn push_bytes(tables: &mut Vec<u32>, bytes: &[u8]) -> u32 {
-    let at = tables.len() as u32 + 1;
-    let (words, rest) = bytes.as_chunks::<4>();
-    tables.extend(words.iter().map(|w| u32::from_le_bytes(*w)));
-    if !rest.is_empty() {
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        tables.push(u32::from_le_bytes(last));
+impl Tables {
+    fn push_floats(&mut self, values: &[f32]) -> u32 {
+        let at = self.words.len() as u32 + 1;
+        self.words.extend(values.iter().map(|v| v.to_bits()));
+        at
     }
-    at
+
+    /// Bytes of a table that outlives this.
+    fn push_shared(&mut self, bytes: &[u8]) -> u32 {
+        let place = (bytes.as_ptr().addr(), bytes.len());
+        if let Some(at) = self.shared.get(&place) {
+            return *at;
+        }
+        let at = self.words.len() as u32 + 1;
+        self.shared.insert(place, at);
+        let (words, rest) = bytes.as_chunks::<4>();
+        let words = words.iter().map(|w| u32::from_le_bytes(*w));
+        self.words.extend(words);
+        if !rest.is_empty() {
+            let mut last = [0; 4];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words.push(u32::from_le_bytes(last));
+        }
+        at
+    }
 }

@@ -250,6 +250,7 @@ impl Executable for GpuExecutable {
         let data = data.plain()?;
         let pools = self.pools.iter().flatten();
         let before: Vec<u64> = pools.map(|pool| pool.buffer().bytes()).collect();
+        let alone = self.left_alone();
         // The arena last: it would stay large for an adapter whose tables do not fit.
         let placed = self.place(slot, &data);
         let attached = placed.and_then(|()| self.reserve_ranks(&data));
@@ -258,6 +259,8 @@ impl Executable for GpuExecutable {
             self.recordings.clear();
             self.detach(slot)?;
             self.give_back(&before);
+        } else if self.left_alone() != alone {
+            self.recordings.clear();
         }
         attached
     }
@@ -265,8 +268,12 @@ impl Executable for GpuExecutable {
     fn detach(&mut self, slot: SlotId) -> Result<()> {
         slot.check(self.options.slots, "none")?;
         self.embeddings.remove(&slot);
+        let alone = self.left_alone();
         for pool in self.pools.iter_mut().flatten() {
             pool.detach(slot, &*self.device)?;
+        }
+        if self.left_alone() != alone {
+            self.recordings.clear();
         }
         Ok(())
     }

@@ -244,9 +244,9 @@ impl Lowering<'_> {
             experts,
             count: products.weights.len() as u32,
         };
-        let grid = Grid::Results {
-            tiles: products.n.div_ceil(CUBE_LANES),
-            per_row: config.results_per_row(),
+        let grid = Grid::Tiles {
+            tiles: config.cubes_per_row(),
+            rows: 1,
         };
         let scalars = Scalars(values.to_vec());
         Ok(template(

@@ -111,6 +111,15 @@ pub(super) struct Stage {
     pub adapted: Vec<Choice>,
 }
 
+impl Stage {
+    /// Whether its launches with adapters are others than those of a contraction: more of them, and products stored before they are
+    /// summed. Most adapters leave experts and heads as they are.
+    pub fn is_of_experts(&self) -> bool {
+        let mut launches = self.adapted.iter().flat_map(|choice| &choice.templates);
+        launches.any(|template| matches!(template.spec.kind, Kind::ExpertDeltas(_)))
+    }
+}
+
 /// Scalars of a launch, numbered as kernels are told.
 #[derive(Default)]
 pub(super) struct Scalars(pub Vec<u32>);

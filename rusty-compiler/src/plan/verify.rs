@@ -16,7 +16,7 @@
 mod bodies;
 
 use super::{Anchor, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
-use rusty_graph::{AttentionValues, KvLayer, WeightId};
+use rusty_graph::{AttentionValues, KvLayer, Site, WeightId};
 use std::collections::HashSet;
 
 /// An invariant that a plan breaks.
@@ -148,8 +148,12 @@ impl State<'_> {
                 };
                 let width = self.plan.value(value(*x)?).width;
                 let shape = |w: &WeightId| self.plan.weights[w.index()].shape[..] == [*n, *k];
-                let acting = sites.map_or(0, |first| first.index() + weights.len());
-                let known = acting <= self.plan.sites.len();
+                let sites = sites.map_or(Some(&[][..]), |first| {
+                    let first = first.index();
+                    self.plan.sites.get(first..first + weights.len())
+                });
+                let fits = |s: &Site| (s.k, s.n, s.grouped) == (*k, *n, true);
+                let known = sites.is_some_and(|sites| sites.iter().all(fits));
                 (width == inputs && routed && known && weights.iter().all(shape))
                     .then_some(())
                     .ok_or(format!("experts [{n}, {k}] over inputs of {width}"))

@@ -8,6 +8,7 @@ mod adapter_tables;
 mod batching;
 #[cfg(feature = "gpu")]
 mod binding_limits;
+mod brain_floats;
 #[cfg(feature = "gpu")]
 mod byte_products;
 mod caches;

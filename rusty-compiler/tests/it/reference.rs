@@ -21,8 +21,18 @@ pub(crate) enum On {
     GpuAs(Device, Box<Target>),
 }
 
+/// All of this machine, without what rounds inputs of floats: references are single precision. `brain_floats.rs` is about that.
 pub(crate) fn instruction_sets() -> Vec<On> {
-    CpuDevice::runnable().into_iter().map(On::Cpu).collect()
+    let in_floats = |isa| match isa {
+        Isa::Avx512 { vnni, amx, .. } => Isa::Avx512 {
+            vnni,
+            amx,
+            bf16: false,
+        },
+        other => other,
+    };
+    let sets = CpuDevice::runnable().into_iter();
+    sets.map(|isa| On::Cpu(in_floats(isa))).collect()
 }
 
 pub(crate) fn gpu_device() -> Device {
@@ -69,12 +79,7 @@ pub(crate) fn gpu_in_order(bytes: bool) -> On {
 /// What a GPU has but for what rounds inputs or weights: references are single precision. `matrix_units.rs` is about bf16,
 /// `byte_products.rs` about bytes, `tiles.rs` about half precision.
 pub(crate) fn in_floats(device: &Device) -> Target {
-    Target {
-        f16: false,
-        packed_dot: false,
-        matrix_tiles: vec![],
-        ..device.target().clone()
-    }
+    device.target().in_single_precision()
 }
 
 pub(crate) fn everywhere() -> Vec<On> {

@@ -9,7 +9,6 @@ mod batches;
 mod demo;
 #[path = "../../../tests/expected.rs"]
 mod expected;
-mod expert_adapters;
 mod experts;
 #[path = "../../../tests/gguf_twin.rs"]
 mod gguf_twin;
@@ -18,6 +17,7 @@ mod golden_paths;
 mod llama_cpp_adapters;
 mod manifests;
 mod out_of_memory;
+mod peft_adapters;
 mod residency;
 mod samplers;
 mod sessions;

@@ -53,7 +53,7 @@ impl Experts {
         x: InputRows,
         groups: &[Group<'_>],
     ) {
-        let stride = ctx.slots.most_lows();
+        let stride = ctx.slots.most_lows().grouped;
         for (group, ranks) in share(groups, thread, ctx.threads) {
             let u = ctx.lows.floats().wrapping_add(group.first * stride);
             let (rows, u) = ((group.first, group.rows), (u, stride));
@@ -72,7 +72,7 @@ impl Experts {
         groups: &[Group<'_>],
         (e, column): (Extent, usize),
     ) {
-        let stride = ctx.slots.most_lows();
+        let stride = ctx.slots.most_lows().grouped;
         let tile = Tile {
             first: e.first,
             rows: e.rows,

@@ -11,6 +11,7 @@ use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
+#[derive(Clone)]
 pub(in crate::cpu) struct Sites {
     pub(in crate::cpu) rows: RowSet,
     pub(in crate::cpu) parts: Vec<Option<SiteId>>,
@@ -47,7 +48,7 @@ impl Sites {
 /// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
 /// products, cut through few groups and between whole quartets, so that threads neither share lines of results nor
 /// tables.
-pub(super) fn share<'a, 'b>(
+pub(in crate::cpu) fn share<'a, 'b>(
     groups: &'b [Group<'a>],
     thread: usize,
     threads: usize,
@@ -73,7 +74,7 @@ pub(in crate::cpu) struct Group<'a> {
     pub(super) part: usize,
     pub(super) first: usize,
     pub(super) rows: usize,
-    pub(super) delta: &'a SiteTables,
+    pub(in crate::cpu) delta: &'a SiteTables,
 }
 
 impl Contract {
@@ -132,7 +133,7 @@ impl Contract {
         x: InputRows,
         groups: &[Group<'_>],
     ) {
-        let (rows, stride) = (ctx.rows(self.rows), ctx.slots.most_lows());
+        let (rows, stride) = (ctx.rows(self.rows), ctx.slots.most_lows().contracts);
         let mut shares = share(groups, thread, ctx.threads).peekable();
         while let Some((group, ranks)) = shares.next() {
             let next = shares
@@ -187,7 +188,7 @@ impl Contract {
         out: *mut f32,
     ) {
         let all = ctx.rows(self.rows);
-        let stride = ctx.slots.most_lows();
+        let stride = ctx.slots.most_lows().contracts;
         let columns = (tile.column, tile.columns);
         for (group, (first, rows)) in tile.groups(groups, part) {
             let at = (part * all + first) * stride;
@@ -214,15 +215,18 @@ pub(in crate::cpu) struct Tile {
 }
 
 impl Tile {
-    /// A part's groups (which come part by part) with the rows of each that are in the tile, as first and count.
+    /// A part's groups (which come part by part, each part's by row) with the rows of each that are in the tile, as first and count.
     pub(super) fn groups<'a, 'b>(
         self,
         groups: &'b [Group<'a>],
         part: usize,
     ) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
         let (start, end) = (self.first, self.first + self.rows);
-        let groups = &groups[groups.partition_point(|g| g.part < part)..];
-        let groups = groups.iter().take_while(move |g| g.part == part);
+        let before = |g: &Group<'_>| (g.part, g.first + g.rows) <= (part, start);
+        let groups = &groups[groups.partition_point(before)..];
+        let groups = groups
+            .iter()
+            .take_while(move |g| g.part == part && g.first < end);
         groups.filter_map(move |group| {
             let (from, to) = (group.first.max(start), (group.first + group.rows).min(end));
             (from < to).then(|| (group, (from, to - from)))

@@ -47,7 +47,7 @@ impl Quartets {
 }
 
 per_isa! {
-    /// `out[r * stride + c] = x[first + r] . a[c]`.
+    /// `out[r * stride + c] = x[taken(first + r)] . a[c]`.
     ///
     /// # Safety
     /// `a` holds the extent's columns; the inputs are filled.

@@ -17,7 +17,7 @@ use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level, Vector, per_isa};
 use crate::delta_table::PANEL;
 
-/// `u[row * stride + r] = scale[r] * (A[r] . x[first + row])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
+/// `u[row * stride + r] = scale[r] * (A[r] . x[taken(first + row)])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
 /// what lies `distance` bytes behind those ranks of `A` is asked for, but where they are codes of four bits.
 ///
 /// # Safety

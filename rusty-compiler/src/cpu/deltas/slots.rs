@@ -1,6 +1,6 @@
 //! Adapter slots on the CPU: which slot does what at a site, and how much room that takes.
 //!
-//! Tables are read where they lie, so attaching an adapter costs no more than noting where its sites are. For a
+//! Tables are read where they lie, so attaching an adapter costs no more than noting where they are. For a
 //! row whose slot acts at a site, `u = scale * (A x)` is computed once before the tiles, split over threads by
 //! groups of rows, and `B u` is added to the tile while it is hot (see [`super::low_rank`]). Rows of BASE take part in
 //! neither.
@@ -13,14 +13,36 @@ use std::sync::Arc;
 
 struct Slot {
     data: Arc<SlotData>,
-    /// The tables in `data`, by site.
-    sites: Vec<Option<SiteTables>>,
+    /// The tables in `data`.
+    tables: Vec<SiteTables>,
+    /// By site, the number of its tables counted from one; 0 where there are none. Models of many experts have tens of thousands of
+    /// sites.
+    by_site: Vec<u32>,
+    lows: Lows,
+}
+
+/// Most values of `u` for a row.
+#[derive(Clone, Copy, Default)]
+pub(in crate::cpu) struct Lows {
+    /// At the sites of contractions.
+    pub(in crate::cpu) contracts: usize,
+    /// At those of experts and heads, for each of a row's products.
+    pub(in crate::cpu) grouped: usize,
+}
+
+impl Lows {
+    fn or(self, other: Self) -> Self {
+        Self {
+            contracts: self.contracts.max(other.contracts),
+            grouped: self.grouped.max(other.grouped),
+        }
+    }
 }
 
 /// All slots; index 0 is BASE.
 pub(in crate::cpu) struct SlotTable {
     slots: Vec<Option<Slot>>,
-    most_lows: usize,
+    most: Lows,
     gains_inputs: bool,
 }
 
@@ -29,7 +51,7 @@ impl SlotTable {
     pub(in crate::cpu) fn new(slots: u32) -> Self {
         Self {
             slots: (0..=slots).map(|_| None).collect(),
-            most_lows: 0,
+            most: Lows::default(),
             gains_inputs: false,
         }
     }
@@ -43,12 +65,26 @@ impl SlotTable {
     ) -> Result<()> {
         slot.check(self.count(), &data.name)?;
         data.fit(shape)?;
-        let mut sites = vec![None; shape.sites.len()];
+        let mut tables = Vec::with_capacity(data.sites.len());
+        let mut by_site = vec![0; shape.sites.len()];
+        let mut lows = Lows::default();
         for (id, delta) in &data.sites {
-            let k = shape.sites[id.index()].k as usize;
-            sites[id.index()] = Some(SiteTables::new(delta, k));
+            let site = &shape.sites[id.index()];
+            let own = SiteTables::new(delta, site.k as usize);
+            let most = match site.grouped {
+                true => &mut lows.grouped,
+                false => &mut lows.contracts,
+            };
+            *most = own.lows().max(*most);
+            tables.push(own);
+            by_site[id.index()] = tables.len() as u32;
         }
-        self.slots[slot.0 as usize] = Some(Slot { data, sites });
+        self.slots[slot.0 as usize] = Some(Slot {
+            data,
+            tables,
+            by_site,
+            lows,
+        });
         self.survey();
         Ok(())
     }
@@ -62,13 +98,9 @@ impl SlotTable {
     }
 
     fn survey(&mut self) {
-        let tables = || {
-            let slots = self.slots.iter().flatten();
-            slots.flat_map(|s| s.sites.iter().flatten())
-        };
-        let most = tables().map(SiteTables::lows).max().unwrap_or(0);
-        let gains = tables().any(SiteTables::gains_input);
-        (self.most_lows, self.gains_inputs) = (most, gains);
+        let slots = || self.slots.iter().flatten();
+        self.most = slots().fold(Lows::default(), |most, slot| most.or(slot.lows));
+        self.gains_inputs = slots().any(|s| s.tables.iter().any(SiteTables::gains_input));
     }
 
     /// Whether any row names a filled slot.
@@ -85,12 +117,13 @@ impl SlotTable {
     /// What a slot does at a site.
     pub(in crate::cpu) fn delta(&self, slot: SlotId, site: Option<SiteId>) -> Option<&SiteTables> {
         let slot = self.slots.get(slot.0 as usize)?.as_ref()?;
-        slot.sites.get(site?.index())?.as_ref()
+        let number = *slot.by_site.get(site?.index())?;
+        slot.tables.get((number as usize).checked_sub(1)?)
     }
 
     /// Most values of `u` that any slot has for a row.
-    pub(in crate::cpu) fn most_lows(&self) -> usize {
-        self.most_lows
+    pub(in crate::cpu) fn most_lows(&self) -> Lows {
+        self.most
     }
 
     /// Whether any slot scales an input.

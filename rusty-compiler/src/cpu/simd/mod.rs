@@ -71,6 +71,13 @@ impl Level {
         Level::Scalar
     }
 
+    /// Whether kernels for `isa`, of which this is the level, multiply brain floats.
+    pub(super) fn has_brains(self, isa: Isa) -> bool {
+        let has = |isa: &Isa| matches!(isa, Isa::Avx512 { bf16: true, .. });
+        let portable = self == Level::Scalar;
+        has(&isa) && (portable || CpuDevice::runnable().iter().any(has))
+    }
+
     /// Whether tiles of sixteen rows may be made on tile registers.
     pub(super) fn has_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]

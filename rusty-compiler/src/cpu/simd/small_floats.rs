@@ -19,6 +19,29 @@ pub(in crate::cpu) trait SmallFloats: Vector {
     /// Thirty-two words as the upper halves of floats, the even ones and the odd ones.
     unsafe fn widen(words: Self::B) -> [Self::F; 2];
     unsafe fn store_bytes(p: *mut u8, b: Self::B);
+    /// `sum[i] + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1]` of thirty-two words that are brain floats. On AVX-512 it takes BF16, which not
+    /// all that runs the rest of this trait there has.
+    #[inline(always)]
+    unsafe fn dot_brains(sum: Self::F, a: Self::B, b: Self::B) -> Self::F {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let ([a, a1], [b, b1]) = (Self::widen(a), Self::widen(b));
+            Self::fma(a1, b1, Self::fma(a, b, sum))
+        }
+    }
+    /// Words `i` and `16 + i` of thirty-two beside each other, as [`words`](SmallFloats::words) has them.
+    #[inline(always)]
+    unsafe fn interleave(words: Self::B) -> Self::B {
+        let (mut from, mut to) = ([0u16; 32], [0u16; 32]);
+        // SAFETY: the trait's contract; sixty-four bytes.
+        unsafe {
+            Self::store_bytes(from.as_mut_ptr().cast(), words);
+            for i in 0..16 {
+                (to[2 * i], to[2 * i + 1]) = (from[i], from[16 + i]);
+            }
+            Self::load_bytes(to.as_ptr().cast())
+        }
+    }
 }
 
 /// Sixteen E4M3 floats as half-precision numbers of the same bits, which are a 256th as large.
@@ -64,6 +87,25 @@ unsafe fn eight_nibbles(
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl SmallFloats for super::avx512::Avx512 {
+    #[inline(always)]
+    unsafe fn dot_brains(sum: Self::F, a: Self::B, b: Self::B) -> Self::F {
+        use std::arch::x86_64::*;
+        unsafe { _mm512_dpbf16_ps(sum, std::mem::transmute(a), std::mem::transmute(b)) }
+    }
+    #[inline(always)]
+    unsafe fn interleave(words: Self::B) -> Self::B {
+        use std::arch::x86_64::*;
+        const PLACES: [u16; 32] = {
+            let mut places = [0; 32];
+            let mut i = 0;
+            while i < 16 {
+                (places[2 * i], places[2 * i + 1]) = (i as u16, 16 + i as u16);
+                i += 1;
+            }
+            places
+        };
+        unsafe { _mm512_permutexvar_epi16(_mm512_loadu_si512(PLACES.as_ptr().cast()), words) }
+    }
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
         use std::arch::x86_64::*;

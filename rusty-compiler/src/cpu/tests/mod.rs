@@ -2,6 +2,7 @@
 
 mod attention;
 mod bodies;
+mod brain_rows;
 mod kronecker;
 mod late_panels;
 mod low_rank;

@@ -11,7 +11,7 @@ use crate::cpu::simd::Level;
 use half::bf16;
 
 /// Weights as training leaves them, with zeros, denormals, numbers far too small and far too large among them.
-fn weights(n: usize, k: usize) -> Vec<u8> {
+pub(super) fn weights(n: usize, k: usize) -> Vec<u8> {
     let mut noise = Noise(n as u64 + k as u64);
     let mut values: Vec<bf16> = (0..n * k)
         .map(|_| bf16::from_f32((0..6).map(|_| noise.unit()).sum::<f32>() * 0.02))
@@ -28,7 +28,11 @@ fn weights(n: usize, k: usize) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-fn packed(level: Level, (n, k): (usize, usize), stored: &[u8]) -> Option<(ShortRows, Vec<u8>)> {
+pub(super) fn packed(
+    level: Level,
+    (n, k): (usize, usize),
+    stored: &[u8],
+) -> Option<(ShortRows, Vec<u8>)> {
     let mut rows = vec![0; matrix_bytes(n, k)];
     let short = ShortRows::pack(level, (n, k), stored, 0, &mut rows)?;
     Some((short, rows))
@@ -107,7 +111,7 @@ fn plain(
     out
 }
 
-fn extent((first, rows): (usize, usize), columns: usize, out: &mut [f32]) -> Extent {
+pub(super) fn extent((first, rows): (usize, usize), columns: usize, out: &mut [f32]) -> Extent {
     Extent {
         first,
         rows,
@@ -118,7 +122,7 @@ fn extent((first, rows): (usize, usize), columns: usize, out: &mut [f32]) -> Ext
 }
 
 /// Numbers that are none are compared, too.
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 

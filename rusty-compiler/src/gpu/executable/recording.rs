@@ -1,6 +1,7 @@
 //! From stages to the launches of a step, recorded once per shape.
 
 use super::GpuExecutable;
+use crate::gpu::adapters::Pool;
 use crate::gpu::arena::{shrunk_at, splits_at};
 use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
@@ -160,7 +161,7 @@ impl GpuExecutable {
         if rows == 0 {
             return Ok(());
         }
-        let adapted = shape.adapted && !stage.adapted.is_empty();
+        let adapted = shape.adapted && !stage.adapted.is_empty() && !self.is_left_alone(at);
         let variants = if adapted {
             &stage.adapted
         } else {
@@ -177,6 +178,17 @@ impl GpuExecutable {
             }
         }
         Ok(())
+    }
+
+    /// Whether a stage is of experts or heads that no adapter which is attached changes.
+    fn is_left_alone(&self, at: usize) -> bool {
+        self.stages[at].is_of_experts() && self.pools[at].as_ref().is_none_or(Pool::is_empty)
+    }
+
+    /// Which stages are; what is recorded holds as long as they stay the same.
+    pub(super) fn left_alone(&self) -> Vec<bool> {
+        let stages = 0..self.stages.len();
+        stages.map(|at| self.is_left_alone(at)).collect()
     }
 
     pub(super) fn launch(

@@ -57,6 +57,16 @@ impl ExpertDeltasConfig {
         }
     }
 
+    /// Cubes of a result.
+    fn tiles(&self) -> u32 {
+        self.experts.n.div_ceil(CUBE_LANES)
+    }
+
+    /// Cubes of a row's results.
+    pub fn cubes_per_row(&self) -> u32 {
+        self.results_per_row() * self.tiles()
+    }
+
     /// Where a product's tables are.
     fn adapters(&self) -> Adapters {
         Adapters {
@@ -88,7 +98,7 @@ struct Product {
     x: u32,
 }
 
-/// Cubes: `(results of all rows, y * z >= tiles)`.
+/// Cubes: `(rows, y * z >= cubes of a row's results)`; the results of all rows may be more than one dimension holds.
 #[cube(launch_unchecked)]
 pub fn expert_deltas(
     weights: &[u32],
@@ -107,13 +117,15 @@ pub fn expert_deltas(
     };
     let experts = comptime!(config.experts);
     let per_row = comptime!(config.results_per_row());
-    let row = CUBE_POS_X / per_row;
-    let first = lane_tile() * CUBE_LANES;
-    if row < buffers.step[comptime!(experts.rows)] && first < experts.n {
+    let tiles = comptime!(config.tiles());
+    let row = CUBE_POS_X;
+    let result = lane_tile() / tiles;
+    let first = lane_tile() % tiles * CUBE_LANES;
+    if row < buffers.step[comptime!(experts.rows)] && result < per_row {
         let routes = buffers.args[scalar::ROUTES] + row * comptime!(2 * experts.used);
         let mut sums = no_sums(LANES);
         for j in 0..comptime!(experts.used / per_row) {
-            let place = CUBE_POS_X % per_row + j;
+            let place = result + j;
             let expert = match comptime!(experts.routed) {
                 true => u32::cast_from(buffers.arena[(routes + place) as usize]),
                 false => place,
@@ -134,7 +146,7 @@ pub fn expert_deltas(
             }
             add_product(&buffers, &lows, &mut sums, &product, first, weight, experts);
         }
-        let out = buffers.args[scalar::OUT] + CUBE_POS_X * experts.n;
+        let out = buffers.args[scalar::OUT] + (row * per_row + result) * experts.n;
         #[unroll]
         for i in 0..LANES {
             let lane = first + UNIT_POS + comptime!(i as u32 * UNITS);

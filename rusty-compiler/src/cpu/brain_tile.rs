@@ -1,0 +1,254 @@
+//! Products of rows of BF16 with inputs that are rounded to BF16, two at a time (`vdpbf16ps`, AVX-512 BF16).
+//!
+//! Of each 32 values, `i` and `16 + i` are multiplied together, which is how [rows in twelve bits](super::short_rows) are decoded, and
+//! plain rows are put in that order: results are the same to the bit whether rows are shortened or not, and whatever the number of
+//! input rows. Limits: rows of whole chunks, as those that can be shortened are.
+
+use super::float::SEGMENT;
+use super::prefetch::{Ahead, Ask, LINE, ask_for};
+use super::quantize::InputRows;
+use super::row_tiles::{Extent, Tiles, blocks};
+use super::short_rows::{CHUNK, HALF};
+use super::short_tile::{Coming, MANY_ROWS, Short, decode};
+use super::simd::small_floats::SmallFloats;
+use super::simd::{Level, scalar};
+
+/// Values of a vector of words.
+const VALUES: usize = HALF / 2;
+
+/// Rows of a matrix to multiply.
+#[derive(Clone, Copy)]
+pub(super) enum BrainRows<'a> {
+    Short(Short<'a>),
+    Plain(Plain),
+}
+
+/// Rows of `k` brain floats, from this byte on.
+#[derive(Clone, Copy)]
+pub(super) struct Plain {
+    pub(super) at: *const u8,
+    pub(super) k: usize,
+}
+
+/// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
+///
+/// # Safety
+/// `w` holds the extent's columns, `x` the rows as brain floats, `out` the results; the machine has AVX-512 BF16 where `level` is of
+/// AVX-512.
+pub(super) unsafe fn multiply(
+    level: Level,
+    w: BrainRows<'_>,
+    x: InputRows,
+    e: Extent,
+    ahead: &mut Ahead,
+) {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(
+        enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c"
+    )]
+    unsafe fn avx512(w: BrainRows<'_>, x: InputRows, e: Extent, ahead: &mut Ahead) {
+        // SAFETY: the features are enabled here; the rest is the caller's duty.
+        unsafe { multiply_with::<super::simd::avx512::Avx512>(w, x, e, ahead) }
+    }
+    // SAFETY: the caller's duty.
+    unsafe {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => avx512(w, x, e, ahead),
+            _ => multiply_with::<scalar::Scalar>(w, x, e, ahead),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_with<V: SmallFloats>(
+    w: BrainRows<'_>,
+    x: InputRows,
+    e: Extent,
+    ahead: &mut Ahead,
+) {
+    // SAFETY: the caller's duty; columns stay inside the extent.
+    unsafe {
+        match w {
+            BrainRows::Plain(w) => blocks::<V, Plain>(w, x, e, ahead),
+            BrainRows::Short(w) if e.rows < MANY_ROWS => {
+                blocks::<V, Coded<'_>>(Coded(w), x, e, ahead);
+            }
+            BrainRows::Short(w) => {
+                let (at, k) = (w.words.cast_const(), w.matrix.k);
+                let mut c = 0;
+                while c < e.columns {
+                    let some = w.decode_columns::<V>(e, c);
+                    blocks::<V, Words>(Words { at, k }, x, some, ahead);
+                    c += some.columns;
+                }
+            }
+        }
+    }
+}
+
+/// The sums of a tile: `M` input rows times `N` columns, added in the order of their values.
+struct Sums<V: SmallFloats, const M: usize, const N: usize> {
+    xs: [*const u8; M],
+    sums: [[V::F; N]; M],
+}
+
+impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
+    #[inline(always)]
+    unsafe fn new(x: InputRows, e: Extent, r: usize) -> Self {
+        let mut xs = [std::ptr::null(); M];
+        // SAFETY: the caller's duty.
+        unsafe {
+            for m in 0..M {
+                xs[m] = x.brain_row(x.taken(e.first + r + m)).cast_const().cast();
+            }
+            let sums = [[V::splat(0.0); N]; M];
+            Self { xs, sums }
+        }
+    }
+
+    /// Adds 32 values of column `n`, those from `begin` on.
+    #[inline(always)]
+    unsafe fn add(&mut self, n: usize, begin: usize, words: V::B) {
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let x = V::load_bytes(self.xs[m].add(2 * begin));
+                self.sums[m][n] = V::dot_brains(self.sums[m][n], x, words);
+            }
+        }
+    }
+
+    /// The same of every column.
+    #[inline(always)]
+    unsafe fn add_columns(&mut self, begin: usize, words: [V::B; N]) {
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            unsafe {
+                let x = V::load_bytes(self.xs[m].add(2 * begin));
+                for n in 0..N {
+                    self.sums[m][n] = V::dot_brains(self.sums[m][n], x, words[n]);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
+        for m in 0..M {
+            for n in 0..N {
+                // SAFETY: the caller's duty.
+                unsafe {
+                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
+                }
+            }
+        }
+    }
+}
+
+/// Rows in twelve bits, decoded in registers.
+#[derive(Clone, Copy)]
+struct Coded<'a>(Short<'a>);
+
+impl Tiles for Coded<'_> {
+    #[inline(always)]
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    ) {
+        let distance = Ask::Along.distance(N).filter(|_| FIRST);
+        // SAFETY: the caller's duty; rows are whole chunks.
+        unsafe {
+            let firsts = V::table(self.0.matrix.firsts().as_ptr());
+            let mut rows = [(Coming::new(&[]), std::ptr::null()); N];
+            for n in 0..N {
+                rows[n] = self.0.row(c + n * step);
+            }
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
+            for begin in (0..self.0.matrix.k).step_by(CHUNK) {
+                if FIRST && begin.is_multiple_of(SEGMENT) {
+                    ahead.step();
+                }
+                for (n, (coming, at)) in rows.iter_mut().enumerate() {
+                    let words = decode::<V>(firsts, *at, begin, coming, distance);
+                    for (i, words) in words.into_iter().enumerate() {
+                        sums.add(n, begin + i * VALUES, words);
+                    }
+                }
+            }
+            sums.store(e, (r, c), step);
+        }
+    }
+}
+
+/// Rows that were decoded to words.
+#[derive(Clone, Copy)]
+struct Words {
+    at: *const u8,
+    k: usize,
+}
+
+impl Tiles for Words {
+    #[inline(always)]
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    ) {
+        // SAFETY: the caller's duty; rows are whole chunks.
+        unsafe {
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
+            for begin in (0..self.k).step_by(VALUES) {
+                if FIRST && begin.is_multiple_of(SEGMENT) {
+                    ahead.step();
+                }
+                let mut words = [V::load_bytes(self.at.add((c * self.k + begin) * 2)); N];
+                for n in 1..N {
+                    words[n] = V::load_bytes(self.at.add(((c + n * step) * self.k + begin) * 2));
+                }
+                sums.add_columns(begin, words);
+            }
+            sums.store(e, (r, c), step);
+        }
+    }
+}
+
+impl Tiles for Plain {
+    #[inline(always)]
+    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
+        self,
+        x: InputRows,
+        e: Extent,
+        (r, c): (usize, usize),
+        step: usize,
+        ahead: &mut Ahead,
+    ) {
+        let distance = Ask::Along.distance(N).filter(|_| FIRST);
+        // SAFETY: the caller's duty; rows are whole chunks.
+        unsafe {
+            let mut sums = Sums::<V, M, N>::new(x, e, r);
+            for begin in (0..self.k).step_by(VALUES) {
+                if FIRST && begin.is_multiple_of(SEGMENT) {
+                    ahead.step();
+                }
+                for n in 0..N {
+                    let at = self.at.add(((c + n * step) * self.k + begin) * 2);
+                    if let Some(distance) = distance
+                        && begin.is_multiple_of(LINE / 2)
+                    {
+                        ask_for(at.wrapping_offset(distance).addr());
+                    }
+                    sums.add(n, begin, V::interleave(V::load_bytes(at)));
+                }
+            }
+            sums.store(e, (r, c), step);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Weights in BF16 times inputs that are rounded to BF16, as CPUs with AVX-512 BF16 multiply them, and portable code elsewhere: near
+//! what single precision gives, and the same to the bit whatever stands beside a row.
+
+use crate::adapted_rows::{TOKENS, attach, logits};
+use crate::reference::{On, distance, mean_kl, try_bound};
+use rusty_backend::Isa;
+use rusty_compiler::{BindOptions, Executable, KvFormat};
+use rusty_loader::ModelFile;
+
+/// Mean KL divergence in nats, and one less the cosine: a tenth of what [bytes](crate::reference::BYTES_KL) are allowed.
+const MOST: (f64, f64) = (1e-3, 1e-4);
+
+fn bound(file: &dyn ModelFile, bf16: bool, threads: usize, slots: u32) -> Box<dyn Executable> {
+    let isa = Isa::Avx512 {
+        vnni: true,
+        bf16,
+        amx: false,
+    };
+    let options = BindOptions {
+        pages: 24,
+        kv: KvFormat::F32,
+        slots,
+    };
+    let mut exe = try_bound(file, &On::Cpu(isa), threads, options).expect("bound");
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    attach(&mut *exe, &graph, slots);
+    exe
+}
+
+#[test]
+fn rounded_inputs_stay_near_single_precision() {
+    for shape in ["qwen3-tiny", "llama-tiny", "qwen3moe-tiny", "deepseek-tiny"] {
+        let file = rusty_loader::random::model(shape, "bf16").expect(shape);
+        for slots in [0, 1] {
+            let want = logits(&mut *bound(&*file, false, 1, slots), 64, slots);
+            let mut exe = bound(&*file, true, 2, slots);
+            let have = logits(&mut *exe, 64, slots);
+            let (rms, apart) = distance(&have, &want);
+            let kl = mean_kl(&have, &want, TOKENS as usize);
+            let said = format!("{shape}, {slots}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");
+            println!("{said}");
+            assert!(rms > 0.0, "{said}: nothing was rounded");
+            assert!(kl < MOST.0 && apart < MOST.1, "{said}");
+            // Rows are shortened between steps.
+            for chunk in [1, 5, 64] {
+                assert_eq!(logits(&mut *exe, chunk, slots), have, "{shape} by {chunk}");
+            }
+        }
+    }
+}
