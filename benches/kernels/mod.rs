@@ -129,6 +129,7 @@ impl Bounds {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Floats,
+    Brains,
     Bytes,
 }
 
@@ -159,6 +160,7 @@ impl Row {
     fn new(kernel: String, work: Work, seconds: f64, bounds: &Bounds) -> Self {
         let peak = bounds.peak.map(|p| match work.kind {
             Kind::Floats => p.floats,
+            Kind::Brains => p.brains,
             Kind::Bytes => p.bytes,
         });
         Self {
@@ -204,7 +206,7 @@ pub fn measure(
     };
     bench.products(Format::Blocks(&formats::Q4_0), Kind::Bytes, 0.98);
     bench.products(Format::Blocks(&formats::Q8_0), Kind::Bytes, 0.98);
-    bench.products(Format::Bf16, Kind::Floats, 0.9999);
+    bench.products(Format::Bf16, Kind::Brains, 0.9999);
     bench.adapters();
     bench.attention();
     bench.norms();

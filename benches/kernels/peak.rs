@@ -12,6 +12,8 @@ const CHAINS: usize = 12;
 pub struct Peak {
     /// On single precision.
     pub floats: f64,
+    /// On BF16, as floats where there is no instruction for it.
+    pub brains: f64,
     /// On bytes.
     pub bytes: f64,
 }
@@ -21,18 +23,26 @@ pub struct Peak {
 pub fn measure(threads: usize) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
+        // SAFETY: the features were found.
+        let floats = rate(threads, 16 * 2, || unsafe { avx512::floats() });
         return Some(Peak {
-            // SAFETY: the features were found.
-            floats: rate(threads, 16 * 2, || unsafe { avx512::floats() }),
+            floats,
+            brains: match is_x86_feature_detected!("avx512bf16") {
+                // SAFETY: the feature was found.
+                true => rate(threads, 32 * 2, || unsafe { avx512::brains() }),
+                false => floats,
+            },
             // SAFETY: as above.
             bytes: rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
         });
     }
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        // SAFETY: the features were found.
+        let floats = rate(threads, 8 * 2, || unsafe { avx2::floats() });
         return Some(Peak {
-            // SAFETY: the features were found.
-            floats: rate(threads, 8 * 2, || unsafe { avx2::floats() }),
+            floats,
+            brains: floats,
             // SAFETY: as above.
             bytes: rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
         });
@@ -71,6 +81,24 @@ mod avx512 {
         for _ in 0..PASSES {
             for sum in &mut sums {
                 *sum = _mm512_fmadd_ps(a, b, *sum);
+            }
+        }
+        for sum in sums {
+            black_box(_mm512_reduce_add_ps(sum));
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) fn brains() {
+        let (a, b) = (
+            _mm512_set1_ps(black_box(0.5)),
+            _mm512_set1_ps(black_box(0.25)),
+        );
+        let (a, b) = (_mm512_cvtne2ps_pbh(a, a), _mm512_cvtne2ps_pbh(b, b));
+        let mut sums = [_mm512_setzero_ps(); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, a, b);
             }
         }
         for sum in sums {

@@ -54,10 +54,10 @@ impl Table {
         );
         let bandwidth = self.bounds.bandwidth / 1e9;
         if let Some(peak) = self.bounds.peak {
-            let (floats, bytes) = (peak.floats / 1e9, peak.bytes / 1e9);
+            let [floats, brains, bytes] = [peak.floats, peak.brains, peak.bytes].map(|p| p / 1e9);
             let _ = writeln!(
                 text,
-                "A loop reads {bandwidth:.1} GB/s here and makes {floats:.0} GFLOPS on single precision, {bytes:.0} GOPS on bytes. \
+                "A loop reads {bandwidth:.1} GB/s here and makes {floats:.0} GFLOPS on single precision, {brains:.0} on BF16, {bytes:.0} GOPS on bytes. \
                  Shares above 100% say that caches held part of it, or that the loop is not the fastest way to read."
             );
         } else {

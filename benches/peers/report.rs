@@ -3,7 +3,7 @@
 use super::plot::plot;
 use super::works::{Kind, Peer, Work};
 use super::{Reply, own};
-use rusty_benches::kernels::Bounds;
+use rusty_benches::kernels::{Bounds, Peak};
 use rusty_benches::{machine, middle};
 use std::fmt::Write;
 use std::path::Path;
@@ -94,17 +94,19 @@ impl Report {
         middle(self.bounds.iter().map(|b| b.bandwidth).collect())
     }
 
-    /// Operations per second of floats, or of bytes; none where that is not known.
-    fn peak(&self, float: bool) -> Option<f64> {
-        let peaks = self.bounds.iter().map(|b| b.peak);
-        let peaks = peaks.map(|p| p.map(|p| if float { p.floats } else { p.bytes }));
+    /// Operations per second of some kind; none where that is not known.
+    fn peak(&self, kind: fn(Peak) -> f64) -> Option<f64> {
+        let peaks = self.bounds.iter().map(|b| b.peak.map(kind));
         Some(middle(peaks.collect::<Option<Vec<f64>>>()?))
     }
 
     /// The part of a step's time that its bytes or its operations take at least, whichever is longer.
     pub fn fraction(&self, row: &Row) -> Option<f64> {
         let bytes = row.bytes.0 as f64 / self.bandwidth();
-        let peak = self.peak(row.work.is_float());
+        let peak = match row.work.is_float() {
+            true => self.peak(|p| p.brains),
+            false => self.peak(|p| p.bytes),
+        };
         let operations = peak.map_or(0.0, |peak| row.operations as f64 / peak);
         Some(row.steps()? * bytes.max(operations))
     }
@@ -137,11 +139,12 @@ impl Report {
 
     fn head(&self) -> String {
         let bandwidths = || self.bounds.iter().map(|b| b.bandwidth / 1e9);
-        let tera = |float: bool| self.peak(float).map(|peak| peak / 1e12);
-        let peaks = match (tera(true), tera(false)) {
-            (Some(floats), Some(bytes)) => format!(
-                ", and a loop in registers does {floats:.2} T operations per second on floats, {bytes:.2} T on bytes (tile \
-                 registers, where there are such, do more)"
+        let tera = |kind| self.peak(kind).map(|peak| peak / 1e12);
+        let peaks = (tera(|p| p.floats), tera(|p| p.brains), tera(|p| p.bytes));
+        let peaks = match peaks {
+            (Some(floats), Some(brains), Some(bytes)) => format!(
+                ", and a loop in registers does {floats:.2} T operations per second on floats, {brains:.2} T on BF16, {bytes:.2} T on \
+                 bytes (tile registers, where there are such, do more)"
             ),
             _ => String::new(),
         };

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use rusty_compiler::delta_table::PANEL;
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_loader::Format;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Which of the factors' values are taken out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -93,15 +93,20 @@ fn place(table: &DeltaTable) -> usize {
     table.bytes().as_ptr().addr()
 }
 
-/// Tables that several experts or heads have in common: those of an attention's latent, for one.
+/// Tables that three and more experts or heads have in common: those of an attention's latent, for one. Gate and up that were one
+/// module have two.
 fn common(adapter: &SlotData, base: &Base<'_>) -> HashSet<usize> {
-    let mut seen = HashSet::new();
+    let mut seen: HashMap<usize, usize> = HashMap::new();
     let grouped = adapter
         .sites
         .iter()
         .filter(|(id, _)| base.graph.site(*id).grouped);
     let tables = grouped.flat_map(|(_, delta)| [&delta.a, &delta.b].into_iter().flatten());
-    tables.map(place).filter(|at| !seen.insert(*at)).collect()
+    for table in tables.filter(|table| table.bytes().iter().any(|byte| *byte != 0)) {
+        *seen.entry(place(table)).or_default() += 1;
+    }
+    let common = seen.into_iter().filter(|(_, sites)| *sites > 2);
+    common.map(|(at, _)| at).collect()
 }
 
 /// Square norm of a run.

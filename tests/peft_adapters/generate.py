@@ -18,7 +18,7 @@ from common import *
 torch = init_torch()
 import peft
 import transformers
-from peft import LoraConfig, IA3Config, PeftModel, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 EXPERTS = ["gate_proj", "up_proj", "down_proj"]
@@ -35,6 +35,11 @@ CASES = {
         r=4, lora_alpha=8, use_rslora=True, target_modules=["w1", "w2", "w3"])),
     "mixtral-ia3": ("mixtral", "4.57.1", "0.21.2", IA3Config(
         target_modules=["w1", "w2", "v_proj"], feedforward_modules=[])),
+    "mixtral-loha": ("mixtral", "4.57.1", "0.21.2", LoHaConfig(r=3, alpha=6, target_modules=["w1", "w2", "w3"])),
+    "qwen3-moe-lokr": ("qwen3-moe", "4.57.1", "0.21.2", LoKrConfig(
+        r=2, alpha=4, decompose_factor=2, target_modules=["o_proj", *EXPERTS])),
+    "qwen3-moe-vera": ("qwen3-moe", "4.57.1", "0.21.2", VeraConfig(
+        r=6, projection_prng_key=5, target_modules=["up_proj", "gate_proj"])),
     "deepseek-v2-lite-lora": ("deepseek-v2-lite", "4.57.1", "0.21.2", LoraConfig(
         r=4, lora_alpha=8, target_modules=["kv_b_proj"])),
     "qwen3-dora-embed": ("qwen3-tied", "4.57.1", "0.21.2", LoraConfig(
@@ -75,6 +80,8 @@ def fill(model, name):
             p.data.mul_(1.0 + 0.3 * noise)
         elif "lora_" in key:
             p.data.copy_(0.15 * noise)
+        elif any(kind in key for kind in ("hada_w", "lokr_w", "vera_lambda")):
+            p.data.copy_(0.4 * noise)
 
 
 def logits(model, ids):

@@ -115,7 +115,8 @@ impl Lora {
             pairs.push(pair);
         }
         let biased = pairs.iter().filter(|p| p.bias.is_some()).count();
-        if biased > 0 && (container == Container::Gguf || biased < adapter.sites.len()) {
+        let on_all = biased == adapter.sites.len() && adapter.embedding.is_none();
+        if biased > 0 && (container == Container::Gguf || !on_all) {
             return Err(refuse("biases on some layers in such a file".into()));
         }
         let mut pairs = fused::joined(pairs, base);

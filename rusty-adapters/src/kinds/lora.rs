@@ -82,21 +82,21 @@ impl Assembly<'_> {
         };
         let weight = parts.get("base_layer.weight");
         let known = 2 + usize::from(magnitude.is_some()) + usize::from(weight.is_some());
-        if parts.len() > known || (magnitude.is_some() && weight.is_some()) {
+        if parts.len() > known {
             let names: Vec<&str> = parts.keys().copied().collect();
             let what = format!("{} of the embedding together", names.join(", "));
             return Err(Error::unsupported(self.path, what));
         }
         let factors = self.embedding_factors(name, a, b)?;
-        if let Some(magnitude) = magnitude {
-            return self.weighed_embedding(&factors, magnitude, a);
-        }
         let (vocab, width, rank) = (factors.vocab, factors.width, factors.rank);
-        if let Some(weight) = weight {
-            let new = self.other_than(&["token_embd.weight"], weight, &[vocab, width])?;
-            self.embedding.table = new.and_then(|_| {
-                DeltaTable::new(weight.format, None, vocab, width, weight.bytes.clone())
-            });
+        let other = |weight| self.other_than(&["token_embd.weight"], weight, &[vocab, width]);
+        let new = weight.map(other).transpose()?.flatten();
+        if let Some(magnitude) = magnitude {
+            return self.weighed_embedding(&factors, magnitude, (a, new));
+        }
+        if let Some(weight) = weight.filter(|_| new.is_some()) {
+            self.embedding.table =
+                DeltaTable::new(weight.format, None, vocab, width, weight.bytes.clone());
         }
         let table = |tensor: &Tensor, rows, values: &[f32]| {
             DeltaTable::encode(tensor.format, None, rows, rank, values)
@@ -129,17 +129,20 @@ impl Assembly<'_> {
         })
     }
 
-    /// DoRA of the embedding: `E` with the low rank, each lane of which has its magnitude as norm. Factors on lanes are nothing that a
-    /// low rank can state, so it is a whole embedding.
+    /// DoRA of the embedding: `E`, or what came in its place, with the low rank, each lane of which has its magnitude as norm. Factors on
+    /// lanes are nothing that a low rank can state, so it is a whole embedding, stored as `A` is.
     fn weighed_embedding(
         &mut self,
         factors: &EmbeddingFactors,
         magnitude: &Tensor,
-        stored: &Tensor,
+        (stored, new): (&Tensor, Option<Vec<f32>>),
     ) -> Result<()> {
         let (vocab, width, rank) = (factors.vocab, factors.width, factors.rank);
         let magnitude = magnitude.vector(self.path, width, "embedding")?;
-        let mut rows = self.base.weight(self.path, "token_embd.weight")?;
+        let mut rows = match new {
+            Some(rows) => rows,
+            None => self.base.weight(self.path, "token_embd.weight")?,
+        };
         let mut squares = vec![0.0f64; width];
         for (token, row) in rows.chunks_exact_mut(width).enumerate() {
             let a = &factors.a[token * rank..(token + 1) * rank];

@@ -28,6 +28,9 @@ use std::sync::Arc;
 /// Relative distance up to which a weight that came with an adapter is the model's own, quantized perhaps.
 const SAME: f64 = 0.12;
 
+/// Sites whose tables are made side by side.
+const AT_ONCE: usize = 16;
+
 /// One module of an adapter at a site.
 struct Module<'a> {
     path: &'a Path,
@@ -284,13 +287,18 @@ impl<'a> Assembly<'a> {
         let mut shared = Shared::default();
         let drafts: Vec<(SiteId, Draft)> = self.drafts.into_iter().collect();
         let (path, base) = (self.path, &self.base);
-        let sites = drafts.into_par_iter().map(|(id, draft)| {
-            let delta = draft.delta(path, base, id, precision)?;
-            Ok((id, delta))
-        });
-        let mut sites: Vec<(SiteId, SiteDelta)> = sites.collect::<Result<_>>()?;
-        for (_, delta) in &mut sites {
-            shared.take(delta);
+        let mut sites: Vec<(SiteId, SiteDelta)> = Vec::with_capacity(drafts.len());
+        // Some at a time: before they are shared, each has tables of its own.
+        for some in drafts.chunks(AT_ONCE) {
+            let made = some.par_iter().map(|(id, draft)| {
+                let delta = draft.clone().delta(path, base, *id, precision)?;
+                Ok((*id, delta))
+            });
+            let first = sites.len();
+            sites.extend(made.collect::<Result<Vec<_>>>()?);
+            for (_, delta) in &mut sites[first..] {
+                shared.take(delta);
+            }
         }
         Ok(compact(SlotData {
             name: name.into(),

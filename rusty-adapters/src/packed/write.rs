@@ -162,9 +162,5 @@ impl Writer {
 /// Whether an adapter holds what was computed from the model's weights.
 fn is_relative(adapter: &SlotData) -> bool {
     let mut sites = adapter.sites.iter();
-    let table = adapter
-        .embedding
-        .as_ref()
-        .is_some_and(|e| e.table.is_some());
-    table || sites.any(|(_, d)| d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some())
+    sites.any(|(_, d)| d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some())
 }

@@ -13,7 +13,7 @@ use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::stream::{Next, Stream};
 use super::weights::Weights;
-use crate::plan::{Anchor, Kernel, Plan, Unit};
+use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
 
 /// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
@@ -27,6 +27,21 @@ const FLOAT_BLOCK_ROWS: usize = 24;
 const PIECES: usize = 4;
 /// Widest strip. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
 pub(super) const STRIP: usize = 128;
+
+/// Whether some kernel chooses experts by what this one makes.
+fn routes(plan: &Plan, kernel: &Kernel) -> bool {
+    let made = |value: &PlanValueId| {
+        let mut tails = kernel.tails.iter();
+        tails.any(|tail| tail.sink == Sink::Value(*value))
+    };
+    plan.kernels.iter().any(|k| match k.anchor {
+        Anchor::Route { x, .. } => match k.operands.get(x as usize) {
+            Some(Operand::Value(value)) => made(value),
+            _ => false,
+        },
+        _ => false,
+    })
+}
 
 /// Parts and tails that belong together.
 struct Bundle {
@@ -75,6 +90,8 @@ impl Contract {
             return Err(unbound(kernel));
         };
         let mut forms = InputForms::default();
+        // A rounded score may choose another expert.
+        let routes = routes(plan, kernel);
         let mut codes = Vec::with_capacity(parts.len());
         for part in parts {
             let matrix = weights
@@ -83,7 +100,7 @@ impl Contract {
             let start = match matrix.kind() {
                 Some(kind) => forms.add(kind.start()).ok_or_else(|| unbound(kernel))?,
                 None => {
-                    forms.add_floats(weights.takes_brains(matrix));
+                    forms.add_floats(!routes && weights.takes_brains(matrix));
                     0
                 }
             };
@@ -166,9 +183,6 @@ impl Contract {
             };
             // SAFETY: each piece is drawn by one thread.
             piece = unsafe { self.strip(ctx, scratch, &filled, bundle, tile, draw) };
-        }
-        if let Some(next) = self.next.as_ref().filter(|_| ctx.adapted) {
-            next.ask_for_adapters(ctx, thread);
         }
     }
 

@@ -253,7 +253,9 @@ impl Executable for CpuExecutable {
         if self.slots.gains_inputs() && self.memory.gained.is_empty() {
             let k = contracts().map(|c| c.k).max().unwrap_or(0);
             let starts = contracts().map(|c| c.forms.starts()).max().unwrap_or(0);
-            self.memory.gained = (0..parts).map(|_| Inputs::new(rows, k, starts)).collect();
+            let brains = contracts().any(|c| c.forms.brains);
+            let inputs = (0..parts).map(|_| Inputs::new(rows, k, starts, brains));
+            self.memory.gained = inputs.collect();
         }
         Ok(())
     }

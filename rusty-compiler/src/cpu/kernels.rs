@@ -79,6 +79,8 @@ fn link(kernels: &mut [CpuKernel]) {
 pub(super) struct Needs {
     pub(super) k: usize,
     pub(super) starts: usize,
+    /// Whether inputs are rounded to brain floats.
+    pub(super) brains: bool,
     pub(super) parts: usize,
     pub(super) ops: usize,
     pub(super) lanes: usize,
@@ -94,6 +96,7 @@ impl Needs {
             CpuKernel::Contract(c) => {
                 self.k = self.k.max(c.k);
                 self.starts = self.starts.max(c.forms.starts());
+                self.brains |= c.forms.brains;
                 self.parts = self.parts.max(c.parts.len());
                 c.register_need()
             }
@@ -113,6 +116,7 @@ impl Needs {
             CpuKernel::Experts(e) => {
                 self.k = self.k.max(e.input_width());
                 self.starts = self.starts.max(e.forms.starts());
+                self.brains |= e.forms.brains;
                 self.parts = self.parts.max(1);
                 (0, 0)
             }

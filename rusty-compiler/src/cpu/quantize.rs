@@ -92,12 +92,16 @@ pub(super) struct InputRows {
 }
 
 impl Inputs {
-    /// Room for `rows` rows of up to `k` values and `starts` starts.
-    pub(super) fn new(rows: usize, k: usize, starts: usize) -> Self {
+    /// Room for `rows` rows of up to `k` values and `starts` starts, and for brain floats.
+    pub(super) fn new(rows: usize, k: usize, starts: usize, brains: bool) -> Self {
         let groups = k.div_ceil(GROUP);
         Self {
             floats: Buffer::words(rows * float_stride(k)),
-            brains: Buffer::new(rows * brain_stride(k) * 2),
+            brains: Buffer::new(if brains {
+                rows * brain_stride(k) * 2
+            } else {
+                0
+            }),
             codes: Buffer::new(rows * code_stride(k)),
             scales: Buffer::words(rows * groups),
             starts: Buffer::words(rows * groups * 2 * starts),
@@ -196,7 +200,11 @@ impl InputRows {
 /// `x` holds `k` values, whole [`PAIRED`]s, and `to` has room for them.
 #[inline(always)]
 unsafe fn fill_brains(to: *mut u16, x: *const f32, k: usize) {
-    let round = |bits: u32| bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let round = |bits: u32| match bits & 0x7fff_ffff > 0x7f80_0000 {
+        // No number: it stays none.
+        true => bits >> 16 | 0x40,
+        false => bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16,
+    };
     for first in (0..k).step_by(PAIRED) {
         // SAFETY: the caller's duty.
         unsafe {

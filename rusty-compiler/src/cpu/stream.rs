@@ -8,9 +8,7 @@
 
 use super::context::Context;
 use super::contract::Contract;
-use super::deltas::injection::{Sites, share};
 use super::panel::PanelLayout;
-use super::prefetch::{LINE, ask_for};
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
@@ -18,9 +16,6 @@ use rusty_graph::WeightId;
 /// How far ahead of its use memory is asked for, in whole panels of at least so many bytes together: more than memory's
 /// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
-
-/// How much of an adapter's tables is asked for ahead.
-const TABLE_BYTES: usize = 16 << 10;
 
 /// Columns of a matrix, in memory.
 #[derive(Clone, Copy)]
@@ -89,8 +84,6 @@ pub(super) struct Next {
     weight: WeightId,
     n: usize,
     strip: usize,
-    /// Where its rows may be adapted.
-    sites: Sites,
 }
 
 impl Next {
@@ -101,19 +94,6 @@ impl Next {
             weight: part.weight,
             n: part.n,
             strip: contract.strip,
-            sites: contract.sites.clone(),
-        }
-    }
-
-    /// Asks for what a thread reads of adapters before it reads weights: nothing else comes from memory while the threads wait for
-    /// each other and make the next inputs.
-    pub(super) fn ask_for_adapters(&self, ctx: &Context<'_>, thread: usize) {
-        let groups = self.sites.groups(ctx);
-        if let Some((group, ranks)) = share(&groups, thread, ctx.threads).next() {
-            let (at, bytes) = group.delta.rank_bytes(ranks);
-            for line in (0..bytes.min(TABLE_BYTES)).step_by(LINE) {
-                ask_for(at + line);
-            }
         }
     }
 

@@ -75,10 +75,10 @@ impl WorkingMemory {
             regs: Registers::new(needs.ops, needs.lanes),
             tile: Buffer::words((needs.parts * BLOCK_ROWS * STRIP).max(needs.row_words) + LANES),
             results: vec![std::ptr::null(); needs.parts],
-            inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts),
+            inputs: Inputs::new(PRIVATE_ROWS, needs.k, needs.starts, needs.brains),
             panel: Buffer::new(panel),
             attention: Buffer::words(needs.attention),
-            queries: Inputs::new(MAX_QUERIES, block_lanes, 1),
+            queries: Inputs::new(MAX_QUERIES, block_lanes, 1, false),
             ahead: Ahead::default(),
         };
         let spans = most_spans(options.pages as usize * PAGE_TOKENS);
@@ -87,7 +87,7 @@ impl WorkingMemory {
         let rope = |dims: u32| Buffer::words(rows * dims as usize);
         Self {
             arena: Buffer::new(plan.arena_bytes as usize),
-            inputs: Inputs::new(rows, needs.k, needs.starts),
+            inputs: Inputs::new(rows, needs.k, needs.starts, needs.brains),
             gained: vec![],
             lows: Buffer::new(0),
             partials: Buffer::new(partials.min(PARTIAL_BYTES).max(largest)),

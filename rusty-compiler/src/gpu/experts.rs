@@ -3,7 +3,7 @@
 use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
-use super::kernels::expert_deltas::{self, CUBE_LANES, ExpertDeltasConfig};
+use super::kernels::expert_deltas::{self, ExpertDeltasConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use super::kernels::grouped::{SumConfig, TILE, sum_scalar};
 use super::kernels::reduce::Team;

@@ -14,18 +14,21 @@ use rusty_loader::gguf::Gguf;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Names; whether files of PEFT's and of llama.cpp's can state them as Rusty writes those: plain LoRA on experts.
-const CASES: [(&str, bool); 10] = [
+/// Names; whether files of PEFT's and of llama.cpp's can state them as Rusty writes those: low ranks on experts.
+const CASES: [(&str, bool); 13] = [
     ("deepseek-v2-lite-lora", false),
     ("deepseek-v3-lora", false),
     ("mixtral-ia3", false),
+    ("mixtral-loha", true),
     ("mixtral-lora", true),
     ("mixtral-parameters", true),
     ("qwen3-dora-embed", false),
     ("qwen3-moe-dora", false),
+    ("qwen3-moe-lokr", true),
     ("qwen3-moe-lora", true),
     ("qwen3-moe-parameters", true),
     ("qwen3-moe-parameters-swapped", true),
+    ("qwen3-moe-vera", true),
 ];
 
 /// Beside the goldens.

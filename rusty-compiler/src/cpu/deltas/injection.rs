@@ -11,7 +11,6 @@ use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
-#[derive(Clone)]
 pub(in crate::cpu) struct Sites {
     pub(in crate::cpu) rows: RowSet,
     pub(in crate::cpu) parts: Vec<Option<SiteId>>,
@@ -48,7 +47,7 @@ impl Sites {
 /// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
 /// products, cut through few groups and between whole quartets, so that threads neither share lines of results nor
 /// tables.
-pub(in crate::cpu) fn share<'a, 'b>(
+pub(super) fn share<'a, 'b>(
     groups: &'b [Group<'a>],
     thread: usize,
     threads: usize,
@@ -74,7 +73,7 @@ pub(in crate::cpu) struct Group<'a> {
     pub(super) part: usize,
     pub(super) first: usize,
     pub(super) rows: usize,
-    pub(in crate::cpu) delta: &'a SiteTables,
+    pub(super) delta: &'a SiteTables,
 }
 
 impl Contract {

@@ -118,12 +118,6 @@ impl SiteTables {
         self.a.map(|a| a.at.addr() + from * a.row_bytes)
     }
 
-    /// Address and length of ranks `from .. to` of `A`; nothing where that is the identity.
-    pub(in crate::cpu) fn rank_bytes(&self, (from, to): (usize, usize)) -> (usize, usize) {
-        let place = |a: Table| (a.at.addr() + from * a.row_bytes, (to - from) * a.row_bytes);
-        self.a.map_or((0, 0), place)
-    }
-
     /// Address and length of the panels of columns `first ..`; nothing where blocks share them, which stay at hand.
     pub(super) fn column_bytes(&self, (first, count): (usize, usize)) -> (usize, usize) {
         if self.kron.is_some() {

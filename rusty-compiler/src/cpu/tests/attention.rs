@@ -132,7 +132,7 @@ fn check_attention(level: Level, case: &Case) {
         }
     }
     let group = heads / kv_heads / case.shares;
-    let inputs = Inputs::new(MAX_QUERIES, d, 1);
+    let inputs = Inputs::new(MAX_QUERIES, d, 1, false);
     let lanes = s.value_dim() as usize;
     let forms = pool.layer(0).shape.blocks.map(|b| b.forms);
     let forms = forms.unwrap_or_default();

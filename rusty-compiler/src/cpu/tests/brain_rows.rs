@@ -24,7 +24,7 @@ fn multiplying() -> Vec<Level> {
 }
 
 fn rounded(level: Level, x: &[f32], (rows, k): (usize, usize)) -> (Inputs, InputRows) {
-    let inputs = Inputs::new(rows, k, 0);
+    let inputs = Inputs::new(rows, k, 0, true);
     let mut forms = InputForms::default();
     forms.add_floats(true);
     let view = inputs.rows(k, forms);

@@ -67,7 +67,7 @@ fn filled(
     k: usize,
     starts: &[(Start, bool)],
 ) -> (Inputs, InputRows) {
-    let inputs = Inputs::new(rows, k, starts.len());
+    let inputs = Inputs::new(rows, k, starts.len(), false);
     let mut forms = InputForms::default().with_floats(true);
     for start in starts.iter().filter(|_| k.is_multiple_of(GROUP)) {
         forms.add(*start).expect("few starts");
