@@ -85,7 +85,7 @@ fn rows_of_different_adapters_share_experts() {
         for on in everywhere() {
             let together = run(&on, CHUNKS[0]);
             let name = format!("{model} on {on:?}");
-            assert_close(&name, &[together.clone()], &want, 2e-3);
+            assert_close(&name, std::slice::from_ref(&together), &want, 2e-3);
             let alone = run(&on, 1);
             assert!(alone == together || matches!(on, On::Gpu(_)), "{name}");
             assert_close(&name, &[alone], &want, 2e-3);

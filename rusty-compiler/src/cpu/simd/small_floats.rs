@@ -90,7 +90,11 @@ impl SmallFloats for super::avx512::Avx512 {
     #[inline(always)]
     unsafe fn dot_brains(sum: Self::F, a: Self::B, b: Self::B) -> Self::F {
         use std::arch::x86_64::*;
-        unsafe { _mm512_dpbf16_ps(sum, std::mem::transmute(a), std::mem::transmute(b)) }
+        unsafe {
+            let a = std::mem::transmute::<__m512i, __m512bh>(a);
+            let b = std::mem::transmute::<__m512i, __m512bh>(b);
+            _mm512_dpbf16_ps(sum, a, b)
+        }
     }
     #[inline(always)]
     unsafe fn interleave(words: Self::B) -> Self::B {
