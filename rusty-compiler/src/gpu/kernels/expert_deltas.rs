@@ -1,7 +1,7 @@
 //! Adapters on products with experts, or with the matrices of all heads: what `W x` was stored as becomes `gain_out (W x) +
 //! B (scale (A x)) + bias` of each product's own expert and adapter, in place, or as the sum over a row's experts.
 //!
-//! One launch behind those of the products, whichever they are: a cube makes `A x` of a product in shared memory, [`RANKS`]
+//! One launch behind those of the products, whichever they are: a cube makes `A x` of a product in shared memory, `RANKS`
 //! ranks at a time, and adds `B u` to [`CUBE_LANES`] lanes. Cubes of other lanes make the same `A x`, which costs less than a
 //! launch and a way through memory would. Limits: inputs are not scaled, see [`Site::grouped`](rusty_graph::Site).
 
