@@ -5,9 +5,9 @@
 //! input rows. Limits: rows of whole chunks, as those that can be shortened are.
 
 use super::float::SEGMENT;
-use super::prefetch::{Ahead, Ask, LINE, ask_for};
+use super::prefetch::{Ahead, Ask, ask_for};
 use super::quantize::InputRows;
-use super::row_tiles::{Extent, Tiles, blocks};
+use super::row_tiles::{Extent, Tiles, blocks, store_sums};
 use super::short_rows::{CHUNK, HALF};
 use super::short_tile::{Coming, MANY_ROWS, Short, decode};
 use super::simd::small_floats::SmallFloats;
@@ -135,14 +135,8 @@ impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
 
     #[inline(always)]
     unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
-        for m in 0..M {
-            for n in 0..N {
-                // SAFETY: the caller's duty.
-                unsafe {
-                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
-                }
-            }
-        }
+        // SAFETY: the caller's duty.
+        unsafe { store_sums::<V, M, N>(&self.sums, e, (r, c), step) }
     }
 }
 
@@ -240,9 +234,8 @@ impl Tiles for Plain {
                 }
                 for n in 0..N {
                     let at = self.at.add(((c + n * step) * self.k + begin) * 2);
-                    if let Some(distance) = distance
-                        && begin.is_multiple_of(LINE / 2)
-                    {
+                    // A vector of words is a line.
+                    if let Some(distance) = distance {
                         ask_for(at.wrapping_offset(distance).addr());
                     }
                     sums.add(n, begin, V::interleave(V::load_bytes(at)));

@@ -5,6 +5,7 @@
 
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
+use super::simd::Vector;
 use super::simd::small_floats::SmallFloats;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -183,13 +184,26 @@ impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
 
     #[inline(always)]
     pub(super) unsafe fn store(&self, e: Extent, (r, c): (usize, usize), step: usize) {
-        for m in 0..M {
-            for n in 0..N {
-                // SAFETY: the caller's duty.
-                unsafe {
-                    *e.out.add((r + m) * e.stride + c + n * step) = V::sum(self.sums[m][n]);
-                }
-            }
+        // SAFETY: the caller's duty.
+        unsafe { store_sums::<V, M, N>(&self.sums, e, (r, c), step) }
+    }
+}
+
+/// Stores the sums over lanes of a tile's sums.
+///
+/// # Safety
+/// As for [`Tiles::tile`].
+#[inline(always)]
+pub(super) unsafe fn store_sums<V: Vector, const M: usize, const N: usize>(
+    sums: &[[V::F; N]; M],
+    e: Extent,
+    (r, c): (usize, usize),
+    step: usize,
+) {
+    for m in 0..M {
+        for n in 0..N {
+            // SAFETY: the caller's duty.
+            unsafe { *e.out.add((r + m) * e.stride + c + n * step) = V::sum(sums[m][n]) };
         }
     }
 }

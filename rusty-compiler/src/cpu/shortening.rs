@@ -23,6 +23,16 @@ pub(super) struct Long {
 }
 
 impl Weights {
+    /// Whether a matrix is multiplied with inputs that are rounded to brain floats.
+    pub(super) fn takes_brains(&self, matrix: &Matrix) -> bool {
+        self.brains
+            && match matrix {
+                Matrix::Short(_) => true,
+                Matrix::Float { kind, k, .. } => fits(*kind, *k),
+                _ => false,
+            }
+    }
+
     /// Notes which matrices are to be shortened, into room behind the first `used` bytes; all bytes then used. Experts
     /// that are routed stay in the file: what no step takes is not read.
     pub(super) fn find_long(&mut self, used: usize) -> usize {

@@ -19,7 +19,7 @@ use super::kind::Kind;
 use super::late_panels::LatePanels;
 use super::memory::{Buffer, release};
 use super::panel::PanelLayout;
-use super::short_rows::{self, ShortRows, fits};
+use super::short_rows::{self, ShortRows};
 use super::shortening::Long;
 use super::simd::Level;
 use crate::Result;
@@ -102,7 +102,7 @@ pub(super) struct Weights {
     mapped: u64,
     resident: u64,
     /// Whether brain floats are multiplied with inputs that are rounded to such.
-    brains: bool,
+    pub(super) brains: bool,
 }
 
 impl Weights {
@@ -183,16 +183,6 @@ impl Weights {
         if self.repack == Repack::Settled {
             self.shorten_some(level);
         }
-    }
-
-    /// Whether a matrix is multiplied with inputs that are rounded to brain floats.
-    pub(super) fn takes_brains(&self, matrix: &Matrix) -> bool {
-        self.brains
-            && match matrix {
-                Matrix::Short(_) => true,
-                Matrix::Float { kind, k, .. } => fits(*kind, *k),
-                _ => false,
-            }
     }
 
     /// A matrix of a contraction. Bound by [`Weights::bind`] for every part.
