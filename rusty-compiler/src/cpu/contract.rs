@@ -225,7 +225,7 @@ impl Contract {
         let adapted = !filled.groups.is_empty();
         // SAFETY: every row is filled by one thread, or into this thread's own memory.
         unsafe {
-            let forms = self.forms.with_floats(self.forms.floats || adapted);
+            let forms = self.forms.for_groups(&filled.groups);
             if adapted {
                 filled.gained = self.gained(ctx, rows);
             }

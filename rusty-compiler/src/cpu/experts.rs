@@ -213,7 +213,7 @@ impl Experts {
         let adapted = self.groups(ctx, &chosen);
         // SAFETY: each row is filled by one thread, each strip of the output written by the one that draws it.
         unsafe {
-            let forms = (self.forms).with_floats(self.forms.floats || !adapted.is_empty());
+            let forms = self.forms.for_groups(&adapted);
             self.fill(ctx, thread, (inputs, forms), rows);
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();

@@ -4,8 +4,8 @@ use super::low_rank;
 use super::site_tables::SiteTables;
 use crate::cpu::context::{Context, RowSet};
 use crate::cpu::contract::Contract;
-use crate::cpu::prefetch::Ahead;
-use crate::cpu::quantize::{InputRows, fill_row};
+use crate::cpu::prefetch::{Ahead, ask_for};
+use crate::cpu::quantize::{InputForms, InputRows, fill_row};
 use crate::cpu::simd::LANES;
 use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
@@ -74,6 +74,14 @@ pub(in crate::cpu) struct Group<'a> {
     pub(super) first: usize,
     pub(super) rows: usize,
     pub(super) delta: &'a SiteTables,
+}
+
+impl InputForms {
+    /// With single precision where some group's `A` acts on that.
+    pub(in crate::cpu) fn for_groups(self, groups: &[Group<'_>]) -> Self {
+        let reads = |group: &Group<'_>| !self.quantized() || group.delta.reads_floats();
+        self.with_floats(self.floats || groups.iter().any(reads))
+    }
 }
 
 impl Contract {
@@ -189,9 +197,13 @@ impl Contract {
         let all = ctx.rows(self.rows);
         let stride = ctx.slots.most_lows().contracts;
         let columns = (tile.column, tile.columns);
+        let low = |row: usize| ctx.lows.floats().wrapping_add((part * all + row) * stride);
+        // Half of them another thread has just written; each would be waited for when its turn comes.
+        for (_, (first, _)) in tile.groups(groups, part) {
+            ask_for(low(first).addr());
+        }
         for (group, (first, rows)) in tile.groups(groups, part) {
-            let at = (part * all + first) * stride;
-            let u = (ctx.lows.floats().wrapping_add(at).cast_const(), stride);
+            let u = (low(first).cast_const(), stride);
             let y = out.wrapping_add((first - tile.first) * self.strip);
             // SAFETY: the strip starts at a multiple of 32 and its tile rows are whole vectors.
             unsafe {

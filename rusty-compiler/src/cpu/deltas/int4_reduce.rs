@@ -89,9 +89,9 @@ unsafe fn dots<V: Vector, const M: usize, const N: usize>(
                 }
             }
         }
-        for (n, sums) in sums.into_iter().enumerate() {
-            for (m, sum) in sums.into_iter().enumerate() {
-                *e.out.add((r + m) * e.stride + c + n) = V::sum(sum);
+        for n in 0..N {
+            for m in 0..M {
+                *e.out.add((r + m) * e.stride + c + n) = V::sum(sums[n][m]);
             }
         }
     }

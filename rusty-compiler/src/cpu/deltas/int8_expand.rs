@@ -94,10 +94,10 @@ unsafe fn strip<V: Vector, const M: usize>(
         for panel in first..end {
             let at = block.at.add((panel - first) * block.step);
             let sums = products::<V, M>(at, block.ranks, &numbers);
-            for (m, [low, high]) in sums.into_iter().enumerate() {
+            for m in 0..M {
                 let y = y.add(m * y_stride);
-                add_half::<V>(c, 2 * panel, low, y);
-                add_half::<V>(c, 2 * panel + 1, high, y);
+                add_half::<V>(c, 2 * panel, sums[m][0], y);
+                add_half::<V>(c, 2 * panel + 1, sums[m][1], y);
             }
         }
     }

@@ -182,9 +182,9 @@ unsafe fn decoded<V: Vector, const M: usize>(
                 }
             }
         }
-        for (i, sums) in sums.into_iter().enumerate() {
-            for (m, sum) in sums.into_iter().enumerate() {
-                store(e, r + m, q * QUARTET + i, V::sum(sum));
+        for i in 0..QUARTET {
+            for m in 0..M {
+                store(e, r + m, q * QUARTET + i, V::sum(sums[i][m]));
             }
         }
     }

@@ -69,9 +69,13 @@ pub(in crate::cpu) unsafe fn reduce(
                 }
             }
         }
+        if delta.even == Some(1.0) {
+            return;
+        }
         for row in 0..rows {
             for r in from..to {
-                *u.add(row * stride + r) *= *delta.scale.add(r);
+                let scale = delta.even.unwrap_or_else(|| *delta.scale.add(r));
+                *u.add(row * stride + r) *= scale;
             }
         }
     }
@@ -222,8 +226,10 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
                 sums[n][1] = V::fma(high, u, sums[n][1]);
             }
         }
-        for (half, sum) in sums.into_iter().flatten().enumerate() {
-            add_half::<V>(c, 2 * panel + half, sum, y);
+        // By number: an iterator over the vectors would take them through the stack, in other pieces than they were stored in.
+        for n in 0..N {
+            add_half::<V>(c, 2 * (panel + n), sums[n][0], y);
+            add_half::<V>(c, 2 * (panel + n) + 1, sums[n][1], y);
         }
     }
 }

@@ -65,6 +65,8 @@ pub(in crate::cpu) struct SiteTables {
     /// Panels of `B`; none where the rank is 0.
     pub(super) b: Option<Table>,
     pub(super) scale: *const f32,
+    /// The scale of all ranks where it is the same: tables of scales are small and would each be waited for.
+    pub(super) even: Option<f32>,
     /// Blocks in which both act.
     pub(super) kron: Option<KronTable>,
     pub(super) gain_low: *const f32,
@@ -90,6 +92,11 @@ impl SiteTables {
             a: delta.a.as_ref().map(Table::new),
             b: delta.b.as_ref().map(Table::new),
             scale: delta.scale.as_ptr(),
+            even: delta
+                .scale
+                .first()
+                .copied()
+                .filter(|first| delta.scale.iter().all(|s| s == first)),
             kron: delta.kron.as_ref().map(|kron| KronTable {
                 rows: kron.rows as usize,
                 columns,
@@ -106,6 +113,12 @@ impl SiteTables {
     /// Whether it scales inputs.
     pub(in crate::cpu) fn gains_input(&self) -> bool {
         !self.gain_in.is_null()
+    }
+
+    /// Whether `A` acts on inputs in single precision where they are quantized as well.
+    pub(in crate::cpu) fn reads_floats(&self) -> bool {
+        let bytes = self.a.is_some_and(|a| a.kind == TableKind::Int8);
+        self.rank > 0 && (self.kron.is_some() || !bytes)
     }
 
     /// Values of `u` for a row.
