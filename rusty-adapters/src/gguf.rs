@@ -56,7 +56,7 @@ pub(crate) fn load(path: &Path, base: &Base<'_>, precision: Precision) -> Result
             }
         }
     }
-    rename_fused(&mut modules, base);
+    rename_fused(path, &mut modules, base)?;
     let config = Config::plain(alpha);
     let mut assembly = Assembly::new(*base, path, &config);
     assembly.read(modules)?;
@@ -101,7 +101,7 @@ pub(crate) fn alpha(file: &Gguf, path: &Path) -> Result<Option<f64>> {
 }
 
 /// GGUF calls the fused product of gate and up `ffn_up`: what has the rows of both is that product.
-fn rename_fused(modules: &mut Modules, base: &Base<'_>) {
+fn rename_fused(path: &Path, modules: &mut Modules, base: &Base<'_>) -> Result<()> {
     let rows = |module: &str| Some(base.graph.site(base.graph.site_named(module)?).n as usize);
     let both = |module: &str, parts: &Parts| {
         let stem = module.strip_suffix(".ffn_up")?;
@@ -113,10 +113,16 @@ fn rename_fused(modules: &mut Modules, base: &Base<'_>) {
         .filter_map(|(module, parts)| both(module, parts))
         .collect();
     for (module, renamed) in fused {
+        if modules.by_name.contains_key(&renamed) {
+            let reason =
+                format!("holds the product of gate and up as '{module}' and as '{renamed}'");
+            return Err(Error::malformed(path, reason));
+        }
         if let Some(parts) = modules.by_name.remove(&module) {
             modules.by_name.insert(renamed, parts);
         }
     }
+    Ok(())
 }
 
 /// The factors of all experts, or heads, that a tensor holds, one after the other: those of `blk.0.ffn_up_exps.weight.lora_a`

@@ -185,6 +185,18 @@ fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
         write_gguf(&good, arch, tensors, &bad);
         load(&bad, &model, Precision::Stored)
     };
+    let rows = |name: &str| graph.site(graph.site_named(name).expect(name)).n as usize;
+    let both = rows("blk.0.ffn_gate") + rows("blk.0.ffn_up");
+    let mut twice = tensors.clone();
+    for name in ["ffn_up", "ffn_gate_up"] {
+        for (factor, shape) in [("lora_a", vec![2, 64]), ("lora_b", vec![both, 2])] {
+            let values = vec![0.5; shape.iter().product()];
+            twice.insert(format!("blk.0.{name}.weight.{factor}"), (shape, values));
+        }
+    }
+    let error = as_of("llama", &twice).expect_err("fused under two names");
+    let want = "as 'blk.0.ffn_up' and as 'blk.0.ffn_gate_up'";
+    assert!(error.to_string().contains(want), "{error}");
     // Two factors at each of the three places.
     assert_eq!(check(&tensors, &|tensors| as_of("llama", tensors)), 12);
     let error = as_of("qwen3", &tensors).expect_err("another's").to_string();
