@@ -48,6 +48,7 @@ mod product;
 mod quads;
 mod quantize;
 mod registers;
+mod repacking;
 mod row_tiles;
 mod rows;
 mod short_rows;

@@ -15,6 +15,7 @@ mod attention;
 mod attention_cuts;
 mod bind;
 mod contraction;
+mod device_properties;
 mod executable;
 mod experts;
 mod kept_texts;

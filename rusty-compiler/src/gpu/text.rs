@@ -4,10 +4,11 @@
 //! Metal. Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of
 //! *info*: the launch's scalars and the buffers' lengths ([`info`]).
 
+use super::device_properties::device_properties;
 use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
-use super::kernels::env::{BINDINGS, language_name};
+use super::kernels::env::BINDINGS;
 use super::kernels::expert_deltas::{self, ExpertDeltasConfig};
 use super::kernels::experts::{self, ExpertsConfig, FewExpertsConfig};
 use super::kernels::gemm::{self, GemmConfig};
@@ -24,11 +25,7 @@ use super::kernels::{gemv, tile};
 use super::wgsl_text;
 use crate::package::BUILD;
 use crate::{Error, Result};
-use cubecl::ir::features::{Plane, TypeUsage};
-use cubecl::ir::{
-    AddressType, DeviceIdentity, DeviceProperties, ElemType, FloatKind, HardwareProperties,
-    IntKind, MemoryDeviceProperties, TargetProperties, UIntKind,
-};
+use cubecl::ir::{AddressType, TargetProperties};
 use cubecl::prelude::*;
 use cubecl_core::{Compiler, InfoBuilder};
 use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
@@ -336,56 +333,6 @@ fn renumbered(source: &str) -> String {
         }
     }
     out
-}
-
-/// Properties that stand for a device towards CubeCL.
-fn device_properties(target: &Target) -> DeviceProperties {
-    let mut properties = DeviceProperties::new(
-        Default::default(),
-        MemoryDeviceProperties::new(1 << 31, 256),
-        HardwareProperties {
-            load_width: 128,
-            vector_register_count: None,
-            plane_size_min: target.plane_size,
-            plane_size_max: target.plane_size,
-            max_bindings: BINDINGS as u32 + 1,
-            max_shared_memory_size: target.shared_bytes as usize,
-            max_cube_count: (65535, 65535, 65535),
-            max_units_per_cube: 1024,
-            max_cube_dim: (1024, 1024, 64),
-            num_streaming_multiprocessors: None,
-            num_cpu_cores: None,
-            last_level_cache_size: None,
-            num_tensor_cores: None,
-            min_tensor_cores_dim: None,
-            max_vector_size: 4,
-            cube_mma_reserved_shared_memory: 0,
-        },
-        cubecl_common::profile::TimingMethod::System,
-        DeviceIdentity {
-            name: language_name(target.language).into(),
-            fingerprint: "target".into(),
-            physical: None,
-        },
-    );
-    properties.register_address_type(AddressType::U32);
-    for element in [
-        ElemType::Index,
-        ElemType::UInt(UIntKind::U32),
-        ElemType::Int(IntKind::I32),
-        ElemType::Float(FloatKind::F32),
-        ElemType::Bool,
-    ] {
-        properties.register_type_usage(element, TypeUsage::all());
-    }
-    if target.plane_ops {
-        properties.features.plane.insert(Plane::Ops);
-    }
-    if target.f16 && target.language == Language::Wgsl {
-        let half = ElemType::Float(FloatKind::F16);
-        properties.register_type_usage(half, TypeUsage::all());
-    }
-    properties
 }
 
 /// FNV-1a, whose results do not change between builds.

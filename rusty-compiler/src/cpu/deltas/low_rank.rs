@@ -69,9 +69,6 @@ pub(in crate::cpu) unsafe fn reduce(
                 }
             }
         }
-        if delta.even == Some(1.0) {
-            return;
-        }
         for row in 0..rows {
             for r in from..to {
                 let scale = delta.even.unwrap_or_else(|| *delta.scale.add(r));

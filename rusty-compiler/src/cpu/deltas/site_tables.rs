@@ -116,7 +116,7 @@ impl SiteTables {
     }
 
     /// Whether `A` acts on inputs in single precision where they are quantized as well.
-    pub(in crate::cpu) fn reads_floats(&self) -> bool {
+    pub(super) fn reads_floats(&self) -> bool {
         let bytes = self.a.is_some_and(|a| a.kind == TableKind::Int8);
         self.rank > 0 && (self.kron.is_some() || !bytes)
     }
