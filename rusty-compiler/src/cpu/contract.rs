@@ -61,6 +61,8 @@ pub(super) struct Contract {
     bundles: Vec<Bundle>,
     pub(super) strip: usize,
     strips: usize,
+    /// Products of all strips.
+    products: usize,
     pub(super) forms: InputForms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
@@ -130,6 +132,7 @@ impl Contract {
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: codes,
             strips: bundles.iter().map(|b| b.strips).sum(),
+            products: bundles.iter().map(|b| b.strips * b.parts.len()).sum(),
             bundles,
             strip,
             forms,
@@ -167,6 +170,10 @@ impl Contract {
         };
         let blocks = rows.div_ceil(block_rows);
         let pieces = blocks * self.strips;
+        if ctx.adapted {
+            let products = blocks * self.products / ctx.threads;
+            self.await_reduce(ctx, thread, products, &mut scratch.ahead);
+        }
         let mut piece = thread;
         while piece < pieces {
             let first = piece % blocks * block_rows;

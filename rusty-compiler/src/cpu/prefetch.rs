@@ -6,7 +6,8 @@
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
 //! hardware to notice the stream before it ends. A core waits for a few dozen lines at most; asked for all at once
 //! they would hold up the loads behind them. So products ask for a few at every step of their inner loops,
-//! and what arrives meanwhile costs little where arithmetic is the limit.
+//! and what arrives meanwhile costs little where arithmetic is the limit. `B` is asked for by the product whose results it is
+//! added to, the next kernel's `A` by all products of the kernel before: nothing else runs while `A x` is made.
 
 /// Bytes that memory is fetched in.
 pub(super) const LINE: usize = 64;
@@ -52,6 +53,9 @@ pub(super) struct Ahead {
     /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
     next: usize,
+    /// What the next kernel reads, the last run first, and how many lines of it each product asks for.
+    later: Vec<Run>,
+    portion: usize,
     /// The current run's next line, and its end.
     at: usize,
     end: usize,
@@ -67,8 +71,37 @@ impl Ahead {
         }
     }
 
+    /// What the next kernel reads first, as addresses and lengths in its order; it is asked for in the course of `products` products.
+    pub(super) fn set_later(
+        &mut self,
+        bytes: impl Iterator<Item = (usize, usize)>,
+        products: usize,
+    ) {
+        self.later.clear();
+        self.later.extend(bytes.map(|(at, bytes)| run(at, bytes)));
+        self.later.reverse();
+        self.portion = lines(&self.later).div_ceil(products.max(1));
+    }
+
+    /// Adds a product's portion of what is read later to what is due.
+    fn take_portion(&mut self) {
+        let mut left = self.portion * LINE;
+        while left > 0
+            && let Some((first, end)) = self.later.last_mut()
+        {
+            let to = (*end).min(*first + left);
+            self.due.push((*first, to));
+            left -= to - *first;
+            *first = to;
+            if to == *end {
+                self.later.pop();
+            }
+        }
+    }
+
     /// Spreads what is due over `steps` steps.
     pub(super) fn start_product(&mut self, steps: usize) {
+        self.take_portion();
         let lines = lines(&self.due) * IN_TIME.1 / IN_TIME.0;
         self.chunk = lines.div_ceil(steps.max(1));
         self.advance();

@@ -8,6 +8,7 @@
 
 use super::context::Context;
 use super::contract::Contract;
+use super::deltas::injection::Sites;
 use super::panel::PanelLayout;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
@@ -84,6 +85,7 @@ pub(super) struct Next {
     weight: WeightId,
     n: usize,
     strip: usize,
+    pub(super) sites: Sites,
 }
 
 impl Next {
@@ -94,6 +96,7 @@ impl Next {
             weight: part.weight,
             n: part.n,
             strip: contract.strip,
+            sites: contract.sites.clone(),
         }
     }
 

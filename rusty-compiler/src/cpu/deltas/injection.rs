@@ -11,25 +11,26 @@ use crate::interleaving::QUARTET;
 use rusty_graph::SiteId;
 
 /// Where a kernel's rows may be adapted: its rows and the site of each part.
+#[derive(Clone)]
 pub(in crate::cpu) struct Sites {
     pub(in crate::cpu) rows: RowSet,
     pub(in crate::cpu) parts: Vec<Option<SiteId>>,
 }
 
 impl Sites {
-    /// Neighbouring rows with the same adapter, part by part.
+    /// Neighbouring rows with the same adapter, row by row, the parts of each together.
     pub(in crate::cpu) fn groups<'a>(&self, ctx: &Context<'a>) -> Vec<Group<'a>> {
         let rows = ctx.rows(self.rows);
         let mut groups = vec![];
-        for (part, site) in self.parts.iter().enumerate() {
-            let mut next = 0;
-            while next < rows {
-                let first = next;
-                let slot = ctx.slot(self.rows, first);
+        let mut next = 0;
+        while next < rows {
+            let first = next;
+            let slot = ctx.slot(self.rows, first);
+            next += 1;
+            while next < rows && ctx.slot(self.rows, next) == slot {
                 next += 1;
-                while next < rows && ctx.slot(self.rows, next) == slot {
-                    next += 1;
-                }
+            }
+            for (part, site) in self.parts.iter().enumerate() {
                 if let Some(delta) = ctx.slots.delta(slot, *site) {
                     groups.push(Group {
                         part,
@@ -46,7 +47,7 @@ impl Sites {
 
 /// The groups of which a thread computes `A x`, with the ranks of each, from and to: an even part of the dot
 /// products, cut through few groups and between whole quartets, so that threads neither share lines of results nor
-/// tables.
+/// tables. As groups come by row, a thread mostly reads inputs that it filled itself.
 pub(super) fn share<'a, 'b>(
     groups: &'b [Group<'a>],
     thread: usize,
@@ -168,6 +169,23 @@ impl Contract {
         ctx.barrier.arrive(&ctx.counters[self.counter + 1]);
     }
 
+    /// Has what [`Contract::reduce`] of the contraction that follows will read asked for in the course of this thread's products.
+    pub(in crate::cpu) fn await_reduce(
+        &self,
+        ctx: &Context<'_>,
+        thread: usize,
+        products: usize,
+        ahead: &mut Ahead,
+    ) {
+        let groups = match &self.next {
+            Some(next) => next.sites.groups(ctx),
+            None => vec![],
+        };
+        let shares = share(&groups, thread, ctx.threads);
+        let bytes = shares.filter_map(|(group, ranks)| group.delta.rank_bytes(ranks));
+        ahead.set_later(bytes, products);
+    }
+
     /// Has what [`Contract::expand`] will read asked for during the coming product.
     pub(in crate::cpu) fn await_expand(
         &self,
@@ -226,21 +244,18 @@ pub(in crate::cpu) struct Tile {
 }
 
 impl Tile {
-    /// A part's groups (which come part by part, each part's by row) with the rows of each that are in the tile, as first and count.
+    /// A part's groups (all come by row) with the rows of each that are in the tile, as first and count.
     pub(super) fn groups<'a, 'b>(
         self,
         groups: &'b [Group<'a>],
         part: usize,
     ) -> impl Iterator<Item = (&'b Group<'a>, (usize, usize))> {
         let (start, end) = (self.first, self.first + self.rows);
-        let before = |g: &Group<'_>| (g.part, g.first + g.rows) <= (part, start);
-        let groups = &groups[groups.partition_point(before)..];
-        let groups = groups
-            .iter()
-            .take_while(move |g| g.part == part && g.first < end);
-        groups.filter_map(move |group| {
+        let groups = &groups[groups.partition_point(|g| g.first + g.rows <= start)..];
+        let groups = groups.iter().take_while(move |g| g.first < end);
+        groups.filter(move |g| g.part == part).map(move |group| {
             let (from, to) = (group.first.max(start), (group.first + group.rows).min(end));
-            (from < to).then(|| (group, (from, to - from)))
+            (group, (from, to - from))
         })
     }
 }

@@ -131,6 +131,12 @@ impl SiteTables {
         self.a.map(|a| a.at.addr() + from * a.row_bytes)
     }
 
+    /// Address and length of ranks `from .. to` of `A`; none where that is the identity.
+    pub(super) fn rank_bytes(&self, (from, to): (usize, usize)) -> Option<(usize, usize)> {
+        let a = self.a?;
+        Some((self.rank_at(from)?, (to - from) * a.row_bytes))
+    }
+
     /// Address and length of the panels of columns `first ..`; nothing where blocks share them, which stay at hand.
     pub(super) fn column_bytes(&self, (first, count): (usize, usize)) -> (usize, usize) {
         if self.kron.is_some() {
