@@ -17,6 +17,9 @@ pub struct Base<'a> {
     pub file: Option<&'a dyn ModelFile>,
 }
 
+/// The weight that tokens are embedded with.
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
+
 /// What compilers and trainers of several devices put between the names of modules.
 const WRAPPERS: [&str; 4] = [
     "_orig_mod",
@@ -139,6 +142,21 @@ impl<'a> Base<'a> {
         Some(&self.graph.weight(weight).name)
     }
 
+    /// What the rows of soft prompts are divided by, because the model multiplies all embeddings with it and checkpoints' only those of tokens.
+    pub(crate) fn prompt_divisor(&self) -> f32 {
+        let nodes = &self.graph.nodes;
+        let rows = nodes.iter().find(|n| n.op == Op::Gather);
+        let scale = rows.and_then(|rows| {
+            let reads = |n: &&rusty_graph::Node| n.inputs.first() == Some(&rows.output);
+            match nodes.iter().find(reads)?.op {
+                Op::Scale(scale) => Some(scale),
+                _ => None,
+            }
+        });
+        let alone = arch::scales_tokens_alone(&self.graph.arch);
+        scale.filter(|_| alone).unwrap_or(1.0)
+    }
+
     /// The node of a site that is the only one of its product.
     fn product(&self, site: SiteId) -> Option<&'a rusty_graph::Node> {
         if self.graph.site(site).grouped {
@@ -168,6 +186,18 @@ impl<'a> Base<'a> {
             true => Some(format!("{name}.weight").into()),
             false => Some(self.weight_name(self.product(site)?.inputs[1])?.into()),
         }
+    }
+
+    /// The head, where it multiplies what tokens are embedded with.
+    pub(crate) fn tied_head(&self) -> Option<SiteId> {
+        let head = self.graph.site_named(Site::HEAD)?;
+        (self.site_weight(head)? == EMBEDDING).then_some(head)
+    }
+
+    /// Names of the weights that sites multiply.
+    pub(crate) fn site_weights(&self, sites: &[SiteId]) -> Vec<Cow<'a, str>> {
+        let names = sites.iter().filter_map(|id| self.site_weight(*id));
+        names.collect()
     }
 
     /// The name of the bias that the model adds behind a site.

@@ -3,7 +3,7 @@
 //!
 //! An entry belongs to the adapter's files and the model's (their paths, sizes and times of change), the precision,
 //! and the versions of the packed format and of what prepares. An entry that cannot be used, or whose checksums say that it was damaged, is made
-//! anew; the oldest make room.
+//! anew; those that were used longest ago make room.
 
 use crate::base_model::Base;
 use crate::packed;
@@ -54,7 +54,10 @@ impl Cache {
         };
         if entry.exists() {
             match packed::open_whole(&entry, base) {
-                Ok(adapter) => return Ok(adapter),
+                Ok(adapter) => {
+                    touch(&entry);
+                    return Ok(adapter);
+                }
                 Err(error) => tracing::warn!("{error}; it is made anew"),
             }
         }
@@ -99,7 +102,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the oldest entries but `keep` until the limit is kept.
+    /// Removes the entries used longest ago but `keep` until the limit is kept.
     fn shrink(&self, keep: &Path) {
         let Ok(folder) = fs::read_dir(&self.folder) else {
             return;
@@ -122,6 +125,15 @@ impl Cache {
                 held -= size;
             }
         }
+    }
+}
+
+/// Makes an entry the newest, so that those make room which nobody asks for.
+fn touch(entry: &Path) {
+    let file = fs::File::options().append(true).open(entry);
+    let touched = file.and_then(|file| file.set_modified(SystemTime::now()));
+    if let Err(error) = touched {
+        tracing::debug!("{}: {error}", entry.display());
     }
 }
 

@@ -1,13 +1,10 @@
 //! `adapter_config.json`: the settings of an adapter that its tensors do not show. (PEFT's `PeftConfig`
 //! subclasses.)
 
+use crate::module_patterns::{FeedForward, MAX_RANK, Numbers, Targets, names};
 use crate::{Error, Result};
-use regex::Regex;
 use serde_json::{Map, Value};
 use std::path::Path;
-
-/// Largest rank accepted: beyond it a full weight would be smaller.
-const MAX_RANK: u64 = 65_536;
 
 /// What kind of adapter it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,72 +52,28 @@ pub(crate) struct Config {
     root: bool,
     /// Whether norms of the rows come with it.
     pub dora: bool,
-    rank_pattern: Vec<(Regex, f64)>,
-    alpha_pattern: Vec<(Regex, f64)>,
+    rank_pattern: Numbers,
+    alpha_pattern: Numbers,
     targets: Targets,
+    excluded: Targets,
     /// The only layers whose modules are changed; none: all.
     layers: Option<Vec<u64>>,
     /// Words behind which a layer's number stands; none: any.
     layer_words: Vec<String>,
-    feed_forward: Targets,
+    feed_forward: FeedForward,
+    /// Modules that come whole.
+    saved: Vec<String>,
     /// Parameters that are changed without a module of their own.
     parameters: Targets,
     /// Whether `A` of a parameter `[E, n, k]` acts on its second axis.
     pub swaps_parameters: bool,
 }
 
-/// Which modules the adapter changes.
-#[derive(Debug)]
-enum Targets {
-    /// All linear layers, or what the tensors show.
-    All,
-    /// Modules whose names end with one of these.
-    Ends(Vec<String>),
-    /// Modules whose whole names match.
-    Expression(Regex),
-}
-
-impl Targets {
-    fn parse(key: &str, value: Option<&Value>) -> Result<Self, String> {
-        match value {
-            None | Some(Value::Null) => Ok(Targets::All),
-            Some(Value::String(word)) if word == "all-linear" => Ok(Targets::All),
-            Some(Value::String(pattern)) => match Regex::new(&format!("^(?:{pattern})$")) {
-                Ok(expression) => Ok(Targets::Expression(expression)),
-                // Python knows more than this crate. What the tensors say decides; the expression would only have
-                // confirmed it.
-                Err(error) if error.to_string().contains("not supported") => {
-                    tracing::warn!("'{key}' is not checked: {error}");
-                    Ok(Targets::All)
-                }
-                Err(error) => Err(format!("'{key}' is no expression: {error}")),
-            },
-            Some(Value::Array(items)) => {
-                let names = items.iter().map(|i| i.as_str().map(str::to_string));
-                let names = names.collect::<Option<_>>();
-                names
-                    .map(Targets::Ends)
-                    .ok_or_else(|| format!("'{key}' holds what is no name"))
-            }
-            Some(_) => Err(format!("'{key}' is neither a list nor an expression")),
-        }
-    }
-
-    fn contain(&self, module: &str) -> bool {
-        let ends = |name: &String| {
-            let rest = module.strip_suffix(name.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
-        match self {
-            Targets::All => true,
-            Targets::Ends(names) => names.iter().any(ends),
-            Targets::Expression(pattern) => pattern.is_match(module),
-        }
-    }
-}
-
 /// Settings that change what an adapter computes, and of which nothing is known here.
-const REFUSED: [&str; 6] = [
+const REFUSED: [&str; 9] = [
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
     "ensure_weight_tying",
     "layer_replication",
     "trainable_token_indices",
@@ -129,8 +82,8 @@ const REFUSED: [&str; 6] = [
     "use_bdlora",
 ];
 
-/// Beginnings of `init_lora_weights` that take something out of the base's weights.
-const CHANGES_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
+/// Beginnings of `init_lora_weights`, in small letters, that take something out of the base's weights.
+const CHANGES_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 impl Config {
     /// Reads the file.
@@ -147,8 +100,7 @@ impl Config {
         if let Some(key) = REFUSED.iter().find(|key| is_set(&json, key)) {
             return Err(Error::unsupported(path, format!("'{key}'")));
         }
-        let start = json.get("init_lora_weights").and_then(Value::as_str);
-        if let Some(start) = start.filter(|s| CHANGES_BASE.iter().any(|c| s.starts_with(c))) {
+        if let Some(start) = changed_base(&json) {
             let what = format!("an adapter whose base was changed when it was made ('{start}')");
             return Err(Error::unsupported(path, what));
         }
@@ -161,7 +113,8 @@ impl Config {
             }
             _ => 0,
         };
-        let targets = |key: &str| Targets::parse(key, json.get(key)).map_err(malformed);
+        type Parse = fn(&str, Option<&Value>) -> Result<Targets, String>;
+        let of = |key: &str, parse: Parse| parse(key, json.get(key)).map_err(malformed);
         Ok(Self {
             kind,
             virtual_tokens: tokens,
@@ -169,19 +122,15 @@ impl Config {
             alpha: Some(alpha),
             root: is_set(&json, "use_rslora"),
             dora: is_set(&json, "use_dora"),
-            rank_pattern: ranks(path, json.get("rank_pattern"))?,
-            alpha_pattern: patterns(path, json.get("alpha_pattern"))?,
-            targets: targets("target_modules")?,
+            rank_pattern: Numbers::ranks(path, "rank_pattern", json.get("rank_pattern"))?,
+            alpha_pattern: Numbers::parse(path, "alpha_pattern", json.get("alpha_pattern"))?,
+            targets: of("target_modules", Targets::parse)?,
+            excluded: of("exclude_modules", Targets::parse_or_none)?,
             layers: layers(json.get("layers_to_transform")).map_err(malformed)?,
             layer_words: layer_words(json.get("layers_pattern")),
-            feed_forward: match json.get("feedforward_modules") {
-                None | Some(Value::Null) => Targets::Ends(vec![]),
-                Some(_) => targets("feedforward_modules")?,
-            },
-            parameters: match json.get("target_parameters") {
-                None | Some(Value::Null) => Targets::Ends(vec![]),
-                Some(_) => targets("target_parameters")?,
-            },
+            feed_forward: FeedForward::parse(json.get("feedforward_modules")).map_err(malformed)?,
+            saved: saved(json.get("modules_to_save")).map_err(malformed)?,
+            parameters: of("target_parameters", Targets::parse_or_none)?,
             swaps_parameters: json
                 .get("peft_version")
                 .and_then(Value::as_str)
@@ -198,12 +147,14 @@ impl Config {
             alpha,
             root: false,
             dora: false,
-            rank_pattern: vec![],
-            alpha_pattern: vec![],
+            rank_pattern: Numbers::default(),
+            alpha_pattern: Numbers::default(),
             targets: Targets::All,
+            excluded: Targets::Ends(vec![]),
             layers: None,
             layer_words: vec![],
-            feed_forward: Targets::Ends(vec![]),
+            feed_forward: FeedForward::Ends(vec![]),
+            saved: vec![],
             parameters: Targets::All,
             swaps_parameters: false,
         }
@@ -223,15 +174,21 @@ impl Config {
         let layers = match (&self.layers, &self.targets) {
             // As in PEFT, expressions and whole names speak of layers themselves.
             (None, _) | (_, Targets::Expression(_)) => true,
-            (Some(_), Targets::Ends(names)) if names.iter().any(|n| n == module) => true,
+            (Some(_), targets) if targets.name(module) => true,
             (Some(layers), _) => in_layer(layers),
         };
-        (layers && self.targets.contain(module)) || self.is_parameter(module)
+        let targeted = self.targets.contain(module) && !self.excluded.contain(module);
+        (layers && targeted) || self.is_parameter(module)
     }
 
     /// Whether it is a module's weight, as a parameter, that is changed.
     fn is_parameter(&self, module: &str) -> bool {
         self.parameters.contain(&weight_of(module))
+    }
+
+    /// Whether the configuration states that a module comes whole (`modules_to_save`).
+    pub fn saves(&self, module: &str) -> bool {
+        self.saved.iter().any(|name| module.ends_with(name))
     }
 
     /// Whether IA3 scales the module's input, not its output.
@@ -257,13 +214,13 @@ impl Config {
     }
 
     /// What the patterns have for a module, whose name is that of the parameter where this is what is changed.
-    fn matched(&self, patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
+    fn matched(&self, patterns: &Numbers, module: &str) -> Option<f64> {
         if patterns.is_empty() {
             return None;
         }
         match self.is_parameter(module) {
-            true => matched(patterns, &weight_of(module)),
-            false => matched(patterns, module),
+            true => patterns.of(&weight_of(module)),
+            false => patterns.of(module),
         }
     }
 }
@@ -280,6 +237,14 @@ fn before_0_19_1(version: &str) -> bool {
         .map_while(|part| part.parse::<u32>().ok());
     let numbers: Vec<u32> = numbers.take(3).collect();
     !numbers.is_empty() && numbers[..] < [0, 19, 1][..]
+}
+
+/// The `init_lora_weights` of an adapter that holds for a base which was changed when it was made.
+fn changed_base(json: &Map<String, Value>) -> Option<&str> {
+    let start = json.get("init_lora_weights")?.as_str()?;
+    let small = start.to_lowercase();
+    let changes = CHANGES_BASE.iter().any(|c| small.starts_with(c));
+    changes.then_some(start)
 }
 
 /// `layers_to_transform`: a number or several; none and an empty list are all layers.
@@ -330,10 +295,14 @@ fn sizes(kind: Kind, json: &Map<String, Value>) -> Result<(usize, f64), String> 
     let alpha_key = match kind {
         Kind::Lora => "lora_alpha",
         Kind::Loha | Kind::Lokr => "alpha",
-        Kind::Vera | Kind::Ia3 | Kind::Prompt | Kind::Prefix => return Ok((0, 1.0)),
+        Kind::Vera | Kind::Ia3 | Kind::Prompt | Kind::Prefix => "",
     };
     let rank = json.get("r").and_then(Value::as_u64);
     let rank = rank.filter(|r| (1..=MAX_RANK).contains(r));
+    if alpha_key.is_empty() {
+        // VeRA states a rank; the others have none.
+        return Ok((rank.unwrap_or(0) as usize, 1.0));
+    }
     let rank = rank.ok_or_else(|| format!("'r' is not a rank from 1 to {MAX_RANK}"))?;
     let alpha = json.get(alpha_key).and_then(Value::as_f64);
     let alpha = alpha.filter(|a| a.is_finite());
@@ -341,43 +310,13 @@ fn sizes(kind: Kind, json: &Map<String, Value>) -> Result<(usize, f64), String> 
     Ok((rank as usize, alpha))
 }
 
-fn matched(patterns: &[(Regex, f64)], module: &str) -> Option<f64> {
-    patterns
-        .iter()
-        .find(|(pattern, _)| pattern.is_match(module))
-        .map(|(_, value)| *value)
-}
-
-/// Patterns of ranks, which are whole numbers.
-fn ranks(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
-    let patterns = patterns(path, value)?;
-    let is_rank = |rank: f64| rank.fract() == 0.0 && (1.0..=MAX_RANK as f64).contains(&rank);
-    match patterns.iter().find(|(_, rank)| !is_rank(*rank)) {
-        None => Ok(patterns),
-        Some((pattern, rank)) => {
-            let reason = format!("pattern '{pattern}': {rank} is no rank from 1 to {MAX_RANK}");
-            Err(Error::malformed(path, reason))
-        }
+/// `modules_to_save`.
+fn saved(value: Option<&Value>) -> Result<Vec<String>, String> {
+    match value {
+        None | Some(Value::Null) => Ok(vec![]),
+        Some(Value::Array(items)) => names("modules_to_save", items),
+        Some(_) => Err("'modules_to_save' is no list".into()),
     }
-}
-
-/// PEFT matches a pattern against the end of a module's name: `(.*\.)?(PATTERN)$`.
-fn patterns(path: &Path, value: Option<&Value>) -> Result<Vec<(Regex, f64)>> {
-    let malformed = |reason: String| Error::malformed(path, reason);
-    let Some(Value::Object(fields)) = value else {
-        return Ok(vec![]);
-    };
-    fields
-        .iter()
-        .map(|(pattern, value)| {
-            let regex = Regex::new(&format!(r"^(.*\.)?({pattern})$"))
-                .map_err(|e| malformed(format!("pattern '{pattern}': {e}")))?;
-            let value = value.as_f64().filter(|v| *v > 0.0 && v.is_finite());
-            let value = value
-                .ok_or_else(|| malformed(format!("pattern '{pattern}' has no positive value")))?;
-            Ok((regex, value))
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 mod tests;
 
 use crate::base_model::Base;
+use crate::factors::{a_table, b_table};
 use crate::precision::{Precision, floats};
 use crate::{Error, Result};
 use rayon::prelude::*;
-use rusty_compiler::{DeltaTable, Kron, SiteDelta, kron};
+use rusty_compiler::{Kron, SiteDelta, kron};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
 use std::path::Path;
@@ -335,28 +336,15 @@ impl Draft {
                 format => format,
             };
             delta.a = match &self.a {
-                Some(a) => Some(table(format(k), rank, k, a)?),
+                Some(a) => Some(a_table(format(k), rank, k, a)?),
                 None => None,
             };
             let b = |c: usize, r: usize| self.b[c * rank + r];
             let format = format(rusty_compiler::delta_table::PANEL);
-            let panels = DeltaTable::panels(format, n, rank, b)?;
-            delta.b = Some(match panels.values().iter().all(|v| v.is_finite()) {
-                true => panels,
-                false => DeltaTable::panels(Format::F32, n, rank, b)?,
-            });
+            delta.b = Some(b_table(format, n, rank, b)?);
         }
         Some(delta)
     }
-}
-
-/// `A` in a format, or in single precision where values leave its range.
-fn table(format: Format, rank: usize, k: usize, values: &[f32]) -> Option<DeltaTable> {
-    let table = DeltaTable::ranks(format, rank, k, values)?;
-    if table.values().iter().all(|v| v.is_finite()) {
-        return Some(table);
-    }
-    DeltaTable::ranks(Format::F32, rank, k, values)
 }
 
 /// Rows of `width` values from the half-split order of checkpoints to the interleaved order of weights in some GGUF

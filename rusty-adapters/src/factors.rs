@@ -69,6 +69,28 @@ pub(crate) fn shared_format<'a>(tables: impl Iterator<Item = &'a DeltaTable>) ->
     }
 }
 
+/// `A` in a format, or in single precision where values leave its range.
+pub(crate) fn a_table(format: Format, rank: usize, k: usize, values: &[f32]) -> Option<DeltaTable> {
+    in_range(format, |format| DeltaTable::ranks(format, rank, k, values))
+}
+
+/// `B` in a format, or in single precision where values leave its range; `value` is that of an output and a rank.
+pub(crate) fn b_table(
+    format: Format,
+    n: usize,
+    rank: usize,
+    value: impl Fn(usize, usize) -> f32,
+) -> Option<DeltaTable> {
+    in_range(format, |format| DeltaTable::panels(format, n, rank, &value))
+}
+
+fn in_range(format: Format, table: impl Fn(Format) -> Option<DeltaTable>) -> Option<DeltaTable> {
+    let is_finite = |table: &DeltaTable| table.values().iter().all(|v| v.is_finite());
+    table(format)
+        .filter(is_finite)
+        .or_else(|| table(Format::F32).filter(is_finite))
+}
+
 /// What a delta with plain factors changes of a weight `[n, k]`: `gain_out (W gain_in) + B s A - W`.
 pub(crate) fn change(delta: &SiteDelta, weight: &[f32], k: usize) -> Vec<f32> {
     let n = weight.len() / k;

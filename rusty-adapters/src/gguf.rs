@@ -134,7 +134,7 @@ fn unstacked(path: &Path, tensor: Tensor, base: &Base<'_>) -> Result<Vec<Tensor>
     let (weight, end) = tensor.name.rsplit_once('.').unwrap_or((&tensor.name, ""));
     let module = weight.strip_suffix(".weight").unwrap_or(weight);
     let sites = base.sites_of(module).map_or(0, |sites| sites.len());
-    if sites != count {
+    if sites == 0 || sites != count {
         let reason = match sites {
             0 => format!("but the model has no matrix for each expert or head at '{module}'"),
             _ => format!("the model's '{module}' needs {sites} matrices"),

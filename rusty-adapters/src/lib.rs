@@ -21,6 +21,7 @@ mod gguf;
 mod kinds;
 pub mod merge;
 mod mix;
+mod module_patterns;
 mod modules;
 mod owned_tensor;
 pub mod packed;

@@ -5,9 +5,9 @@
 //! gives cross terms and needs equal ranks.
 
 use crate::compact::compact;
-use crate::factors::{a_values, b_values, plain, shared_format};
+use crate::factors::{a_table, a_values, b_table, b_values, plain, shared_format};
 use crate::{Error, Result};
-use rusty_compiler::{DeltaTable, EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
+use rusty_compiler::{EmbeddingDelta, LowRankRows, SiteDelta, SlotData};
 use rusty_graph::{Graph, SiteId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -123,6 +123,9 @@ fn embeddings(adapters: &[(&SlotData, f32)]) -> Result<Option<Arc<EmbeddingDelta
         low_ranks: low_ranks.collect(),
         prompt,
     };
+    if merged.low_ranks.iter().any(|low| !low.scale.is_finite()) {
+        return Err("times these weights an embedding leaves the range of numbers".into());
+    }
     let any = merged.table.is_some() || merged.prompt.is_some() || !merged.low_ranks.is_empty();
     Ok(any.then(|| Arc::new(merged)))
 }
@@ -159,12 +162,23 @@ fn sum(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta
         Some(sum)
     });
     let stacked = stack(deltas, k, n).ok_or("factors cannot be stacked")?;
-    Ok(SiteDelta {
+    let mixed = SiteDelta {
         gain_in,
         gain_out,
         bias: bias.map(Arc::from),
         ..stacked
-    })
+    };
+    match in_range(&mixed) {
+        true => Ok(mixed),
+        false => Err("times these weights it leaves the range of numbers".into()),
+    }
+}
+
+/// Whether all vectors of a delta are finite.
+fn in_range(delta: &SiteDelta) -> bool {
+    let vectors = [&delta.gain_in, &delta.gain_out, &delta.bias];
+    let mut vectors = vectors.into_iter().flatten().chain([&delta.scale]);
+    vectors.all(|vector| vector.iter().all(|v| v.is_finite()))
 }
 
 /// Factors side by side.
@@ -206,10 +220,8 @@ fn stack(deltas: &[(&SiteDelta, f32)], k: usize, n: usize) -> Option<SiteDelta> 
     let b_format = shared_format(ranked.iter().filter_map(|(d, _)| d.b.as_ref()));
     Some(SiteDelta {
         rank: rank as u32,
-        a: Some(DeltaTable::ranks(a_format, rank, k, &a)?),
-        b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
-            rows[c * rank + r]
-        })?),
+        a: Some(a_table(a_format, rank, k, &a)?),
+        b: Some(b_table(b_format, n, rank, |c, r| rows[c * rank + r])?),
         scale,
         ..SiteDelta::default()
     })
@@ -249,21 +261,20 @@ fn linear(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDe
     let tables = || {
         Some(SiteDelta {
             rank: rank as u32,
-            a: Some(DeltaTable::ranks(a_format, rank, k, &a)?),
-            b: Some(DeltaTable::panels(b_format, n, rank, |c, r| {
-                b[c * rank + r]
-            })?),
+            a: Some(a_table(a_format, rank, k, &a)?),
+            b: Some(b_table(b_format, n, rank, |c, r| b[c * rank + r])?),
             scale: vec![1.0; rank].into(),
             ..SiteDelta::default()
         })
     };
-    tables().ok_or_else(|| "the factors cannot be mixed".into())
+    tables().ok_or_else(|| "factors times these weights leave the range of numbers".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::factors::change;
+    use rusty_compiler::DeltaTable;
     use rusty_loader::Format;
 
     const K: usize = 8;
@@ -358,5 +369,29 @@ mod tests {
         assert!(whole.is_err_and(|e| e.contains("multiplied out")));
         let ranks = linear(&[(&low_rank(1, 2), 1.0), (&low_rank(1, 3), 1.0)], (K, N));
         assert!(ranks.is_err_and(|e| e.contains("one rank")));
+    }
+
+    /// Halves hold no more than 65504; numbers beyond that are kept, those beyond all numbers refused.
+    #[test]
+    fn large_weights_widen_tables_or_are_refused() {
+        let halves = |seed| {
+            let wide = low_rank(seed, 2);
+            let table = wide.a.as_ref().expect("a table").values();
+            SiteDelta {
+                a: DeltaTable::ranks(Format::F16, 2, K, &table),
+                scale: vec![16.0; 2].into(),
+                ..wide
+            }
+        };
+        let (one, other) = (halves(1), halves(4));
+        let mixed = linear(&[(&one, 1e10), (&other, 1.0)], (K, N)).expect("a mix");
+        let a = mixed.a.expect("a table");
+        assert_eq!(a.format(), Format::F32);
+        assert!(a.values().iter().any(|v| *v > 65504.0));
+        let too_much = [(&one, f32::MAX), (&other, 1.0)];
+        for mix in [sum, linear] {
+            let error = mix(&too_much, (K, N)).expect_err("beyond numbers");
+            assert!(error.contains("range of numbers"), "{error}");
+        }
     }
 }

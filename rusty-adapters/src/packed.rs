@@ -17,7 +17,7 @@ mod write;
 pub(crate) use read::{open, open_whole};
 pub use write::pack;
 
-use crate::base_model::Base;
+use crate::base_model::{Base, EMBEDDING};
 use rusty_graph::{RopeLayout, SiteId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const KEY: &str = "rusty";
 /// Tensor of the checksums.
 const SUMS: &str = "sums";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -72,15 +72,16 @@ fn interleaved(base: &Base<'_>) -> bool {
     ropes.any(|r| r.layout == RopeLayout::Interleaved)
 }
 
-/// Tells models of the same shapes apart, by the first bytes of all weights at sites but those of experts and heads: what was trained or merged differs from its base in
-/// some of them only.
+/// Tells models of the same shapes apart, by the first bytes of the embedding and of all weights at sites but those of experts and heads: what was trained or merged
+/// differs from its base in some of them only.
 fn weights(base: &Base<'_>) -> Option<u64> {
     let file = base.file?;
     let mut hash = Xxh3::new();
     let sites = base.graph.sites.iter().enumerate();
-    for (site, _) in sites.filter(|(_, site)| !site.grouped) {
-        let name = base.site_weight(SiteId(site as u32))?;
-        let bytes = file.tensor(&name)?.bytes;
+    let sites = sites.filter(|(_, site)| !site.grouped);
+    let at_sites = sites.map(|(site, _)| base.site_weight(SiteId(site as u32)));
+    for name in at_sites.chain([Some(EMBEDDING.into())]) {
+        let bytes = file.tensor(&name?)?.bytes;
         hash.update(&bytes[..bytes.len().min(1024)]);
     }
     Some(hash.digest())

@@ -4,7 +4,7 @@ use crate::args::{self, Load};
 use crate::engine;
 use anyhow::{Result, bail};
 use rusty_engine::experts::{Experts, Library, Router};
-use rusty_engine::{Engine, Session};
+use rusty_engine::{Engine, Session, Tier};
 use std::path::Path;
 
 /// The name of the built-in experts.
@@ -14,6 +14,14 @@ const DEMO: &str = "demo";
 pub struct Answering {
     experts: Option<Experts>,
     verbose: bool,
+}
+
+/// What is asked for a message.
+pub struct Asked {
+    /// The message in its expert's template.
+    pub prompt: String,
+    /// Who is asked; none where there are no experts.
+    pub expert: Option<String>,
 }
 
 /// Loads the model and attaches experts or adapters.
@@ -52,17 +60,37 @@ pub fn load(
 
 impl Answering {
     /// Seats the expert for a message in the session; what it is to be asked.
-    pub fn prepare(&self, session: &mut Session, message: &str) -> Result<String> {
+    pub fn prepare(&self, session: &mut Session, message: &str) -> Result<Asked> {
         let Some(experts) = &self.experts else {
-            return Ok(message.into());
+            return Ok(Asked {
+                prompt: message.into(),
+                expert: None,
+            });
         };
         let choice = experts.choose(message);
+        let name = experts.name(&choice);
         if self.verbose {
-            let (name, score) = (experts.name(&choice), choice.score);
+            let score = choice.score;
             eprintln!("expert: {name} (score {score:.2}: {})", choice.reason);
         }
         experts.seat(&choice, session)?;
-        Ok(experts.prompt(&choice, message))
+        Ok(Asked {
+            prompt: experts.prompt(&choice, message),
+            expert: Some(name.into()),
+        })
+    }
+
+    /// Says with `--verbose` where adapters are by now.
+    pub fn tell_tiers(&self, engine: &Engine) {
+        for adapter in engine.adapters().iter().filter(|_| self.verbose) {
+            let place = match adapter.tier {
+                Tier::Device => "in a slot",
+                Tier::Host => "in memory",
+                Tier::Disk => "in its file",
+            };
+            let (name, kib) = (&adapter.name, adapter.bytes.div_ceil(1024));
+            eprintln!("adapter: {name} is {place} ({kib} KiB)");
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Arch {
     pub(crate) gguf_defaults: &'static [(&'static str, Default)],
     /// Whether Hugging Face's checkpoints store the norms' weights less one.
     pub(crate) norms_less_one: bool,
+    /// Whether transformers scales embeddings where tokens are looked up: what comes as an embedding is not scaled then.
+    scales_tokens_alone: bool,
 }
 
 /// A default of a configuration.
@@ -85,6 +87,7 @@ const fn arch(id: &'static str, gguf_rope: RopeLayout) -> Arch {
         defaults: &[],
         gguf_defaults: &[],
         norms_less_one: false,
+        scales_tokens_alone: false,
     }
 }
 
@@ -98,6 +101,7 @@ const GEMMA: Arch = Arch {
         (keys::SLIDING_WINDOW, Default::Size(4096)),
     ],
     norms_less_one: true,
+    scales_tokens_alone: true,
     ..arch("gemma2", RopeLayout::Half)
 };
 
@@ -184,6 +188,12 @@ pub fn gguf_reorders_pairs(arch: &str) -> bool {
 /// Whether checkpoints of an architecture store rotated heads in halves.
 pub fn checkpoints_halve_pairs(arch: &str) -> bool {
     Arch::by_id(arch).is_none_or(|a| a.hf_rope == RopeLayout::Half)
+}
+
+/// Whether transformers (5 and later) scales an architecture's embeddings where tokens are looked up: soft prompts, which come as embeddings, are not scaled
+/// then. Elsewhere all embeddings are.
+pub fn scales_tokens_alone(arch: &str) -> bool {
+    Arch::by_id(arch).is_some_and(|a| a.scales_tokens_alone)
 }
 
 /// Modules of a block, in canonical names, that files of an architecture store instead of the products whose rows they hold

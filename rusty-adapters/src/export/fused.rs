@@ -4,9 +4,10 @@
 //! Products that share `A`, as they do where such a file was read, share its ranks again. Each other `A` keeps ranks of its
 //! own, with zeros in the rows of the other products.
 
+use super::shared_ranks::{factor, format_of_a, format_of_b, widen};
 use super::{At, Matrix, Pair};
 use crate::base_model::Base;
-use rusty_loader::{Format, arch, fused};
+use rusty_loader::{arch, fused};
 use std::collections::BTreeMap;
 
 /// Pairs of the modules that the base's files hold.
@@ -49,24 +50,12 @@ fn join(module: String, pairs: &[Pair], base: &Base<'_>) -> Pair {
         let Some((pair, first)) = found.find(|(pair, _)| pair.module == part) else {
             continue;
         };
-        // Files state one alpha, which counts for each rank the less the more there are.
-        let factor = rank as f32 / pair.a.rows as f32;
-        let lines = pair.b.values.chunks_exact(pair.b.columns);
-        for (line, wide) in lines.zip(b[first_value..].chunks_exact_mut(rank)) {
-            let own = &mut wide[*first..*first + line.len()];
-            own.iter_mut()
-                .zip(line)
-                .for_each(|(to, v)| *to = v * factor);
-        }
+        widen(pair, rank, *first, &mut b[first_value..]);
+        let factor = factor(pair, rank);
         let own = bias[first_row..].iter_mut();
         own.zip(pair.bias.iter().flatten())
             .for_each(|(to, v)| *to = v * factor);
     }
-    let scaled = pairs.iter().any(|pair| pair.a.rows != rank);
-    let format = match scaled {
-        true => Format::F32,
-        false => format(pairs.iter().map(|pair| pair.b.format)),
-    };
     Pair {
         module,
         at: At::Sites,
@@ -74,7 +63,7 @@ fn join(module: String, pairs: &[Pair], base: &Base<'_>) -> Pair {
             rows: b.len() / rank,
             columns: rank,
             values: b,
-            format,
+            format: format_of_b(pairs.iter(), rank),
         },
         a,
         bias: biased.then_some(bias),
@@ -99,16 +88,7 @@ fn stacked(pairs: &[Pair]) -> (Matrix, Vec<usize>) {
         rows: values.len() / columns,
         columns,
         values,
-        format: format(pairs.iter().map(|pair| pair.a.format)),
+        format: format_of_a(pairs.iter()),
     };
     (a, firsts)
-}
-
-/// What all are stored in; single precision where that differs.
-pub(super) fn format(mut formats: impl Iterator<Item = Format>) -> Format {
-    let first = formats.next().unwrap_or(Format::F32);
-    match formats.all(|format| format == first) {
-        true => first,
-        false => Format::F32,
-    }
 }

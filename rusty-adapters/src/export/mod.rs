@@ -8,6 +8,7 @@
 mod fused;
 mod gguf;
 mod peft;
+mod shared_ranks;
 mod stacked;
 
 use crate::base_model::Base;

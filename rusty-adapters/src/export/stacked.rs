@@ -2,10 +2,9 @@
 //!
 //! All get as many ranks as the one that has most. Experts that an adapter leaves as they are get zeros.
 
-use super::fused::format;
+use super::shared_ranks::{format_of_a, format_of_b, widen};
 use super::{At, Matrix, Pair};
 use crate::base_model::Base;
-use rusty_loader::Format;
 use std::collections::BTreeMap;
 
 /// The pairs with those of experts in one for each product; a product of heads, which such files cannot state, is refused by name.
@@ -43,27 +42,16 @@ fn join(module: String, experts: &BTreeMap<usize, Pair>, count: usize) -> Pair {
     let (mut a, mut b) = (vec![0.0; count * rank * k], vec![0.0; count * n * rank]);
     for (expert, pair) in experts {
         a[expert * rank * k..][..pair.a.values.len()].copy_from_slice(&pair.a.values);
-        // Files state one alpha, which counts for each rank the less the more there are.
-        let factor = rank as f32 / pair.a.rows as f32;
-        let lines = pair.b.values.chunks_exact(pair.b.columns);
-        let wide = b[expert * n * rank..].chunks_exact_mut(rank);
-        for (line, wide) in lines.zip(wide) {
-            let own = wide.iter_mut().zip(line);
-            own.for_each(|(to, v)| *to = v * factor);
-        }
+        widen(pair, rank, 0, &mut b[expert * n * rank..][..n * rank]);
     }
-    let scaled = experts.values().any(|pair| pair.a.rows != rank);
     let matrix = |rows, columns, values, format| Matrix {
         rows,
         columns,
         values,
         format,
     };
-    let of_b = match scaled {
-        true => Format::F32,
-        false => format(experts.values().map(|pair| pair.b.format)),
-    };
-    let of_a = format(experts.values().map(|pair| pair.a.format));
+    let of_a = format_of_a(experts.values());
+    let of_b = format_of_b(experts.values(), rank);
     Pair {
         module,
         at: At::Experts(count),

@@ -17,6 +17,8 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     let w1_b = module.values("hada_w1_b", &[first, k])?;
     let w2_a = module.values("hada_w2_a", &[n, second])?;
     let w2_b = module.values("hada_w2_b", &[second, k])?;
+    module.check_rank(module.part("hada_w1_b")?, first, |rank| [rank, k])?;
+    module.check_rank(module.part("hada_w2_b")?, second, |rank| [rank, k])?;
     let format = wider(
         module.part("hada_w1_a")?.format,
         module.part("hada_w2_a")?.format,

@@ -1,18 +1,31 @@
 //! IA3 (arXiv 2205.05638): a factor on each output of a layer, or on each input of a feed-forward layer.
 
 use super::Module;
-use crate::Result;
 use crate::base_model::Base;
 use crate::draft::Draft;
+use crate::{Error, Result};
 use rusty_loader::Format;
 
 pub(super) fn draft(module: &Module<'_>, base: &Base<'_>) -> Result<Draft> {
     let mut draft = Draft::empty(Format::F32);
-    if module.config.is_feed_forward(module.name) {
-        draft.gain_in = Some(module.vector("ia3_l", module.k())?);
+    let of_inputs = module.config.is_feed_forward(module.name);
+    // The shape of a matrix says itself which side it is for.
+    let shape = match of_inputs {
+        true => [1, module.k()],
+        false => [module.n(), 1],
+    };
+    let gain = match module.part("ia3_l")?.shape.len() {
+        2 => module.values("ia3_l", &shape)?,
+        _ => module.vector("ia3_l", shape[0].max(shape[1]))?,
+    };
+    if of_inputs && module.site.grouped {
+        let what = format!("factors on the inputs of '{}'", module.name);
+        return Err(Error::unsupported(module.path, what));
+    }
+    if of_inputs {
+        draft.gain_in = Some(gain);
         return Ok(draft);
     }
-    let gain = module.vector("ia3_l", module.n())?;
     let mut biases = vec![];
     for &id in module.ids {
         let n = base.graph.site(id).n as usize;

@@ -30,6 +30,7 @@ impl Factor {
                 a.values(module.path)?,
                 module.values(&second, &[rank, columns])?,
             );
+            module.check_rank(a, rank, |rank| [rows, rank])?;
             let format = super::lora::wider(a.format, b.format);
             if rank > rows.min(columns) {
                 return Ok(Self::whole(product(&u, &v, rank, columns), columns, format));

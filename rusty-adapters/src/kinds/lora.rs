@@ -1,7 +1,7 @@
 //! LoRA (arXiv 2106.09685): `W + s B A`, `s` being `alpha / r` or, for rsLoRA (2312.03732), `alpha / sqrt(r)`; with a
 //! bias of `B`; with DoRA's norms (2402.09353); on linear layers and on the embedding.
 
-use super::{Assembly, Module};
+use super::{Assembly, EMBEDDING, Module, other_rank};
 use crate::draft::Draft;
 use crate::factors::transposed;
 use crate::modules::Parts;
@@ -9,6 +9,10 @@ use crate::tensors::Tensor;
 use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, LowRankRows};
 use rusty_loader::Format;
+use std::path::Path;
+
+/// DoRA's norms.
+const MAGNITUDE: &str = "lora_magnitude_vector";
 
 pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     if module.parts.contains_key("lora_A.bias") {
@@ -17,7 +21,10 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
     }
     let (a, b) = (module.part("lora_A.weight")?, module.part("lora_B.weight")?);
     let rank = a.shape.first().copied().unwrap_or(0);
-    check_rank(module, a, rank)?;
+    if rank == 0 {
+        module.values("lora_A.weight", &[1, module.k()])?;
+    }
+    module.check_rank(a, rank, |rank| [rank, module.k()])?;
     let a_values = module.values("lora_A.weight", &[rank, module.k()])?;
     let b_values = module.values("lora_B.weight", &[module.n(), rank])?;
     let scale = module.config.scale(module.name, rank);
@@ -27,31 +34,17 @@ pub(super) fn draft(module: &Module<'_>) -> Result<Draft> {
         let bias = module.vector("lora_B.bias", module.n())?;
         draft.bias = Some(bias.into_iter().map(|v| scale * v).collect());
     }
-    if module.config.dora && !module.parts.contains_key("lora_magnitude_vector") {
-        module.part("lora_magnitude_vector")?;
-    }
-    if module.parts.contains_key("lora_magnitude_vector") {
-        draft.magnitude = Some(module.vector("lora_magnitude_vector", module.n())?);
+    if module.config.dora {
+        draft.magnitude = Some(module.vector(MAGNITUDE, module.n())?);
+    } else if let Some(tensor) = module.parts.get(MAGNITUDE) {
+        return Err(unasked(module.path, tensor));
     }
     Ok(draft)
 }
 
-fn check_rank(module: &Module<'_>, a: &Tensor, rank: usize) -> Result<()> {
-    if rank == 0 {
-        module.values("lora_A.weight", &[1, module.k()])?;
-    }
-    match module.config.rank(module.name) {
-        Some(stated) if stated != rank => {
-            let needed = [stated, module.k()];
-            Err(a.misfit(module.path, other_rank(&module.place(), needed)))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Why an `A` of another rank than the stated one does not fit.
-fn other_rank(place: &str, needed: [usize; 2]) -> String {
-    format!("the model's {place} needs {needed:?} for the rank that adapter_config.json states")
+/// The refusal of norms that the configuration does not ask for.
+fn unasked(path: &Path, tensor: &Tensor) -> Error {
+    Error::unsupported(path, format!("tensor '{}' without 'use_dora'", tensor.name))
 }
 
 /// The format that holds what both do.
@@ -77,9 +70,12 @@ impl Assembly<'_> {
         }
         let (a, b) = (part("lora_embedding_A")?, part("lora_embedding_B")?);
         let magnitude = match self.config.dora {
-            true => Some(part("lora_magnitude_vector")?),
-            false => parts.get("lora_magnitude_vector"),
+            true => Some(part(MAGNITUDE)?),
+            false => None,
         };
+        if let Some(tensor) = parts.get(MAGNITUDE).filter(|_| magnitude.is_none()) {
+            return Err(unasked(self.path, tensor));
+        }
         let weight = parts.get("base_layer.weight");
         let known = 2 + usize::from(magnitude.is_some()) + usize::from(weight.is_some());
         if parts.len() > known {
@@ -89,8 +85,11 @@ impl Assembly<'_> {
         }
         let factors = self.embedding_factors(name, a, b)?;
         let (vocab, width, rank) = (factors.vocab, factors.width, factors.rank);
-        let other = |weight| self.other_than(&["token_embd.weight"], weight, &[vocab, width]);
+        let other = |weight| self.other_than(&[EMBEDDING.into()], weight, &[vocab, width]);
         let new = weight.map(other).transpose()?.flatten();
+        if let (Some(values), Some(weight)) = (&new, weight) {
+            self.replace_tied_head(values.clone(), weight.format);
+        }
         if let Some(magnitude) = magnitude {
             return self.weighed_embedding(&factors, magnitude, (a, new));
         }
@@ -141,7 +140,7 @@ impl Assembly<'_> {
         let magnitude = magnitude.vector(self.path, width, "embedding")?;
         let mut rows = match new {
             Some(rows) => rows,
-            None => self.base.weight(self.path, "token_embd.weight")?,
+            None => self.base.weight(self.path, EMBEDDING)?,
         };
         let mut squares = vec![0.0f64; width];
         for (token, row) in rows.chunks_exact_mut(width).enumerate() {

@@ -9,7 +9,7 @@ mod soft_prompt;
 mod stacked;
 mod vera;
 
-use crate::base_model::{Base, Place};
+use crate::base_model::{Base, EMBEDDING, Place};
 use crate::compact::compact;
 use crate::config::{Config, Kind};
 use crate::draft::Draft;
@@ -21,12 +21,15 @@ use crate::{Error, Result};
 use rayon::prelude::*;
 use rusty_compiler::{EmbeddingDelta, KvPrefix, SiteDelta, SlotData};
 use rusty_graph::{Site, SiteId};
+use rusty_loader::Format;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Relative distance up to which a weight that came with an adapter is the model's own, quantized perhaps.
-const SAME: f64 = 0.12;
+/// Relative distance up to which a weight that came with an adapter is the model's own: by rounding, and by quantization to blocks.
+const SAME: f64 = 0.01;
+const SAME_BLOCKS: f64 = 0.12;
 
 /// Sites whose tables are made side by side.
 const AT_ONCE: usize = 16;
@@ -65,6 +68,21 @@ impl<'a> Module<'a> {
         self.part(part)?.matrix(self.path, &self.place(), needed)
     }
 
+    /// Refuses a tensor of another rank than the configuration states; `shape` is what it needs for that.
+    fn check_rank(
+        &self,
+        tensor: &Tensor,
+        rank: usize,
+        shape: impl Fn(usize) -> [usize; 2],
+    ) -> Result<()> {
+        match self.config.rank(self.name) {
+            Some(stated) if stated != rank => {
+                Err(tensor.misfit(self.path, other_rank(&self.place(), shape(stated))))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Where it acts, for messages.
     fn place(&self) -> String {
         format!("site '{}'", self.site.name)
@@ -77,6 +95,11 @@ impl<'a> Module<'a> {
     fn n(&self) -> usize {
         self.site.n as usize
     }
+}
+
+/// Why a tensor of another rank than the stated one does not fit.
+fn other_rank(place: &str, needed: [usize; 2]) -> String {
+    format!("the model's {place} needs {needed:?} for the rank that adapter_config.json states")
 }
 
 /// Everything an adapter does, gathered module by module.
@@ -196,12 +219,12 @@ impl<'a> Assembly<'a> {
             return Err(Error::malformed(
                 self.path,
                 format!(
-                    "tensor '{tensor}' changes {name}, which the configuration's target_modules or layers_to_transform leave out"
+                    "tensor '{tensor}' changes {name}, which the configuration's target_modules, exclude_modules or layers_to_transform leave out"
                 ),
             ));
         }
         let mut draft = match self.config.kind {
-            _ if only_bias => Draft::empty(rusty_loader::Format::F32),
+            _ if only_bias => Draft::empty(Format::F32),
             Kind::Lora => lora::draft(module)?,
             Kind::Ia3 => ia3::draft(module, &self.base)?,
             Kind::Loha => hadamard::draft(module)?,
@@ -213,13 +236,10 @@ impl<'a> Assembly<'a> {
             }
         };
         if let Some(weight) = parts.get("base_layer.weight") {
-            let old = module
-                .ids
-                .iter()
-                .filter_map(|id| self.base.site_weight(*id));
-            let (old, shape) = (old.collect::<Vec<_>>(), [module.n(), module.k()]);
-            let old: Vec<&str> = old.iter().map(|name| &**name).collect();
-            if let Some(new) = self.other_than(&old, weight, &shape)? {
+            let shape = [module.n(), module.k()];
+            if let Some(new) =
+                self.other_than(&self.base.site_weights(module.ids), weight, &shape)?
+            {
                 draft = draft.on(new, module.k()).ok_or_else(|| {
                     let what = format!("a new weight and gains at '{name}'");
                     Error::unsupported(self.path, what)
@@ -258,10 +278,20 @@ impl<'a> Assembly<'a> {
     }
 
     /// The values of a base weight that came with the adapter, where they are not the model's own but for rounding: PEFT
-    /// saves the weights of embeddings and heads beside their factors.
-    fn other_than(&self, old: &[&str], new: &Tensor, shape: &[usize]) -> Result<Option<Vec<f32>>> {
+    /// saves the weights of embeddings and heads beside adapters (`save_embedding_layers`).
+    fn other_than(
+        &self,
+        old: &[Cow<'_, str>],
+        new: &Tensor,
+        shape: &[usize],
+    ) -> Result<Option<Vec<f32>>> {
         let mut old_values = vec![];
+        let mut same = SAME;
         for name in old {
+            let view = self.base.file.and_then(|file| file.tensor(name));
+            if view.is_some_and(|view| matches!(view.format, Format::Blocks(_))) {
+                same = SAME_BLOCKS;
+            }
             old_values.extend(self.base.weight(self.path, name)?);
         }
         let values = new.shaped(self.path, shape, &format!("'{}'", old.join("+")))?;
@@ -270,7 +300,7 @@ impl<'a> Assembly<'a> {
         };
         let apart = square(&mut old_values.iter().zip(&values).map(|(a, b)| a - b));
         let size = square(&mut old_values.iter().copied());
-        Ok((apart > SAME * SAME * size).then_some(values))
+        Ok((apart > same * same * size).then_some(values))
     }
 
     /// The tables of a slot.

@@ -1,6 +1,6 @@
 //! Weights that an adapter brings whole (`modules_to_save`): a linear layer, the embedding, or a norm.
 
-use super::Assembly;
+use super::{Assembly, EMBEDDING};
 use crate::base_model::Place;
 use crate::draft::Draft;
 use crate::tensors::Tensor;
@@ -8,6 +8,7 @@ use crate::{Error, Result};
 use rusty_compiler::DeltaTable;
 use rusty_loader::Format;
 use rusty_loader::tensor_names::norms_less_one;
+use std::borrow::Cow;
 
 impl Assembly<'_> {
     pub(super) fn saved(
@@ -29,7 +30,14 @@ impl Assembly<'_> {
                 let (n, k) = (site.n as usize, site.k as usize);
                 let label = format!("site '{}'", site.name);
                 let values = weight.shaped(self.path, &[n, k], &label)?;
-                let mut draft = Draft::replaced(values, n, k, weight.format);
+                let copy = self.is_copy(name, &self.base.site_weights(ids), weight)?;
+                if copy && bias.is_none() {
+                    return Ok(());
+                }
+                let mut draft = match copy {
+                    true => Draft::empty(weight.format),
+                    false => Draft::replaced(values, n, k, weight.format),
+                };
                 if let Some(bias) = bias {
                     draft.new_bias = Some(bias.vector(self.path, n, &label)?);
                 }
@@ -39,6 +47,13 @@ impl Assembly<'_> {
                 let graph = self.base.graph;
                 let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
                 weight.shaped(self.path, &[vocab, width], "embedding")?;
+                if self.is_copy(name, &[EMBEDDING.into()], weight)? {
+                    return Ok(());
+                }
+                if !self.config.saves(name) {
+                    let values = weight.values(self.path)?;
+                    self.replace_tied_head(values, weight.format);
+                }
                 let bytes = weight.bytes.clone();
                 self.embedding.table = DeltaTable::new(weight.format, None, vocab, width, bytes);
             }
@@ -66,6 +81,25 @@ impl Assembly<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a weight is the model's own, which PEFT has saved beside the adapter without a word in its configuration.
+    fn is_copy(&self, name: &str, old: &[Cow<'_, str>], weight: &Tensor) -> Result<bool> {
+        if self.config.saves(name) || self.base.file.is_none() {
+            return Ok(false);
+        }
+        Ok(self.other_than(old, weight, &weight.shape)?.is_none())
+    }
+
+    /// A tied head follows an embedding that came with the adapter, which PEFT puts in the place of the model's. One of `modules_to_save`
+    /// has a copy of its own there, and the head stays.
+    pub(super) fn replace_tied_head(&mut self, values: Vec<f32>, format: Format) {
+        let graph = self.base.graph;
+        if let Some(head) = self.base.tied_head() {
+            let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
+            let draft = || Draft::replaced(values, vocab, width, format);
+            self.drafts.entry(head).or_insert_with(draft);
+        }
     }
 
     /// A replaced norm acts on the inputs of the sites that read it.

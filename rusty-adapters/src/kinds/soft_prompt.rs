@@ -16,7 +16,9 @@ impl Assembly<'_> {
         let tokens = self.config.virtual_tokens;
         if self.config.kind == Kind::Prompt {
             let width = graph.hidden_width() as usize;
-            let values = prompt.shaped(self.path, &[tokens, width], "embedding")?;
+            let mut values = prompt.shaped(self.path, &[tokens, width], "embedding")?;
+            let divisor = self.base.prompt_divisor();
+            values.iter_mut().for_each(|v| *v /= divisor);
             self.embedding.prompt = DeltaTable::encode(Format::F32, None, tokens, width, &values);
             return Ok(());
         }

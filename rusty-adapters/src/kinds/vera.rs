@@ -66,6 +66,7 @@ pub(super) fn draft(module: &Module<'_>, shared: &Shared) -> Result<Draft> {
         let reason = needed([n, rank]) + " or more rows";
         return Err(b.misfit(path, reason));
     }
+    module.check_rank(a, rank, |rank| [rank, widest])?;
     let a_cut = cut(&shared.cut_a, k, || {
         let values = a.values(path)?;
         let rows = values.chunks_exact(widest);

@@ -83,7 +83,7 @@ fn declare(
             false => stored,
         };
         writer.tensor(&info.name, format, &shape);
-        if info.name == super::EMBEDDING && merged.unties {
+        if info.name == crate::base_model::EMBEDDING && merged.unties {
             head = Some((writable(stored), shape));
         }
     }

@@ -11,7 +11,7 @@ mod methods;
 pub use methods::Method;
 
 use crate::Container;
-use crate::base_model::Base;
+use crate::base_model::{Base, EMBEDDING};
 use crate::factors::{change, plain};
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 /// Canonical names of the two tensors that a model may keep as one.
-const EMBEDDING: &str = "token_embd.weight";
 const HEAD: &str = "output.weight";
 
 /// Writes the model with adapters merged into it: `source` is the base's file or folder, `out` a path of the same kind

@@ -247,7 +247,12 @@ impl<'a> Reader<'a> {
     fn embedding(&self, vocab: usize, width: usize) -> Result<Option<Arc<EmbeddingDelta>>> {
         let most = vocab * width;
         let mut low_ranks = vec![];
-        for (i, scale) in self.header.embedding_scales.iter().enumerate() {
+        let scales = &self.header.embedding_scales;
+        if scales.iter().any(|scale| !scale.is_finite()) {
+            let reason = "states scales of the embedding that are not finite";
+            return Err(Error::malformed(self.path, reason));
+        }
+        for (i, scale) in scales.iter().enumerate() {
             let factor = |end: &str, rows: usize| {
                 let name = format!("embedding.{i}.{end}");
                 self.table(&name, None, most, |[_, rank]| [rows, rank])?

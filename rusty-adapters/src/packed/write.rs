@@ -159,8 +159,11 @@ impl Writer {
     }
 }
 
-/// Whether an adapter holds what was computed from the model's weights.
+/// Whether an adapter may hold what was computed from the model's weights: gains and biases of sites, and whole embeddings, which DoRA makes of
+/// the model's.
 fn is_relative(adapter: &SlotData) -> bool {
+    let embedding = adapter.embedding.as_ref();
     let mut sites = adapter.sites.iter();
     sites.any(|(_, d)| d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some())
+        || embedding.is_some_and(|embedding| embedding.table.is_some())
 }

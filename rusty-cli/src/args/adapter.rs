@@ -42,9 +42,9 @@ pub struct AdapterMerge {
     /// How changes become one.
     #[arg(long, value_enum, default_value_t = MergeMethod::Linear)]
     pub method: MergeMethod,
-    /// Share of each change that TIES and DARE keep.
-    #[arg(long, default_value_t = 0.5)]
-    pub density: f32,
+    /// Share of each change that TIES and DARE keep [default: 0.5].
+    #[arg(long)]
+    pub density: Option<f32>,
     /// Seed of DARE's choice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

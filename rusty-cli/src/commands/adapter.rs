@@ -39,14 +39,15 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
     let base = Base::new(&graph, &*file);
     let stated = stated(&options.adapter)?;
     let start = Instant::now();
-    let adapter = prepare(&options.adapter, &base, Precision::Stored);
-    let adapter = adapter.with_context(|| match (&options.model, &stated.base_model) {
-        (Some(_), _) => "it does not fit this model".to_string(),
-        (None, Some(made_for)) => {
-            format!("it was made for '{made_for}': give that with -m; the demo model was looked at")
+    let adapter = match prepare(&options.adapter, &base, Precision::Stored) {
+        Err(error) if is_misfit(&error) => {
+            return match options.model {
+                Some(_) => Err(error.context("it does not fit this model")),
+                None => print_stated(options, &stated),
+            };
         }
-        (None, None) => "the demo model was looked at: give the adapter's own with -m".to_string(),
-    })?;
+        adapter => adapter?,
+    };
     let seconds = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
     if options.json {
@@ -55,21 +56,16 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
         return Ok(());
     }
     writeln!(out, "{}, for {}", adapter.name, file.label())?;
-    writeln!(out, "kind            {}", stated.kind)?;
-    let alpha = stated.alpha.map_or("-".into(), |a| a.to_string());
-    writeln!(out, "alpha           {alpha}")?;
-    let made_for = stated.base_model.as_deref().unwrap_or("-");
-    writeln!(out, "made for        {made_for}")?;
+    write_stated(&mut out, &stated)?;
     let mib = adapter.bytes() as f64 / (1u64 << 20) as f64;
     writeln!(
         out,
         "tables          {mib:.2} MiB, prepared in {seconds:.3} s"
     )?;
     writeln!(out, "virtual tokens  {}", adapter.virtual_tokens())?;
-    let embedding = if adapter.embedding.is_some() {
-        "changed"
-    } else {
-        "as it is"
+    let embedding = match changes_embedding(&adapter) {
+        true => "changed",
+        false => "as it is",
     };
     writeln!(out, "embedding       {embedding}")?;
     writeln!(
@@ -79,6 +75,43 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
         graph.sites.len()
     )?;
     print_sites(&mut out, &adapter, &graph)
+}
+
+/// Whether an adapter cannot be read for a model because it is another's.
+fn is_misfit(error: &anyhow::Error) -> bool {
+    use rusty_adapters::Error::{Misfit, Product};
+    matches!(error.downcast_ref(), Some(Misfit { .. } | Product { .. }))
+}
+
+/// What an adapter says of itself, where no model was given and it is not the demo's.
+fn print_stated(options: &AdapterInspect, stated: &Stated) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if options.json {
+        let object = json!({
+            "adapter": options.adapter, "kind": stated.kind, "alpha": stated.alpha,
+            "base_model": stated.base_model,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&object)?)?;
+    } else {
+        writeln!(out, "{}", options.adapter)?;
+        write_stated(&mut out, stated)?;
+    }
+    eprintln!("it is not for the demo model: give its own with -m to see what it changes");
+    Ok(())
+}
+
+fn write_stated(out: &mut dyn Write, stated: &Stated) -> Result<()> {
+    let alpha = stated.alpha.map_or("-".into(), |a| a.to_string());
+    let made_for = stated.base_model.as_deref().unwrap_or("-");
+    writeln!(out, "kind            {}", stated.kind)?;
+    writeln!(out, "alpha           {alpha}")?;
+    Ok(writeln!(out, "made for        {made_for}")?)
+}
+
+/// Whether tokens are embedded otherwise; a soft prompt only comes in front of them.
+fn changes_embedding(adapter: &SlotData) -> bool {
+    let embedding = adapter.embedding.as_ref();
+    embedding.is_some_and(|e| e.table.is_some() || !e.low_ranks.is_empty())
 }
 
 /// A line for each site that an adapter changes.
@@ -119,7 +152,7 @@ fn facts(adapter: &SlotData, stated: &Stated, graph: &Graph, seconds: f64) -> Va
     });
     json!({
         "adapter": adapter.name, "bytes": adapter.bytes(), "rank": adapter.largest_rank(),
-        "virtual_tokens": adapter.virtual_tokens(), "embedding": adapter.embedding.is_some(),
+        "virtual_tokens": adapter.virtual_tokens(), "embedding": changes_embedding(adapter),
         "kind": stated.kind, "alpha": stated.alpha, "base_model": stated.base_model,
         "prepared_s": seconds, "sites": sites.collect::<Vec<_>>(),
     })
@@ -143,14 +176,18 @@ fn merged(options: &AdapterMerge) -> Result<()> {
         let (name, weight) = split(argument)?;
         adapters.push((prepare(name, &base, Precision::Stored)?, weight));
     }
+    let density = options.density.unwrap_or(0.5);
+    if options.density.is_some()
+        && matches!(options.method, MergeMethod::Linear | MergeMethod::Slerp)
+    {
+        tracing::warn!("--density is for --method ties and dare");
+    }
     let method = match options.method {
         MergeMethod::Linear => Method::Linear,
         MergeMethod::Slerp => Method::Slerp,
-        MergeMethod::Ties => Method::Ties {
-            density: options.density,
-        },
+        MergeMethod::Ties => Method::Ties { density },
         MergeMethod::Dare => Method::Dare {
-            density: options.density,
+            density,
             seed: options.seed,
         },
     };
@@ -166,6 +203,12 @@ fn merged(options: &AdapterMerge) -> Result<()> {
 }
 
 fn convert(options: &AdapterConvert) -> Result<()> {
+    let ending = options.out.extension().and_then(|e| e.to_str());
+    ensure!(
+        !ending.is_some_and(|e| ["bin", "json", "pt", "pth", "safetensors"].contains(&e)),
+        "{}: a converted adapter is a .gguf file or a folder",
+        options.out.display()
+    );
     let file = model::open(options.model.as_deref())?;
     let graph = rusty_graph::arch::build(&*file)?;
     let base = Base::new(&graph, &*file);

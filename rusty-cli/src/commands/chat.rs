@@ -43,8 +43,8 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
         };
         let turn = answering
             .prepare(&mut session, &said.content)
-            .and_then(|prompt| {
-                let asked = [Message::new("user", &prompt)];
+            .and_then(|asked| {
+                let asked = [Message::new("user", &asked.prompt)];
                 let prompt = Prompt::Chat([&messages[..], &asked].concat());
                 let request = engine::request(prompt, &options.sampling);
                 answer(&mut session, &request, &mut out)
@@ -53,6 +53,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             // What was said, not an expert's template of it: the next turn may be another expert's.
             Ok((text, timings)) => {
                 messages.extend([said, Message::new("assistant", &text)]);
+                answering.tell_tiers(&engine);
                 if terminal {
                     eprintln!("{}", summary(&timings, &engine));
                 }

@@ -17,8 +17,8 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
         &options.experts,
         verbose,
     )?;
-    let text = answering.prepare(&mut session, &text)?;
-    let prompt = prompt(options, text, &engine);
+    let asked = answering.prepare(&mut session, &text)?;
+    let prompt = prompt(options, asked.prompt, &engine);
     let prompt_tokens = session.prompt_tokens(&prompt)?;
     // The ids are known already; rendering and tokenizing again would only cost time to the first token.
     let request = engine::request(Prompt::Tokens(prompt_tokens.clone()), &options.sampling);
@@ -36,8 +36,10 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
         }
     }
     let timings = answer.timings();
+    answering.tell_tiers(&engine);
     if options.json {
         let object = json!({
+            "expert": asked.expert,
             "tokens": ids,
             "text": text,
             "prompt_tokens": prompt_tokens.len(),

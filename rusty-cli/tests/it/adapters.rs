@@ -2,6 +2,7 @@
 
 use crate::command::{failure, golden, json, stdout, stdout_with_cache};
 use serde_json::Value;
+use std::path::Path;
 
 const QUESTION: &str = "Find users older than 30";
 const SQL: &str = "SELECT * FROM users WHERE age > 30;\n";
@@ -42,6 +43,8 @@ fn adapters_are_converted_compressed_and_merged() {
     assert!(error.contains("is there already"), "{error}");
     let (_, error) = failure(&["adapter", "merge", &at("none.gguf"), "--adapter", "sql"]);
     assert!(error.contains("pass a GGUF file"), "{error}");
+    let (_, error) = failure(&["adapter", "convert", "sql", &at("sql.bin")]);
+    assert!(error.contains("a .gguf file or a folder"), "{error}");
     let (_, error) = failure(&["adapter", "compress", "sql", &at("small.bin")]);
     assert!(error.contains(".safetensors"), "{error}");
 }
@@ -107,6 +110,36 @@ fn adapters_are_inspected_and_accounted() {
     );
     let text = stdout_with_cache(folder.path(), &["adapter", "inspect", "json"]);
     assert!(text.contains("sites           42 of 43"), "{text}");
+    // Of another model's, which is not given, at least what the file says; of a damaged one, that it is.
+    let dora = golden("adapters/qwen3-dora");
+    let words = ["adapter", "inspect", &dora];
+    let stated = json(&[&words[..], &["--json"]].concat());
+    assert_eq!(
+        (&stated["kind"], &stated["sites"]),
+        (&"DoRA".into(), &Value::Null)
+    );
+    let text = stdout_with_cache(folder.path(), &words);
+    assert!(text.contains("made for        models/qwen3-tied"), "{text}");
+    let base = golden("models/qwen3-tied");
+    let model = ["-m", &base];
+    let prompt = golden("adapters/qwen3-prompt");
+    let words = ["adapter", "inspect", &prompt];
+    let text = stdout_with_cache(folder.path(), &[&words[..], &model].concat());
+    assert!(text.contains("embedding       as it is"), "{text}");
+    let (dora, cut) = (Path::new(&dora), folder.path().join("cut"));
+    std::fs::create_dir(&cut).expect("folder");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        let bytes = std::fs::read(dora.join(file)).expect(file);
+        let kept = if file.ends_with("json") {
+            bytes.len()
+        } else {
+            bytes.len() / 2
+        };
+        std::fs::write(cut.join(file), &bytes[..kept]).expect("written");
+    }
+    let (_, error) = failure(&["adapter", "inspect", &cut.display().to_string()]);
+    let named = error.contains("adapter_model.safetensors");
+    assert!(named && !error.contains("fit"), "{error}");
     let base = json(&["inspect", "--json", "--ctx", "1024"]);
     let path = format!("{ADAPTERS}/sql");
     let words = [

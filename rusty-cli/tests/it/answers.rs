@@ -117,11 +117,26 @@ fn experts_answer_what_they_are_for() {
             choices[0].starts_with("expert: base (score 0.00: "),
             "{errors}"
         );
+        assert!(errors.contains("adapter: sql is in a slot ("), "{errors}");
         assert!(
             choices[2].starts_with("expert: base (score 0.50: "),
             "{errors}"
         );
     }
+    let nobody = tempfile::tempdir().expect("folder");
+    let none = nobody.path().to_str().expect("UTF-8");
+    let alone = with_input(&["chat", "--experts", none, "--device", "cpu"], input);
+    let errors = String::from_utf8(alone.stderr).expect("UTF-8");
+    assert!(alone.status.success(), "{errors}");
+    assert!(
+        errors.contains("no folder in it has an expert.toml"),
+        "{errors}"
+    );
+    let text = String::from_utf8(alone.stdout).expect("UTF-8");
+    assert!(
+        text.starts_with("The capital of France is Paris.\n") && !text.contains("SELECT"),
+        "{text}"
+    );
     let output = output(&["run", QUESTION, "--experts", "demo"]);
     assert_eq!(output.stdout, format!("{SQL}\n").as_bytes());
     assert!(!String::from_utf8_lossy(&output.stderr).contains("expert: "));
@@ -137,6 +152,8 @@ fn experts_answer_what_they_are_for() {
     assert_eq!(text, format!("{SQL}\n"));
     let text = stdout(&[&["run", "What is the capital of France?"][..], &routed].concat());
     assert_eq!(text, "The capital of France is Paris.\n");
+    let object = json(&[&["run", QUESTION, "--json"][..], &routed].concat());
+    assert_eq!(object["expert"], "sql");
 }
 
 /// Messages, who is to answer them, and what is then said; none: what the base says where there are no experts.
@@ -204,7 +221,11 @@ fn chat_sends_each_scenario_to_its_expert() {
         "--device",
         "cpu",
     ]);
-    assert!(errors.contains("beyond the budget of 1000"), "{errors}");
+    let named = errors.contains("adapter sql of ");
+    assert!(
+        named && errors.contains("beyond the budget of 1000"),
+        "{errors}"
+    );
 }
 
 #[test]

@@ -29,11 +29,6 @@ fn failures_name_the_cause_and_the_way_out() {
         code == 1 && text.contains("nonesuch") && text.contains("'demo'"),
         "{code} {text}"
     );
-    let (code, text) = failure(&["chat", "--experts", env!("CARGO_MANIFEST_DIR")]);
-    assert!(
-        code == 1 && text.contains("no folder in it has an expert.toml"),
-        "{code} {text}"
-    );
     for words in [
         &["run", "hi", "--experts", "demo", "--adapter", "sql"][..],
         &["chat", "--router", "embedding"],

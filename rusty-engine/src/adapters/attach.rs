@@ -45,9 +45,13 @@ impl Engine {
 
     fn register(&self, data: Arc<SlotData>, source: Source, prepared_s: f64) -> Result<AdapterId> {
         data.check(SlotShape::of(self.graph())).map_err(|misfit| {
+            let name = match &source {
+                Source::File { path, .. } => path.display().to_string(),
+                Source::Given => data.name.clone(),
+            };
             Error::Request(format!(
-                "adapter {} does not fit the model at {}: {}",
-                data.name, misfit.place, misfit.reason
+                "adapter {name} does not fit the model at {}: {}",
+                misfit.place, misfit.reason
             ))
         })?;
         let held = match self.copies_tables() {

@@ -33,7 +33,8 @@ pub enum Tier {
     Disk,
 }
 
-/// Bytes that adapters may hold; what is least recently used makes room. Pinned adapters stay.
+/// Bytes that adapters may hold; what is least recently used makes room. Pinned adapters stay; where they hold a budget alone, one adapter more
+/// is taken in beside them for as long as it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterBudget {
     /// Bytes in slots. Answers that run with more take turns.

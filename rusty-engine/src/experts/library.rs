@@ -137,7 +137,10 @@ impl Library {
         // The order of a folder's entries is the file system's; which error is told should not be.
         folders.sort();
         if folders.is_empty() {
-            return Err(wrong(format!("no folder in it has an {FILE}")));
+            let folder = folder.display();
+            tracing::warn!(
+                "{folder}: no folder in it has an {FILE}; the base model answers all messages"
+            );
         }
         let experts = folders.iter().map(|path| Expert::open(path));
         Self::new(experts.collect::<Result<_>>()?)

@@ -75,9 +75,10 @@ fn expected(tensors: &Tensors, name: &str, axis: usize) -> (String, Vec<usize>) 
         let needed = vec![side("a", 0), side("b", 1)];
         return (format!("'{name}' {have:?}"), needed);
     }
-    // Vectors may be stored as matrices of one row or column.
+    // Vectors may be stored as matrices of one row or column; of IA3's this says which side they are for.
     let needed = shape(tensors, name).iter().copied();
-    let needed = needed.filter(|lanes| *lanes != 1).collect();
+    let needed = needed.filter(|lanes| *lanes != 1 || name.ends_with("ia3_l"));
+    let needed = needed.collect();
     (misfit(name, &have), needed)
 }
 
@@ -164,9 +165,11 @@ pub fn write_gguf(from: &Gguf, arch: &str, tensors: &Tensors, path: &Path) {
     saved.expect("written");
 }
 
-/// On a layer, the head and the embedding. One that is another architecture's is refused for that.
-#[test]
-fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
+/// Reads other tensors in the place of a GGUF's, as of an architecture.
+type AsOf<'a> = &'a dyn Fn(&str, &Tensors) -> Result<SlotData>;
+
+/// Gives a test a base and the tensors of an adapter's GGUF: on a layer, the head and the embedding.
+fn with_gguf_tensors(test: impl FnOnce(&Graph, Tensors, AsOf<'_>)) {
     let folder = tempfile::tempdir().expect("folder");
     let file = rusty_loader::open(golden(BASES[1])).expect(BASES[1]);
     let graph = rusty_graph::arch::build(&*file).expect("graph");
@@ -179,28 +182,55 @@ fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
     });
     assert!(said.contains("llama.cpp does not read"), "{said}");
     let good = Gguf::open(&path).expect("gguf");
-    let tensors = gguf_tensors(&good);
     let bad = folder.path().join("bad.gguf");
-    let as_of = |arch: &str, tensors: &Tensors| {
+    test(&graph, gguf_tensors(&good), &|arch, tensors| {
         write_gguf(&good, arch, tensors, &bad);
         load(&bad, &model, Precision::Stored)
-    };
-    let rows = |name: &str| graph.site(graph.site_named(name).expect(name)).n as usize;
-    let both = rows("blk.0.ffn_gate") + rows("blk.0.ffn_up");
-    let mut twice = tensors.clone();
-    for name in ["ffn_up", "ffn_gate_up"] {
-        for (factor, shape) in [("lora_a", vec![2, 64]), ("lora_b", vec![both, 2])] {
-            let values = vec![0.5; shape.iter().product()];
-            twice.insert(format!("blk.0.{name}.weight.{factor}"), (shape, values));
+    });
+}
+
+/// One that is another architecture's is refused for that.
+#[test]
+fn tensors_of_ggufs_that_do_not_fit_are_named_with_both_shapes() {
+    with_gguf_tensors(|_, tensors, as_of| {
+        // Two factors at each of the three places.
+        assert_eq!(check(&tensors, &|tensors| as_of("llama", tensors)), 12);
+        let error = as_of("qwen3", &tensors).expect_err("another's").to_string();
+        assert!(error.contains("is for qwen3"), "{error}");
+    });
+}
+
+/// A stack of no matrices where the model has one.
+#[test]
+fn stacks_of_nothing_are_refused() {
+    with_gguf_tensors(|_, mut tensors, as_of| {
+        for part in ["lora_a", "lora_b"] {
+            let name = format!("blk.0.attn_q.weight.{part}");
+            tensors.insert(name, (vec![0, 4, 64], vec![]));
         }
-    }
-    let error = as_of("llama", &twice).expect_err("fused under two names");
-    let want = "as 'blk.0.ffn_up' and as 'blk.0.ffn_gate_up'";
-    assert!(error.to_string().contains(want), "{error}");
-    // Two factors at each of the three places.
-    assert_eq!(check(&tensors, &|tensors| as_of("llama", tensors)), 12);
-    let error = as_of("qwen3", &tensors).expect_err("another's").to_string();
-    assert!(error.contains("is for qwen3"), "{error}");
+        let error = as_of("llama", &tensors).expect_err("nothing").to_string();
+        assert!(
+            error.contains("blk.0.attn_q") && error.contains("[0, 4, 64]"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_fused_product_under_two_names_is_refused_by_both() {
+    with_gguf_tensors(|graph, mut tensors, as_of| {
+        let rows = |name: &str| graph.site(graph.site_named(name).expect(name)).n as usize;
+        let both = rows("blk.0.ffn_gate") + rows("blk.0.ffn_up");
+        for name in ["ffn_up", "ffn_gate_up"] {
+            for (factor, shape) in [("lora_a", vec![2, 64]), ("lora_b", vec![both, 2])] {
+                let values = vec![0.5; shape.iter().product()];
+                tensors.insert(format!("blk.0.{name}.weight.{factor}"), (shape, values));
+            }
+        }
+        let error = as_of("llama", &tensors).expect_err("fused under two names");
+        let want = "as 'blk.0.ffn_up' and as 'blk.0.ffn_gate_up'";
+        assert!(error.to_string().contains(want), "{error}");
+    });
 }
 
 /// The first layer's product that makes queries, `[64 -> 128]`.

@@ -4,7 +4,7 @@ use super::{Tensors, engine, golden, tensors};
 use rusty_adapters::{Container, Precision, export, load};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
-use rusty_engine::Engine;
+use rusty_engine::{Engine, OnRunning};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -110,6 +110,121 @@ fn base_weights_beside_factors_are_the_models_or_take_their_place() {
     assert!(apart(&have, &want) > 0.1);
 }
 
+/// Whole weights that the configuration does not speak of are there because PEFT saves embeddings beside adapters: the model's own
+/// change nothing, and the adapter can be weighted.
+#[test]
+fn copies_of_the_models_weights_are_left_out() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let model = tensors(&golden(BASE).join("model.safetensors"));
+    let embedding = &model["model.embed_tokens.weight"];
+    let mut adapter = Adapter::golden("qwen3-lora-qv");
+    let want = logits(&engine, &adapter.write(folder.path()));
+    for module in ["model.embed_tokens", "lm_head"] {
+        let name = format!("base_model.model.{module}.weight");
+        adapter.put(&name, &embedding.0, embedding.1.clone());
+    }
+    let path = adapter.write(folder.path());
+    let apart_from_plain = apart(&logits(&engine, &path), &want);
+    assert!(apart_from_plain < 1e-5, "{apart_from_plain}");
+    let id = engine
+        .attach_file(&path, Precision::Stored)
+        .expect("attached");
+    engine
+        .set_weight(id, 0.5, OnRunning::Refuse)
+        .expect("weighted");
+    engine.detach(id).expect("detached");
+    // A configuration that speaks of them means them: a head of its own, though it is the same.
+    adapter.config["modules_to_save"] = json!(["lm_head"]);
+    let path = adapter.write(folder.path());
+    let held = |path: &Path| load(path, &engine.adapter_base(), Precision::Stored);
+    let held = held(&path).expect("an adapter");
+    assert!(
+        held.sites
+            .iter()
+            .any(|(id, _)| engine.graph().site(*id).name == "output")
+    );
+    // What was trained is a little apart, and counts; a tied head follows it unless the embedding was copied to be trained.
+    let trained: Vec<f32> = embedding.1.iter().map(|v| v * 1.05).collect();
+    let mut with = |modules: &[&str], saved: Value| {
+        adapter.tensors.retain(|name, _| {
+            !name.ends_with("embed_tokens.weight") && !name.ends_with("lm_head.weight")
+        });
+        for module in modules {
+            let name = format!("base_model.model.{module}.weight");
+            adapter.put(&name, &embedding.0, trained.clone());
+        }
+        adapter.config["modules_to_save"] = saved;
+        logits(&engine, &adapter.write(folder.path()))
+    };
+    let (own, both) = (["model.embed_tokens"], ["model.embed_tokens", "lm_head"]);
+    let alone = with(&own, json!(["embed_tokens"]));
+    let tied = with(&own, json!(null));
+    assert!(apart(&alone, &want) > 1e-4);
+    assert!(apart(&tied, &alone) > 1e-4);
+    assert_eq!(tied, with(&both, json!(null)));
+    assert_eq!(tied, with(&both, json!(["embed_tokens", "lm_head"])));
+}
+
+/// IA3's vectors say by their shape which side they are for; it must be the side that the configuration says.
+#[test]
+fn gains_of_the_other_side_are_refused_with_both_shapes() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let mut adapter = Adapter::golden("qwen3-ia3");
+    let want = logits(&engine, &adapter.write(folder.path()));
+    // As a trainer may say it, with what Rust's own expressions do not know.
+    adapter.config["feedforward_modules"] = json!(r"(?!.*self_attn).*\.down_proj\Z");
+    assert_eq!(logits(&engine, &adapter.write(folder.path())), want);
+    adapter.config["feedforward_modules"] = json!([]);
+    let error = refusal(&engine, &adapter.write(folder.path()));
+    assert!(
+        error.contains("down_proj") && error.contains("[1, "),
+        "{error}"
+    );
+    assert!(error.contains(", 1]"), "{error}");
+}
+
+/// What PEFT would refuse, or leave out with a warning.
+#[test]
+fn tensors_that_contradict_the_configuration_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("folder");
+    let cases = [
+        ("qwen3-loha", "r", json!(8), "hada_w1_b"),
+        ("qwen3-lokr-both", "r", json!(8), "lokr_w1_a"),
+        ("llama-vera", "r", json!(8), "vera_A"),
+        (
+            "qwen3-dora",
+            "use_dora",
+            json!(false),
+            "lora_magnitude_vector",
+        ),
+        (
+            "qwen3-lora-all",
+            "exclude_modules",
+            json!(["q_proj"]),
+            "q_proj",
+        ),
+        (
+            "qwen3-lora-all",
+            "exclude_modules",
+            json!(r".*\.q_(?=proj).*"),
+            "q_proj",
+        ),
+    ];
+    for (name, key, value, said) in cases {
+        let mut adapter = Adapter::golden(name);
+        let base = adapter.config["base_model_name_or_path"]
+            .as_str()
+            .expect("base");
+        let engine = engine(base, DeviceChoice::Cpu, KvFormat::F32);
+        logits(&engine, &adapter.write(folder.path()));
+        adapter.config[key] = value;
+        let error = refusal(&engine, &adapter.write(folder.path()));
+        assert!(error.contains(said), "{name}, {key}: {error}");
+    }
+}
+
 #[test]
 fn a_saved_layer_brings_its_bias() {
     let folder = tempfile::tempdir().expect("folder");
@@ -203,6 +318,9 @@ fn tensors_and_settings_that_would_be_left_out_are_refused() {
     for (key, value) in [
         ("init_lora_weights", json!("pissa_niter_4")),
         ("init_lora_weights", json!("loftq")),
+        ("init_lora_weights", json!("OLoRA")),
+        ("init_lora_weights", json!("lora_ga")),
+        ("rank_pattern", json!([8])),
         ("use_dora", json!(true)),
         ("ensure_weight_tying", json!(true)),
     ] {
@@ -262,6 +380,9 @@ fn products_of_many_ranks_are_no_larger_than_the_weight() {
         for (first, second) in pairs {
             widen(&mut adapter, first, second, rank);
         }
+        let scale = |key: &str| adapter.config[key].as_f64().expect(key);
+        adapter.config["alpha"] = json!(scale("alpha") / scale("r") * rank as f64);
+        adapter.config["r"] = json!(rank);
         let have = logits(&engine, &adapter.write(folder.path()));
         assert!(apart(&have, &want) < 1e-4, "{name} of {rank} ranks");
     }

@@ -289,7 +289,7 @@ fn damaged_packed_adapters_are_errors_that_name_the_file() {
     for (from, to) in [
         ("blk.0.attn_q", "blk.9.attn_q"),
         (r#"\"rows\":"#, r#"\"rowz\":"#),
-        (r#"\"version\":5"#, r#"\"version\":1"#),
+        (r#"\"version\":6"#, r#"\"version\":1"#),
         ("false", "true "),
     ] {
         let mut bytes = good.clone();

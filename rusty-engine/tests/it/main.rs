@@ -22,6 +22,7 @@ mod residency;
 mod samplers;
 mod sessions;
 mod small_adapters;
+mod soft_prompts;
 mod stored_otherwise;
 #[path = "../../../tests/test_gpu.rs"]
 mod test_gpu;

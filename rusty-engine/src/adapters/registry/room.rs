@@ -55,12 +55,6 @@ impl Registry {
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<Option<usize>> {
-        if bytes > self.budget.device {
-            return Err(Error::Request(format!(
-                "an adapter of {bytes} bytes is beyond the budget of {}",
-                self.budget.device
-            )));
-        }
         loop {
             let free = self.slots.iter().position(Option::is_none);
             let over = self.device_bytes() + bytes > self.budget.device;
@@ -96,6 +90,12 @@ impl Registry {
         executable: &mut dyn Executable,
         busy: &dyn Fn(SlotId) -> bool,
     ) -> Result<Option<usize>> {
+        if bytes > self.budget.device {
+            return Err(Error::Request(format!(
+                "adapter {} of {bytes} bytes is beyond the budget of {}",
+                data.name, self.budget.device
+            )));
+        }
         // As long as nobody made room, the device has none for as much as it refused.
         let refused = self.refused.is_some_and(|refused| bytes >= refused);
         if refused && self.idle_slot(busy).is_none() && self.yields() {
