@@ -82,6 +82,20 @@ const REFUSED: [&str; 9] = [
     "use_bdlora",
 ];
 
+/// Further settings of PEFT's configurations (0.21): those read here, and those of training, of how an adapter was begun, and of layers that no text model has.
+#[rustfmt::skip]
+const KNOWN: [&str; 61] = [
+    "alpha", "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "d_initial", "decompose_both", "decompose_factor",
+    "encoder_dropout", "encoder_hidden_size", "encoder_num_layers", "encoder_reparameterization_type", "eva_config", "exclude_modules",
+    "fan_in_fan_out", "feedforward_modules", "inference_mode", "init_ia3_weights", "init_lora_weights", "init_weights", "layers_pattern",
+    "layers_to_transform", "loftq_config", "lora_alpha", "lora_bias", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core",
+    "module_dropout", "modules_to_save", "num_attention_heads", "num_layers", "num_transformer_submodules", "num_virtual_tokens", "peft_type",
+    "peft_version", "prefix_projection", "projection_prng_key", "prompt_tuning_init", "prompt_tuning_init_text", "qalora_group_size", "r",
+    "rank_dropout", "rank_dropout_scale", "rank_pattern", "revision", "runtime_config", "save_projection", "target_modules", "target_parameters",
+    "task_type", "token_dim", "tokenizer_kwargs", "tokenizer_name_or_path", "use_dora", "use_effective_conv2d", "use_rslora", "velora_config",
+    "vera_dropout",
+];
+
 /// Beginnings of `init_lora_weights`, in small letters, that take something out of the base's weights.
 const CHANGES_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
@@ -100,6 +114,7 @@ impl Config {
         if let Some(key) = REFUSED.iter().find(|key| is_set(&json, key)) {
             return Err(Error::unsupported(path, format!("'{key}'")));
         }
+        warn_of_unknown(path, &json);
         if let Some(start) = changed_base(&json) {
             let what = format!("an adapter whose base was changed when it was made ('{start}')");
             return Err(Error::unsupported(path, what));
@@ -237,6 +252,14 @@ fn before_0_19_1(version: &str) -> bool {
         .map_while(|part| part.parse::<u32>().ok());
     let numbers: Vec<u32> = numbers.take(3).collect();
     !numbers.is_empty() && numbers[..] < [0, 19, 1][..]
+}
+
+/// Says which settings are left out because nothing is known of them.
+fn warn_of_unknown(path: &Path, json: &Map<String, Value>) {
+    let known = |key: &str| KNOWN.contains(&key) || REFUSED.contains(&key);
+    for key in json.keys().filter(|key| is_set(json, key) && !known(key)) {
+        tracing::warn!("{}: '{key}' is not known and left out", path.display());
+    }
 }
 
 /// The `init_lora_weights` of an adapter that holds for a base which was changed when it was made.

@@ -1,5 +1,6 @@
 //! Adapter files that say more, less or other than they should: taken whole or refused by name, never in part.
 
+use super::warnings::told;
 use super::{Tensors, engine, golden, tensors};
 use rusty_adapters::{Container, Precision, export, load};
 use rusty_backend::DeviceChoice;
@@ -10,6 +11,7 @@ use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tracing::Level;
 
 const BASE: &str = "models/qwen3-tied";
 const ATTENTION: &str = "base_model.model.model.layers.0.self_attn.q_proj";
@@ -223,6 +225,28 @@ fn tensors_that_contradict_the_configuration_are_refused_by_name() {
         let error = refusal(&engine, &adapter.write(folder.path()));
         assert!(error.contains(said), "{name}, {key}: {error}");
     }
+}
+
+/// Settings that nothing is known of may change what an adapter computes, so they are told; PEFT's own are all known.
+#[test]
+fn unknown_settings_are_told() {
+    let folder = tempfile::tempdir().expect("folder");
+    let engine = engine(BASE, DeviceChoice::Cpu, KvFormat::F32);
+    let mut adapter = Adapter::golden("qwen3-lora-all");
+    let read = |adapter: &Adapter| {
+        let path = adapter.write(folder.path());
+        told(Level::WARN, || {
+            logits(&engine, &path);
+        })
+    };
+    assert_eq!(read(&adapter), "");
+    adapter.config["use_foresight"] = json!(true);
+    adapter.config["use_hindsight"] = json!(false);
+    let said = read(&adapter);
+    assert!(
+        said.contains("'use_foresight'") && !said.contains("hindsight"),
+        "{said}"
+    );
 }
 
 #[test]
