@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use rusty_graph::{BinaryOp, Graph, Op, RopeLayout, Site, SiteId, ValueId};
 use rusty_loader::tensor_names::module_from_hf;
-use rusty_loader::{ModelFile, arch, fused};
+use rusty_loader::{ModelFile, WeightView, arch, fused};
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -166,14 +166,19 @@ impl<'a> Base<'a> {
         self.graph.nodes.iter().find(|n| n.op == op)
     }
 
-    /// Decodes a weight, row by row.
-    pub(crate) fn weight(&self, path: &Path, name: &str) -> Result<Vec<f32>> {
-        let view = self.file.and_then(|f| f.tensor(name)).ok_or_else(|| {
+    /// A weight as it is stored.
+    pub(crate) fn tensor(&self, path: &Path, name: &str) -> Result<WeightView> {
+        self.file.and_then(|f| f.tensor(name)).ok_or_else(|| {
             Error::unsupported(
                 path,
                 format!("what is relative to '{name}' of a model whose weights are not at hand"),
             )
-        })?;
+        })
+    }
+
+    /// Decodes a weight, row by row.
+    pub(crate) fn weight(&self, path: &Path, name: &str) -> Result<Vec<f32>> {
+        let view = self.tensor(path, name)?;
         let mut values = vec![0.0; view.elements()];
         view.format.decode_row(&view.bytes, &mut values);
         Ok(values)

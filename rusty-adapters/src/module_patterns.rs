@@ -54,19 +54,19 @@ impl Targets {
         match value {
             None | Some(Value::Null) => Ok(Targets::All),
             Some(Value::String(word)) if word == "all-linear" => Ok(Targets::All),
+            value => Self::parse_or_none(key, value),
+        }
+    }
+
+    /// Those of a key for which no word stands for all; none where it is not there.
+    pub fn parse_or_none(key: &str, value: Option<&Value>) -> Result<Self, String> {
+        match value {
+            None | Some(Value::Null) => Ok(Targets::Ends(vec![])),
             Some(Value::String(pattern)) => Expression::whole(pattern)
                 .map(Targets::Expression)
                 .map_err(|error| format!("'{key}' is no expression: {error}")),
             Some(Value::Array(items)) => names(key, items).map(Targets::Ends),
             Some(_) => Err(format!("'{key}' is neither a list nor an expression")),
-        }
-    }
-
-    /// Those of a key; none where it is not there.
-    pub fn parse_or_none(key: &str, value: Option<&Value>) -> Result<Self, String> {
-        match value {
-            None | Some(Value::Null) => Ok(Targets::Ends(vec![])),
-            value => Self::parse(key, value),
         }
     }
 
@@ -195,6 +195,14 @@ mod tests {
         // One that tries all ways through a name ends.
         let slow = Expression::whole("(a|aa|(?=b)b)+c").expect("one");
         assert!(!slow.matches(&"a".repeat(200)));
+    }
+
+    #[test]
+    fn one_word_stands_for_all_targets_and_for_nothing_else() {
+        let word = json!("all-linear");
+        let targets = Targets::parse("target_modules", Some(&word)).expect("all");
+        let excluded = Targets::parse_or_none("exclude_modules", Some(&word)).expect("none");
+        assert!(targets.contain("mlp.down_proj") && !excluded.contain("mlp.down_proj"));
     }
 
     #[test]

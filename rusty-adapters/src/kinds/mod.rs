@@ -1,5 +1,6 @@
 //! The kinds of adapters, one file each: from a module's tensors to what it does at its site.
 
+mod copies;
 mod hadamard;
 mod ia3;
 mod kronecker;
@@ -26,10 +27,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Relative distance up to which a weight that came with an adapter is the model's own: by rounding, and by quantization to blocks.
-const SAME: f64 = 0.01;
-const SAME_BLOCKS: f64 = 0.12;
 
 /// Sites whose tables are made side by side.
 const AT_ONCE: usize = 16;
@@ -277,30 +274,16 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// The values of a base weight that came with the adapter, where they are not the model's own but for rounding: PEFT
-    /// saves the weights of embeddings and heads beside adapters (`save_embedding_layers`).
+    /// The values of a base weight that came with the adapter, where it is not the model's own.
     fn other_than(
         &self,
         old: &[Cow<'_, str>],
         new: &Tensor,
         shape: &[usize],
     ) -> Result<Option<Vec<f32>>> {
-        let mut old_values = vec![];
-        let mut same = SAME;
-        for name in old {
-            let view = self.base.file.and_then(|file| file.tensor(name));
-            if view.is_some_and(|view| matches!(view.format, Format::Blocks(_))) {
-                same = SAME_BLOCKS;
-            }
-            old_values.extend(self.base.weight(self.path, name)?);
-        }
         let values = new.shaped(self.path, shape, &format!("'{}'", old.join("+")))?;
-        let square = |values: &mut dyn Iterator<Item = f32>| -> f64 {
-            values.map(|v| f64::from(v).powi(2)).sum()
-        };
-        let apart = square(&mut old_values.iter().zip(&values).map(|(a, b)| a - b));
-        let size = square(&mut old_values.iter().copied());
-        Ok((apart > same * same * size).then_some(values))
+        let same = copies::is_copy(&self.base, self.path, old, &values)?;
+        Ok((!same).then_some(values))
     }
 
     /// The tables of a slot.

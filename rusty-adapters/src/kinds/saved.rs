@@ -88,7 +88,11 @@ impl Assembly<'_> {
         if self.config.saves(name) || self.base.file.is_none() {
             return Ok(false);
         }
-        Ok(self.other_than(old, weight, &weight.shape)?.is_none())
+        let copy = self.other_than(old, weight, &weight.shape)?.is_none();
+        if copy {
+            tracing::info!("'{}' is the model's own and left out", weight.name);
+        }
+        Ok(copy)
     }
 
     /// A tied head follows an embedding that came with the adapter, which PEFT puts in the place of the model's. One of `modules_to_save`

@@ -40,13 +40,8 @@ fn inspect(options: &AdapterInspect) -> Result<()> {
     let stated = stated(&options.adapter)?;
     let start = Instant::now();
     let adapter = match prepare(&options.adapter, &base, Precision::Stored) {
-        Err(error) if is_misfit(&error) => {
-            return match options.model {
-                Some(_) => Err(error.context("it does not fit this model")),
-                None => print_stated(options, &stated),
-            };
-        }
-        adapter => adapter?,
+        Err(error) => return unread(options, &stated, error),
+        Ok(adapter) => adapter,
     };
     let seconds = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
@@ -83,7 +78,27 @@ fn is_misfit(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Misfit { .. } | Product { .. }))
 }
 
-/// What an adapter says of itself, where no model was given and it is not the demo's.
+/// What the demo's adapters state as their model.
+const DEMO: &str = "rusty-demo";
+const OTHERS: &str = "the demo model was looked at: give the adapter's own with -m";
+
+/// What is said of an adapter that could not be read for the model: what it states itself, where no model was given and it is not the demo's.
+fn unread(options: &AdapterInspect, stated: &Stated, error: anyhow::Error) -> Result<()> {
+    let made_for_demo = stated.base_model.as_deref() == Some(DEMO);
+    match (&options.model, is_misfit(&error)) {
+        (Some(_), true) => Err(error.context("it does not fit this model")),
+        (Some(_), false) => Err(error),
+        (None, _) if made_for_demo => Err(error),
+        (None, false) => Err(error.context(OTHERS)),
+        (None, true) => {
+            print_stated(options, stated)?;
+            eprintln!("{error:#}; {OTHERS}");
+            Ok(())
+        }
+    }
+}
+
+/// What an adapter says of itself.
 fn print_stated(options: &AdapterInspect, stated: &Stated) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if options.json {
@@ -96,7 +111,6 @@ fn print_stated(options: &AdapterInspect, stated: &Stated) -> Result<()> {
         writeln!(out, "{}", options.adapter)?;
         write_stated(&mut out, stated)?;
     }
-    eprintln!("it is not for the demo model: give its own with -m to see what it changes");
     Ok(())
 }
 

@@ -118,8 +118,8 @@ impl Library {
     /// Reads every subfolder that has an `expert.toml`.
     ///
     /// # Errors
-    /// [`Error::Expert`] with the file that is wrong and why; the folder itself where none of its subfolders has an
-    /// `expert.toml`.
+    /// [`Error::Expert`] with the file that is wrong and why; the folder itself where it cannot be read. Where none of its subfolders
+    /// has an `expert.toml` there are no experts, which is told.
     pub fn open(folder: &Path) -> Result<Self> {
         let wrong = |reason: String| Error::Expert {
             path: folder.into(),

@@ -146,6 +146,15 @@ fn copies_of_the_models_weights_are_left_out() {
             .iter()
             .any(|(id, _)| engine.graph().site(*id).name == "output")
     );
+    // Of one token's row alone, too.
+    let (name, mut one) = (
+        "base_model.model.model.embed_tokens.weight",
+        embedding.1.clone(),
+    );
+    one[..embedding.0[1]].iter_mut().for_each(|v| *v *= 1.1);
+    adapter.config["modules_to_save"] = json!(null);
+    adapter.put(name, &embedding.0, one);
+    assert!(apart(&logits(&engine, &adapter.write(folder.path())), &want) > 1e-4);
     // What was trained is a little apart, and counts; a tied head follows it unless the embedding was copied to be trained.
     let trained: Vec<f32> = embedding.1.iter().map(|v| v * 1.05).collect();
     let mut with = |modules: &[&str], saved: Value| {
