@@ -1,14 +1,19 @@
 //! From `--adapter PATH[=WEIGHT]` arguments to attached adapters.
 
 use anyhow::{Context, Result, bail};
-use rusty_adapters::{Base, Cache, Precision, Stated};
+use rusty_adapters::{Base, Cache, Mix, Precision, Stated};
 use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
 use rusty_graph::Site;
 use std::path::Path;
 
-/// Attaches the adapters; their weighted sum is what sessions are to use.
-pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Result<AdapterSet> {
+/// Attaches the adapters; their mix is what sessions are to use.
+pub fn attach(
+    engine: &Engine,
+    arguments: &[String],
+    precision: Precision,
+    mix: Mix,
+) -> Result<AdapterSet> {
     let entries = arguments
         .iter()
         .map(|argument| {
@@ -16,7 +21,7 @@ pub fn attach(engine: &Engine, arguments: &[String], precision: Precision) -> Re
             Ok((read(engine, name, precision)?, weight))
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(AdapterSet::sum(entries))
+    Ok(AdapterSet::mixed(entries, mix))
 }
 
 /// Splits `PATH[=WEIGHT]`; a path that exists as a whole has no weight.

@@ -93,6 +93,9 @@ pub struct Load {
     /// An adapter: a PEFT folder, a LoRA GGUF, a packed file, or the name of one of the demo model's; may be repeated.
     #[arg(long = "adapter", value_name = "PATH[=WEIGHT]")]
     pub adapters: Vec<String>,
+    /// How several adapters become one.
+    #[arg(long, value_enum, default_value_t = AdapterMix::Sum, requires = "adapters", value_name = "MIX")]
+    pub adapter_mix: AdapterMix,
     /// Precision of the adapters' tables.
     #[arg(long, value_enum, default_value_t = AdapterPrecision::Stored, value_name = "PRECISION")]
     pub adapter_precision: AdapterPrecision,
@@ -125,6 +128,15 @@ pub enum Kv {
     /// Blocks of 32 codes of four bits.
     #[value(name = "q4_0")]
     Q4_0,
+}
+
+/// How several adapters become one.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterMix {
+    /// The sum of what they change, each times its weight (PEFT's `cat`).
+    Sum,
+    /// PEFT's `linear`: sums of their factors, which all have one rank.
+    Linear,
 }
 
 /// Precisions of adapters' tables.

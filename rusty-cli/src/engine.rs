@@ -59,7 +59,8 @@ pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engin
     };
     engine.keep_base(base);
     let precision = options.adapter_precision.into();
-    let adapters = adapter::attach(&engine, &options.adapters, precision)?;
+    let mix = options.adapter_mix.into();
+    let adapters = adapter::attach(&engine, &options.adapters, precision, mix)?;
     Ok((engine, adapters))
 }
 

@@ -1,9 +1,9 @@
 //! From the MODEL argument to an opened model.
 
-use crate::args::{AdapterPrecision, Kv, Quantize, RandomModel, Rope, RopeScaling};
+use crate::args::{AdapterMix, AdapterPrecision, Kv, Quantize, RandomModel, Rope, RopeScaling};
 use crate::progress;
 use anyhow::{Context, Result, ensure};
-use rusty_adapters::Precision;
+use rusty_adapters::{Mix, Precision};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
@@ -132,6 +132,15 @@ impl From<Kv> for KvFormat {
             Kv::Bf16 => KvFormat::Bf16,
             Kv::Q8_0 => KvFormat::Q8_0,
             Kv::Q4_0 => KvFormat::Q4_0,
+        }
+    }
+}
+
+impl From<AdapterMix> for Mix {
+    fn from(mix: AdapterMix) -> Self {
+        match mix {
+            AdapterMix::Sum => Mix::Sum,
+            AdapterMix::Linear => Mix::Linear,
         }
     }
 }

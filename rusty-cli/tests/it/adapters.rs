@@ -97,20 +97,13 @@ fn compression_tells_the_effect_of_each_precision() {
     assert!(int4.1 < 0.01, "{int4:?}");
 }
 
+/// Of another model's, which is not given, at least what the file says; of a damaged one, that it is.
 #[test]
-fn adapters_are_inspected_and_accounted() {
+fn adapters_are_inspected_without_their_model() {
     let folder = tempfile::tempdir().expect("folder");
     let json = |arguments: &[&str]| -> Value {
         serde_json::from_str(&stdout_with_cache(folder.path(), arguments)).expect("JSON")
     };
-    let one = json(&["adapter", "inspect", "json", "--json"]);
-    assert_eq!(
-        (&one["rank"], one["sites"].as_array().map(Vec::len)),
-        (&16.into(), Some(42))
-    );
-    let text = stdout_with_cache(folder.path(), &["adapter", "inspect", "json"]);
-    assert!(text.contains("sites           42 of 43"), "{text}");
-    // Of another model's, which is not given, at least what the file says; of a damaged one, that it is.
     let dora = golden("adapters/qwen3-dora");
     let words = ["adapter", "inspect", &dora];
     let stated = json(&[&words[..], &["--json"]].concat());
@@ -140,6 +133,69 @@ fn adapters_are_inspected_and_accounted() {
     let (_, error) = failure(&["adapter", "inspect", &cut.display().to_string()]);
     let named = error.contains("adapter_model.safetensors");
     assert!(named && !error.contains("fit"), "{error}");
+    // One that is for the demo and does not fit it is refused.
+    let wrong = folder.path().join("wrong");
+    std::fs::create_dir(&wrong).expect("folder");
+    for file in ["adapter_config.json", "adapter_model.safetensors"] {
+        let bytes = std::fs::read(Path::new(ADAPTERS).join("sql").join(file)).expect(file);
+        let text = String::from_utf8_lossy(&bytes).replace("\"r\": 16", "\"r\": 3");
+        let is_text = file.ends_with("json");
+        let bytes = if is_text { text.into_bytes() } else { bytes };
+        std::fs::write(wrong.join(file), bytes).expect("written");
+    }
+    let (_, error) = failure(&["adapter", "inspect", &wrong.display().to_string()]);
+    assert!(
+        error.contains("lora_A") && error.contains("needs [3, "),
+        "{error}"
+    );
+}
+
+/// Ranks differ: they can be added, and their factors cannot.
+#[test]
+fn adapters_are_mixed_as_asked() {
+    let folder = tempfile::tempdir().expect("folder");
+    let out = folder
+        .path()
+        .join("logits.safetensors")
+        .display()
+        .to_string();
+    let (one, other) = (
+        golden("adapters/qwen3-lora-all"),
+        golden("adapters/qwen3-lora-qv"),
+    );
+    let words = [
+        "logits",
+        &golden("models/qwen3-tied"),
+        "--tokens",
+        "3,17,99",
+        "--out",
+        &out,
+        "--force",
+        "--device",
+        "cpu",
+        "--adapter",
+        &one,
+        "--adapter",
+        &other,
+    ];
+    stdout_with_cache(folder.path(), &words);
+    let (_, error) = failure(&[&words[..], &["--adapter-mix", "linear"]].concat());
+    assert!(error.contains("all of one rank"), "{error}");
+}
+
+#[test]
+fn adapters_are_inspected_and_accounted() {
+    let folder = tempfile::tempdir().expect("folder");
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&stdout_with_cache(folder.path(), arguments)).expect("JSON")
+    };
+    let one = json(&["adapter", "inspect", "json", "--json"]);
+    assert_eq!(
+        (&one["rank"], one["sites"].as_array().map(Vec::len)),
+        (&16.into(), Some(42))
+    );
+    let text = stdout_with_cache(folder.path(), &["adapter", "inspect", "json"]);
+    assert!(text.contains("sites           42 of 43"), "{text}");
     let base = json(&["inspect", "--json", "--ctx", "1024"]);
     let path = format!("{ADAPTERS}/sql");
     let words = [
