@@ -26,7 +26,7 @@ const FLOAT_BLOCK_ROWS: usize = 24;
 /// faster, as long as threads end together.
 const PIECES: usize = 4;
 /// Widest strip. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
-pub(super) const STRIP: usize = 128;
+pub(super) const STRIP: usize = 256;
 
 /// Whether some kernel chooses experts by what this one makes.
 fn routes(plan: &Plan, kernel: &Kernel) -> bool {
