@@ -208,6 +208,28 @@ impl Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_used_longest_ago_makes_room() {
+        let folder = tempfile::tempdir().expect("folder");
+        let entries = ["0", "1", "2"].map(|name| {
+            let path = folder.path().join(format!("{}{ENDING}", name.repeat(16)));
+            fs::write(&path, [0; 100]).expect("written");
+            path
+        });
+        for (age, path) in entries.iter().enumerate() {
+            let file = fs::File::options().append(true).open(path).expect("there");
+            let hours = Duration::from_secs(3600 * (3 - age as u64));
+            let time = SystemTime::now() - hours;
+            file.set_modified(time).expect("set");
+        }
+        touch(&entries[0]);
+        let cache = Cache::new(folder.path()).with_limit(200);
+        cache.shrink(&entries[2]);
+        let left = entries.each_ref().map(|path| path.exists());
+        assert_eq!(left, [true, false, true]);
+    }
 
     #[test]
     fn a_folder_is_known_by_what_it_is_read_from() {

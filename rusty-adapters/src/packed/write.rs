@@ -167,3 +167,30 @@ fn is_relative(adapter: &SlotData) -> bool {
     sites.any(|(_, d)| d.gain_in.is_some() || d.gain_out.is_some() || d.bias.is_some())
         || embedding.is_some_and(|embedding| embedding.table.is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusty_compiler::EmbeddingDelta;
+    use rusty_loader::Format;
+    use std::sync::Arc;
+
+    /// DoRA of an embedding is made of the model's; a soft prompt and low ranks are not.
+    #[test]
+    fn whole_embeddings_belong_to_the_models_weights() {
+        let table = DeltaTable::encode(Format::F32, None, 2, 4, &[1.0; 8]);
+        let with = |embedding| SlotData {
+            embedding: Some(Arc::new(embedding)),
+            ..SlotData::default()
+        };
+        let prompt = EmbeddingDelta {
+            prompt: table.clone(),
+            ..EmbeddingDelta::default()
+        };
+        let whole = EmbeddingDelta {
+            table,
+            ..EmbeddingDelta::default()
+        };
+        assert!(is_relative(&with(whole)) && !is_relative(&with(prompt)));
+    }
+}
