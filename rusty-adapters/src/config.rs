@@ -1,7 +1,7 @@
 //! `adapter_config.json`: the settings of an adapter that its tensors do not show. (PEFT's `PeftConfig`
 //! subclasses.)
 
-use crate::module_patterns::{FeedForward, MAX_RANK, Numbers, Targets, names};
+use crate::module_patterns::{MAX_RANK, Numbers, Targets, names};
 use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -60,7 +60,7 @@ pub(crate) struct Config {
     layers: Option<Vec<u64>>,
     /// Words behind which a layer's number stands; none: any.
     layer_words: Vec<String>,
-    feed_forward: FeedForward,
+    feed_forward: Targets,
     /// Modules that come whole.
     saved: Vec<String>,
     /// Parameters that are changed without a module of their own.
@@ -143,7 +143,7 @@ impl Config {
             excluded: of("exclude_modules", Targets::parse_or_none)?,
             layers: layers(json.get("layers_to_transform")).map_err(malformed)?,
             layer_words: layer_words(json.get("layers_pattern")),
-            feed_forward: FeedForward::parse(json.get("feedforward_modules")).map_err(malformed)?,
+            feed_forward: of("feedforward_modules", Targets::parse_or_none)?,
             saved: saved(json.get("modules_to_save")).map_err(malformed)?,
             parameters: of("target_parameters", Targets::parse_or_none)?,
             swaps_parameters: json
@@ -168,7 +168,7 @@ impl Config {
             excluded: Targets::Ends(vec![]),
             layers: None,
             layer_words: vec![],
-            feed_forward: FeedForward::Ends(vec![]),
+            feed_forward: Targets::Ends(vec![]),
             saved: vec![],
             parameters: Targets::All,
             swaps_parameters: false,
@@ -208,7 +208,7 @@ impl Config {
 
     /// Whether IA3 scales the module's input, not its output.
     pub fn is_feed_forward(&self, module: &str) -> bool {
-        self.feed_forward.contain(module)
+        self.feed_forward.contain_by_letters(module)
     }
 
     /// The rank at a module; none where the file states none.

@@ -168,14 +168,14 @@ fn sum(deltas: &[(&SiteDelta, f32)], (k, n): (usize, usize)) -> Result<SiteDelta
         bias: bias.map(Arc::from),
         ..stacked
     };
-    match in_range(&mixed) {
+    match is_finite(&mixed) {
         true => Ok(mixed),
         false => Err("times these weights it leaves the range of numbers".into()),
     }
 }
 
 /// Whether all vectors of a delta are finite.
-fn in_range(delta: &SiteDelta) -> bool {
+fn is_finite(delta: &SiteDelta) -> bool {
     let vectors = [&delta.gain_in, &delta.gain_out, &delta.bias];
     let mut vectors = vectors.into_iter().flatten().chain([&delta.scale]);
     vectors.all(|vector| vector.iter().all(|v| v.is_finite()))

@@ -82,39 +82,17 @@ impl Targets {
         }
     }
 
+    /// The same by PEFT's rule for IA3's feed-forward modules: an ending may begin inside a word.
+    pub fn contain_by_letters(&self, module: &str) -> bool {
+        match self {
+            Targets::Ends(names) => names.iter().any(|name| module.ends_with(name)),
+            others => others.contain(module),
+        }
+    }
+
     /// Whether they are a list that has the whole name.
     pub fn name(&self, module: &str) -> bool {
         matches!(self, Targets::Ends(names) if names.iter().any(|n| n == module))
-    }
-}
-
-/// Which of IA3's modules scale their inputs. PEFT has rules of its own for these: an ending may begin inside a word, and no word
-/// stands for all.
-#[derive(Debug)]
-pub(crate) enum FeedForward {
-    Ends(Vec<String>),
-    Expression(Expression),
-}
-
-impl FeedForward {
-    /// Those of `feedforward_modules`.
-    pub fn parse(value: Option<&Value>) -> Result<Self, String> {
-        let key = "feedforward_modules";
-        match value {
-            None | Some(Value::Null) => Ok(FeedForward::Ends(vec![])),
-            Some(Value::String(pattern)) => Expression::whole(pattern)
-                .map(FeedForward::Expression)
-                .map_err(|error| format!("'{key}' is no expression: {error}")),
-            Some(Value::Array(items)) => names(key, items).map(FeedForward::Ends),
-            Some(_) => Err(format!("'{key}' is neither a list nor an expression")),
-        }
-    }
-
-    pub fn contain(&self, module: &str) -> bool {
-        match self {
-            FeedForward::Ends(names) => names.iter().any(|name| module.ends_with(name)),
-            FeedForward::Expression(pattern) => pattern.matches(module),
-        }
     }
 }
 
@@ -224,9 +202,12 @@ mod tests {
 
     #[test]
     fn endings_of_feed_forward_modules_may_begin_inside_a_word() {
-        let parse = |value| FeedForward::parse(Some(&value)).expect("some");
-        assert!(parse(json!(["proj"])).contain("mlp.down_proj"));
-        assert!(!parse(json!("all-linear")).contain("mlp.down_proj"));
-        assert!(!parse(json!(["up_proj"])).contain("mlp.down_proj"));
+        let of = |value: Value| {
+            let targets = Targets::parse_or_none("feedforward_modules", Some(&value));
+            targets.expect("some").contain_by_letters("mlp.down_proj")
+        };
+        assert!(of(json!(["proj"])));
+        assert!(!of(json!("all-linear")));
+        assert!(!of(json!(["up_proj"])));
     }
 }

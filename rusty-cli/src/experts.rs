@@ -82,7 +82,10 @@ impl Answering {
 
     /// Says with `--verbose` where adapters are by now.
     pub fn tell_tiers(&self, engine: &Engine) {
-        for adapter in engine.adapters().iter().filter(|_| self.verbose) {
+        if !self.verbose {
+            return;
+        }
+        for adapter in engine.adapters() {
             let place = match adapter.tier {
                 Tier::Device => "in a slot",
                 Tier::Host => "in memory",

@@ -69,13 +69,11 @@ impl Assembly<'_> {
             return Err(Error::malformed(self.path, reason));
         }
         let (a, b) = (part("lora_embedding_A")?, part("lora_embedding_B")?);
-        let magnitude = match self.config.dora {
-            true => Some(part(MAGNITUDE)?),
-            false => None,
+        let magnitude = match (self.config.dora, parts.get(MAGNITUDE)) {
+            (true, _) => Some(part(MAGNITUDE)?),
+            (false, Some(tensor)) => return Err(unasked(self.path, tensor)),
+            (false, None) => None,
         };
-        if let Some(tensor) = parts.get(MAGNITUDE).filter(|_| magnitude.is_none()) {
-            return Err(unasked(self.path, tensor));
-        }
         let weight = parts.get("base_layer.weight");
         let known = 2 + usize::from(magnitude.is_some()) + usize::from(weight.is_some());
         if parts.len() > known {

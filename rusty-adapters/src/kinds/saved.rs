@@ -1,6 +1,6 @@
 //! Weights that an adapter brings whole (`modules_to_save`): a linear layer, the embedding, or a norm.
 
-use super::{Assembly, EMBEDDING};
+use super::{Assembly, EMBEDDING, copies};
 use crate::base_model::Place;
 use crate::draft::Draft;
 use crate::tensors::Tensor;
@@ -30,7 +30,8 @@ impl Assembly<'_> {
                 let (n, k) = (site.n as usize, site.k as usize);
                 let label = format!("site '{}'", site.name);
                 let values = weight.shaped(self.path, &[n, k], &label)?;
-                let copy = self.is_copy(name, &self.base.site_weights(ids), weight)?;
+                let old = self.base.site_weights(ids);
+                let copy = self.is_copy(name, &old, weight, &values)?;
                 if copy && bias.is_none() {
                     return Ok(());
                 }
@@ -46,12 +47,11 @@ impl Assembly<'_> {
             Place::Embedding => {
                 let graph = self.base.graph;
                 let (vocab, width) = (graph.vocab as usize, graph.hidden_width() as usize);
-                weight.shaped(self.path, &[vocab, width], "embedding")?;
-                if self.is_copy(name, &[EMBEDDING.into()], weight)? {
+                let values = weight.shaped(self.path, &[vocab, width], "embedding")?;
+                if self.is_copy(name, &[EMBEDDING.into()], weight, &values)? {
                     return Ok(());
                 }
                 if !self.config.saves(name) {
-                    let values = weight.values(self.path)?;
                     self.replace_tied_head(values, weight.format);
                 }
                 let bytes = weight.bytes.clone();
@@ -84,11 +84,17 @@ impl Assembly<'_> {
     }
 
     /// Whether a weight is the model's own, which PEFT has saved beside the adapter without a word in its configuration.
-    fn is_copy(&self, name: &str, old: &[Cow<'_, str>], weight: &Tensor) -> Result<bool> {
+    fn is_copy(
+        &self,
+        name: &str,
+        old: &[Cow<'_, str>],
+        weight: &Tensor,
+        values: &[f32],
+    ) -> Result<bool> {
         if self.config.saves(name) || self.base.file.is_none() {
             return Ok(false);
         }
-        let copy = self.other_than(old, weight, &weight.shape)?.is_none();
+        let copy = copies::is_copy(&self.base, self.path, old, values)?;
         if copy {
             tracing::info!("'{}' is the model's own and left out", weight.name);
         }
