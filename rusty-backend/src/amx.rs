@@ -3,14 +3,14 @@
 //! Linux hands the eight KiB of tile registers only to processes that ask (kernel documentation, "Using XSTATE features in
 //! user space applications"). Asking once is for all threads.
 
-/// Whether products of bytes in tiles can be used; asks the system on first use.
+/// Whether products of bytes and of brain floats in tiles can be used; asks the system on first use.
 #[cfg(target_os = "linux")]
 pub(crate) fn granted() -> bool {
     use std::arch::x86_64::__cpuid_count;
     use std::sync::OnceLock;
 
-    /// `AMX-TILE` and `AMX-INT8` in `edx` of leaf 7 (Intel SDM, CPUID).
-    const FEATURES: u32 = 1 << 24 | 1 << 25;
+    /// `AMX-BF16`, `AMX-TILE` and `AMX-INT8` in `edx` of leaf 7 (Intel SDM, CPUID).
+    const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     /// `arch_prctl`, its request for a state, and the tiles' state.
     const ARCH_PRCTL: isize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;

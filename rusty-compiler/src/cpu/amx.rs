@@ -7,6 +7,7 @@
 //! ones. Sums of integers are exact and what follows is in the order of [`group_sums`](super::group_sums), so rows are
 //! bit-equal to those of narrower tiles.
 
+use super::amx_registers::{Config, ROW as QUAD};
 use super::forms::Form;
 use super::group_sums::{min_of, scale_of, supers};
 use super::kind::Decoding;
@@ -22,8 +23,6 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Bytes of a quad of sixteen outputs, a row of a tile register.
-const QUAD: usize = 64;
 /// Bytes of a group's codes.
 const GROUP_BYTES: usize = 8 * QUAD;
 /// Groups of a chunk, whole blocks of all formats: its bytes and a tile's inputs fit the first-level cache together.
@@ -31,41 +30,13 @@ const CHUNK: usize = 32;
 /// Pieces of which products are under way.
 const UNDER_WAY: usize = 3;
 
-/// What `ldtilecfg` loads: palette 1, then bytes of a row and rows of each register. Four registers hold sums, two weights,
-/// two inputs.
-#[repr(C, align(64))]
-struct Config {
-    palette: [u8; 16],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
+/// Registers for pieces of so many inputs: sums, weights, inputs.
+const fn pieces_of(piece: usize) -> Config {
+    Config::new([(ROWS, QUAD), (piece / 4, QUAD), (ROWS, piece)])
 }
 
-impl Config {
-    /// For pieces of so many inputs.
-    const fn new(piece: usize) -> Self {
-        let mut config = Config {
-            palette: [0; 16],
-            row_bytes: [0; 16],
-            rows: [0; 16],
-        };
-        config.palette[0] = 1;
-        let mut i = 0;
-        while i < 8 {
-            let (rows, bytes) = match i {
-                0..4 => (ROWS, QUAD),
-                4..6 => (piece / 4, QUAD),
-                _ => (ROWS, piece),
-            };
-            config.rows[i] = rows as u8;
-            config.row_bytes[i] = bytes as u16;
-            i += 1;
-        }
-        config
-    }
-}
-
-static GROUPS: Config = Config::new(GROUP);
-static HALVES: Config = Config::new(HALF);
+static GROUPS: Config = pieces_of(GROUP);
+static HALVES: Config = pieces_of(HALF);
 
 /// Sets this thread's registers up for pieces that are groups, or halves of them.
 ///
@@ -73,17 +44,8 @@ static HALVES: Config = Config::new(HALF);
 /// The process may use AMX.
 pub(super) unsafe fn set_up(halves: bool) {
     let config = if halves { &HALVES } else { &GROUPS };
-    // SAFETY: the configuration is valid and 64 bytes long.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
-}
-
-/// Gives this thread's registers up.
-///
-/// # Safety
-/// As [`set_up`].
-pub(super) unsafe fn release() {
-    // SAFETY: no compiled code uses tile registers.
-    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    // SAFETY: the caller's duty.
+    unsafe { config.set_up() };
 }
 
 /// Codes of a chunk as signed bytes.

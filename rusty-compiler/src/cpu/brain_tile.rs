@@ -4,6 +4,7 @@
 //! plain rows are put in that order: results are the same to the bit whether rows are shortened or not, and whatever the number of
 //! input rows. Limits: rows of whole chunks, as those that can be shortened are.
 
+use super::brain_columns::make_words;
 use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask, ask_for};
 use super::quantize::InputRows;
@@ -28,6 +29,8 @@ pub(super) enum BrainRows<'a> {
 pub(super) struct Plain {
     pub(super) at: *const u8,
     pub(super) k: usize,
+    /// [Room](super::brain_columns::room) for some of them on the way.
+    pub(super) words: *mut u8,
 }
 
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
@@ -54,7 +57,9 @@ pub(super) unsafe fn multiply(
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => avx512(w, x, e, ahead),
+            Level::Avx512 => avx512(w, x, e, ahead),
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => super::amx_brains::multiply(w, x, e, ahead),
             _ => multiply_with::<scalar::Scalar>(w, x, e, ahead),
         }
     }
@@ -78,7 +83,7 @@ unsafe fn multiply_with<V: SmallFloats>(
                 let (at, k) = (w.words.cast_const(), w.matrix.k);
                 let mut c = 0;
                 while c < e.columns {
-                    let some = w.decode_columns::<V>(e, c);
+                    let some = make_words::<V, Short<'_>>(w, e, c);
                     blocks::<V, Words>(Words { at, k }, x, some, ahead);
                     c += some.columns;
                 }

@@ -6,7 +6,7 @@
 //!
 //! * Kernels are written once over a vector trait (`simd`) and compiled for AVX-512 (with VNNI), AVX2, NEON
 //!   and portable code; the device's instruction set picks one at run time. Where the system grants AMX, sixteen rows of
-//!   integers are multiplied in its tile registers (`amx`).
+//!   integers are multiplied in its tile registers (`amx`), and any of BF16 (`amx_brains`).
 //! * Float weights are read from the mapping and multiplied in single precision (`float`). Block formats are
 //!   repacked once into panels (`panel`) and multiplied as integers (`tile`) with inputs (`quantize`) rounded
 //!   to bytes per group of 32.
@@ -20,8 +20,15 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod amx_brains;
+#[cfg(target_arch = "x86_64")]
+mod amx_few_brains;
+#[cfg(target_arch = "x86_64")]
+mod amx_registers;
 mod attention;
 mod body;
+mod brain_columns;
 mod brain_tile;
 mod context;
 mod contract;

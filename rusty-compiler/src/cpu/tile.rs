@@ -4,8 +4,6 @@
 //! accumulator. The order of additions of an output does not depend on how many rows share the tile, so a
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
 use super::forms::Form;
 use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
@@ -15,6 +13,8 @@ use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::byte_products::ByteProducts;
 use super::simd::{Level, per_isa};
+#[cfg(target_arch = "x86_64")]
+use super::{amx, amx_registers};
 
 /// Groups between two looks ahead: in the loop over groups they would take its registers.
 const SEGMENT: usize = 4;
@@ -52,7 +52,7 @@ impl Drop for TileRegisters {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: they were set up.
         unsafe {
-            amx::release();
+            amx_registers::release();
         }
     }
 }

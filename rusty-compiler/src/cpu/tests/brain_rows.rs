@@ -3,11 +3,12 @@
 
 use super::short_rows::{bits, extent, packed, weights};
 use super::{Noise, levels};
+use crate::cpu::brain_columns::room;
 use crate::cpu::brain_tile::{self, BrainRows, Plain};
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::quantize::{InputForms, InputRows, Inputs, fill_row};
 use crate::cpu::short_rows::CHUNK;
-use crate::cpu::short_tile::{Short, word_bytes};
+use crate::cpu::short_tile::Short;
 use crate::cpu::simd::Level;
 use half::bf16;
 
@@ -38,7 +39,7 @@ fn rounded(level: Level, x: &[f32], (rows, k): (usize, usize)) -> (Inputs, Input
 #[test]
 fn products_are_those_of_rounded_inputs() {
     for (n, k) in [(64, 1024), (91, 5 * CHUNK)] {
-        check_products(&weights(n, k), (15, n, k));
+        check_products(&weights(n, k), (37, n, k));
     }
 }
 
@@ -48,8 +49,8 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
     for level in multiplying() {
         let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
         let (_inputs, view) = rounded(level, &x, (rows, k));
-        let mut words = vec![0; word_bytes(k)];
-        let mut product = |is_short: bool, rows: (usize, usize), (column, columns)| {
+        let mut words = vec![0; room(k)];
+        let mut product = |is_short: bool, view, rows: (usize, usize), (column, columns)| {
             let at = stored[column * k * 2..].as_ptr();
             let w = match is_short {
                 true => BrainRows::Short(Short {
@@ -58,7 +59,11 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
                     words: words.as_mut_ptr(),
                     row: column,
                 }),
-                false => BrainRows::Plain(Plain { at, k }),
+                false => BrainRows::Plain(Plain {
+                    at,
+                    k,
+                    words: words.as_mut_ptr(),
+                }),
             };
             let mut out = vec![f32::NAN; rows.1 * columns];
             let e = extent(rows, columns, &mut out);
@@ -66,19 +71,28 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
             unsafe { brain_tile::multiply(level, w, view, e, &mut Ahead::default()) };
             out
         };
-        let whole = product(false, (0, rows), (0, n));
+        let whole = product(false, view, (0, rows), (0, n));
         for ((have, want), size) in whole.iter().zip(&want).zip(&size) {
             let apart = (f64::from(*have) - want).abs();
             assert!(apart <= 1e-6 * size, "{level:?}: {have} is not {want}");
         }
-        for (first, count) in [(0, rows), (0, 1), (4, 2), (9, 5), (3, 7)] {
+        for (first, count) in [(0, rows), (0, 1), (4, 2), (9, 5), (3, 7), (1, 35)] {
             // Columns from anywhere on.
             for (column, columns) in [(0, n), (5, 35), (n - 3, 3)] {
-                let part = (first..first + count).flat_map(|r| &whole[r * n + column..][..columns]);
-                let want: Vec<f32> = part.copied().collect();
-                for is_short in [false, true] {
-                    let have = product(is_short, (first, count), (column, columns));
-                    assert_eq!(bits(&have), bits(&want), "{level:?} {first} {column}");
+                let result = |r: usize| whole[r * n + column..][..columns].iter().copied();
+                let taken: Vec<u32> = (0..rows as u32)
+                    .map(|r| (r * 7 + 3) % rows as u32)
+                    .collect();
+                let mut listed = view;
+                listed.taken = taken.as_ptr();
+                let places = first..first + count;
+                let own: Vec<f32> = places.clone().flat_map(result).collect();
+                let of_list: Vec<f32> = places.flat_map(|r| result(taken[r] as usize)).collect();
+                for (view, want) in [(view, own), (listed, of_list)] {
+                    for is_short in [false, true] {
+                        let have = product(is_short, view, (first, count), (column, columns));
+                        assert_eq!(bits(&have), bits(&want), "{level:?} {first} {column}");
+                    }
                 }
             }
         }
