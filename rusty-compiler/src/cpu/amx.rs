@@ -30,9 +30,10 @@ const CHUNK: usize = 32;
 /// Pieces of which products are under way.
 const UNDER_WAY: usize = 3;
 
-/// Registers for pieces of so many inputs: sums, weights, inputs.
+/// Registers for pieces of so many inputs: four of sums, two of weights, two of inputs.
 const fn pieces_of(piece: usize) -> Config {
-    Config::new([(ROWS, QUAD), (piece / 4, QUAD), (ROWS, piece)])
+    let (sums, weights, inputs) = ((ROWS, QUAD), (piece / 4, QUAD), (ROWS, piece));
+    Config::new([sums, sums, sums, sums, weights, weights, inputs, inputs])
 }
 
 static GROUPS: Config = pieces_of(GROUP);

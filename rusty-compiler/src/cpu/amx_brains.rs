@@ -1,371 +1,334 @@
-//! Products of BF16 on AMX's tile registers (Intel SDM, TDPBF16PS): up to sixteen input rows times sixteen columns, 32 values at a
-//! time.
+//! Products of BF16 on AMX's tile registers (Intel SDM, TDPBF16PS), sixteen columns and 32 values at a time.
 //!
-//! Columns become [words](super::brain_columns) some at a time, and those of sixteen columns change places with the pairs of values
-//! that they hold, as the instruction wants them. It adds the first values of all pairs, the second ones, then both to the sum,
-//! whatever the number of rows and columns: an output is the same to the bit alone and beside others. One row is multiplied
-//! like sixteen, since nothing else adds in that order. Limits: those of [`brain_tile`](super::brain_tile); numbers too small to be
-//! normal count as zero.
+//! Weights are made words a chunk of sixteen columns at a time, while the chunk before is multiplied, over all of an extent: memory is
+//! read all the time, and a core does not wait for the last of many products to end before it reads on.
+//!
+//! Of *few* rows of inputs each is a single column of the second operand, and the weights, as they lie, are the first one. Of *many*
+//! rows sixteen are the first operand, and the weights are the second one, where sixteen columns' pairs of values are a row.
+//!
+//! The instruction adds the products of the first values of all pairs, of the second ones, then both to the sum, whatever the number of
+//! rows and columns, and which operand is which changes no product. So an output is the same to the bit alone and beside others, and one
+//! row is multiplied here as well, since nothing else adds in that order. Limits: those of [`brain_tile`](super::brain_tile); numbers
+//! too small to be normal count as zero.
 
-use super::amx_few_brains::{self, FEW_ROWS};
-use super::amx_registers::{Config, ROW, release};
-use super::brain_columns::{Columns, make_words, word_bytes};
+use super::amx_brain_registers::{FEW, MANY, PAIR, SUMS, add_few, add_many, store, zero};
+use super::amx_registers::{ROW, release};
+use super::brain_columns::Columns;
 use super::brain_tile::BrainRows;
 use super::float::SEGMENT;
-use super::prefetch::Ahead;
+use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
-use super::simd::LANES;
-use super::simd::avx512::Avx512;
+use super::short_rows::CHUNK;
+use super::short_tile::CHUNK_WORDS;
+use super::simd::avx512::{Avx512 as V, transposed};
+use super::simd::small_floats::SmallFloats;
+use super::simd::{LANES, Vector};
 use super::tile::TILE_ROWS;
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-/// By the number of input rows, less one: sums, inputs, weights.
-static SHAPES: [Config; TILE_ROWS] = {
-    let mut shapes = [Config::new([(0, 0); 3]); TILE_ROWS];
-    let mut rows = 1;
-    while rows <= TILE_ROWS {
-        shapes[rows - 1] = Config::new([(rows, ROW), (rows, ROW), (LANES, ROW)]);
-        rows += 1;
-    }
-    shapes
-};
-
-/// This thread's registers, given up when it is dropped.
-struct Registers {
-    /// Input rows that they have room for.
-    rows: usize,
-}
-
-impl Registers {
-    fn hold(&mut self, rows: usize) {
-        if self.rows != rows {
-            // SAFETY: only [`multiply`] makes one, whose caller may use AMX.
-            unsafe { SHAPES[rows - 1].set_up() };
-            self.rows = rows;
-        }
-    }
-}
-
-impl Drop for Registers {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { release() };
-    }
-}
+/// Bytes of a column's words of a chunk.
+const COLUMN: usize = CHUNK_WORDS * ROW;
 
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
 ///
 /// # Safety
-/// The machine has AVX-512 and AMX for brain floats; `w` holds the extent's columns and [room](super::brain_columns::room) for them, `x` the rows as brain
-/// floats, `out` the results.
+/// The machine has AVX-512 and AMX for brain floats; `w` holds the extent's columns, `x` the rows as brain floats, `out` the
+/// results.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn multiply(w: BrainRows<'_>, x: InputRows, e: Extent, ahead: &mut Ahead) {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's duty; no compiled code uses the registers.
     unsafe {
         match w {
-            BrainRows::Plain(w) => multiply_with(w, x, e, ahead),
-            BrainRows::Short(w) => multiply_with(w, x, e, ahead),
+            BrainRows::Plain(w) => blocks(w, x, e, ahead),
+            BrainRows::Short(w) => blocks(w, x, e, ahead),
         }
+        release();
     }
 }
 
+/// All rows, as many together as there are registers for their sums.
 #[inline(always)]
-unsafe fn multiply_with<W: Columns>(w: W, x: InputRows, e: Extent, ahead: &mut Ahead) {
-    let k = w.k();
-    let mut registers = Registers { rows: 0 };
-    if e.rows <= FEW_ROWS {
-        // SAFETY: the caller's duty; the registers are given up below.
-        unsafe {
-            amx_few_brains::SHAPE.set_up();
-            amx_few_brains::multiply(w, x, e, ahead);
-        }
-        return;
-    }
-    let mut c = 0;
-    while c < e.columns {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let some = make_words::<Avx512, W>(w, e, c);
-            let tiles = w.words().add(word_bytes(k));
-            for first in (0..some.columns).step_by(LANES) {
-                let words = w.words().add(first * k * 2);
-                let tiles = tiles.add(first * k * 2);
-                turn(words, LANES.min(some.columns - first), k, tiles);
-            }
-            for first in (0..some.columns).step_by(2 * LANES) {
-                let columns = Columns32 {
-                    tiles: tiles.add(first * k * 2),
-                    k,
-                };
-                let pair = Extent {
-                    columns: (2 * LANES).min(some.columns - first),
-                    out: some.out.add(first),
-                    ..some
-                };
-                columns.multiply(x, pair, &mut registers, ahead);
-            }
-            c += some.columns;
-        }
-    }
-}
-
-/// Puts `count` columns' words at `words` in the registers' order: a register's row has a pair of values of each column.
-#[inline(always)]
-unsafe fn turn(words: *const u8, count: usize, k: usize, to: *mut u8) {
-    for at in (0..k * 2).step_by(ROW) {
-        // SAFETY: the caller's duty. Columns that are not there are others again, and nobody reads their sums.
-        unsafe {
-            let mut rows = [_mm512_setzero_si512(); LANES];
-            for i in 0..LANES {
-                rows[i] = _mm512_loadu_si512(words.add(i.min(count - 1) * k * 2 + at).cast());
-            }
-            let rows = transposed(rows);
-            for i in 0..LANES {
-                _mm512_storeu_si512(to.add(at * LANES + i * ROW).cast(), rows[i]);
-            }
-        }
-    }
-}
-
-/// Sixteen rows of sixteen double words, as columns.
-#[inline(always)]
-unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the caller has AVX-512.
-    unsafe {
-        let mut pairs = rows;
-        for i in (0..16).step_by(2) {
-            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-        }
-        let mut fours = pairs;
-        for i in (0..16).step_by(4) {
-            fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-            fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-        }
-        // Quarter `l` of `fours[4 i + j]` holds column `4 l + j` of rows `4 i ..`.
-        let mut columns = fours;
-        for j in 0..4 {
-            let (a, b) = (fours[j], fours[4 + j]);
-            let (c, d) = (fours[8 + j], fours[12 + j]);
-            let (even, odd) = (
-                _mm512_shuffle_i32x4::<0x88>(a, b),
-                _mm512_shuffle_i32x4::<0xdd>(a, b),
-            );
-            let (even2, odd2) = (
-                _mm512_shuffle_i32x4::<0x88>(c, d),
-                _mm512_shuffle_i32x4::<0xdd>(c, d),
-            );
-            columns[j] = _mm512_shuffle_i32x4::<0x88>(even, even2);
-            columns[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd, odd2);
-            columns[8 + j] = _mm512_shuffle_i32x4::<0xdd>(even, even2);
-            columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(odd, odd2);
-        }
-        columns
-    }
-}
-
-/// Up to 32 columns of `k` values in the registers' order.
-#[derive(Clone, Copy)]
-struct Columns32 {
-    tiles: *const u8,
-    k: usize,
-}
-
-/// Some input rows of a product.
-#[derive(Clone, Copy)]
-struct Inputs {
-    /// Where the values of the first one begin, and of the first one of a second register.
-    at: [*const u8; 2],
-    stride: usize,
-    /// The first one of the product's, and rows of a register.
-    first: usize,
-    rows: usize,
-}
-
-impl Columns32 {
-    /// All rows of the extent, which has these columns.
-    #[inline(always)]
-    unsafe fn multiply(
-        self,
-        x: InputRows,
-        e: Extent,
-        registers: &mut Registers,
-        ahead: &mut Ahead,
-    ) {
-        // Rows that are listed lie anywhere.
-        let most = if x.taken.is_null() { TILE_ROWS } else { 1 };
-        let mut r = 0;
-        // SAFETY: the caller's duty.
-        unsafe {
-            while r < e.rows {
-                let rows = most.min(e.rows - r);
-                registers.hold(rows);
-                let row = |r: usize| x.brain_row(x.taken(e.first + r)).cast_const().cast();
-                let two = e.rows - r >= 2 * rows;
-                let inputs = Inputs {
-                    at: [row(r), row(if two { r + rows } else { r })],
-                    stride: x.brain_row(1).addr() - x.brain_row(0).addr(),
-                    first: r,
-                    rows,
-                };
-                let ahead = (r == 0).then_some(&mut *ahead);
-                match (two, e.columns > LANES) {
-                    (true, true) => self.tile::<2, 2>(inputs, e, ahead),
-                    (true, false) => self.tile::<2, 1>(inputs, e, ahead),
-                    (false, true) => self.tile::<1, 2>(inputs, e, ahead),
-                    (false, false) => self.tile::<1, 1>(inputs, e, ahead),
-                }
-                r += if two { 2 * rows } else { rows };
-            }
-        }
-    }
-
-    /// `A` registers of input rows times `B` of columns.
-    #[inline(always)]
-    unsafe fn tile<const A: usize, const B: usize>(
-        self,
-        x: Inputs,
-        e: Extent,
-        mut ahead: Option<&mut Ahead>,
-    ) {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let second = self.tiles.wrapping_add(self.k * ROW / 2);
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                options(nostack, nomem)
-            );
-            for at in (0..self.k * 2).step_by(ROW) {
-                if let Some(ahead) = &mut ahead
-                    && at.is_multiple_of(2 * SEGMENT)
-                {
-                    ahead.step();
-                }
-                let a = [x.at[0].wrapping_add(at), x.at[1].wrapping_add(at)];
-                let to = at * LANES;
-                let b = [self.tiles.wrapping_add(to), second.wrapping_add(to)];
-                add::<A, B>(a, x.stride, b);
-            }
-            for i in 0..A {
-                for j in 0..B {
-                    let (r, c) = (x.first + i * x.rows, j * LANES);
-                    let out = e.out.add(r * e.stride + c);
-                    store(2 * i + j, (out, e.stride), (x.rows, e.columns - c));
-                }
-            }
-        }
-    }
-}
-
-/// Adds the products of 32 values.
-#[inline(always)]
-unsafe fn add<const A: usize, const B: usize>(a: [*const u8; 2], stride: usize, b: [*const u8; 2]) {
-    /// Instructions over these operands.
-    macro_rules! run {
-        ($($instruction:literal),*) => {
-            asm!(
-                $($instruction,)*
-                a = in(reg) a[0],
-                a1 = in(reg) a[1],
-                stride = in(reg) stride,
-                b = in(reg) b[0],
-                b1 = in(reg) b[1],
-                row = in(reg) ROW,
-                options(nostack, readonly),
-            )
-        };
-    }
+unsafe fn blocks<W: Columns>(w: W, x: InputRows, e: Extent, ahead: &mut Ahead) {
+    // Rows that are listed lie anywhere.
+    let few = e.rows <= SUMS || !x.taken.is_null();
+    let config = if few { &FEW } else { &MANY };
+    let most = if few { SUMS } else { SUMS * TILE_ROWS };
     // SAFETY: the caller's duty.
     unsafe {
-        match (A, B) {
-            (2, 2) => run!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b1} + {row}*1]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{a1} + {stride}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7"
-            ),
-            (2, _) => run!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{a1} + {stride}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "/* {b1} */"
-            ),
-            (_, 2) => run!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b1} + {row}*1]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "/* {a1} */"
-            ),
-            _ => run!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {row}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "/* {a1} {b1} */"
-            ),
+        config.set_up();
+        for r in (0..e.rows).step_by(most) {
+            let some = Extent {
+                first: e.first + r,
+                rows: most.min(e.rows - r),
+                out: e.out.add(r * e.stride),
+                ..e
+            };
+            match few {
+                true => few_rows(w, x, some, ahead),
+                false => many_rows(w, x, some, ahead),
+            }
         }
     }
 }
 
-/// Room for a register.
-#[repr(C, align(64))]
-struct Tile([MaybeUninit<f32>; TILE_ROWS * LANES]);
-
-/// Stores the sums of register `register`: `rows` rows, and of sixteen columns the first `columns`.
-#[inline(always)]
-unsafe fn store(
-    register: usize,
-    (out, stride): (*mut f32, usize),
-    (rows, columns): (usize, usize),
-) {
-    /// All of a register.
-    macro_rules! all {
-        ($name:literal, $to:expr, $stride:expr) => {
-            asm!(
-                concat!("tilestored [{to} + {stride}*1], ", $name),
-                to = in(reg) $to,
-                stride = in(reg) $stride,
-                options(nostack),
-            )
-        };
-    }
-    let whole = |to: *mut f32, stride: usize| {
-        // SAFETY: the caller's duty; there is room for all of it.
-        unsafe {
-            match register {
-                0 => all!("tmm0", to, stride),
-                1 => all!("tmm1", to, stride),
-                2 => all!("tmm2", to, stride),
-                _ => all!("tmm3", to, stride),
-            }
+/// `$do` with the constant `$make` that `$n`, a number of registers, is.
+macro_rules! with_registers {
+    ($n:expr, $make:ident => $do:expr) => {
+        match $n {
+            1 => with_registers!(@ 1, $make => $do),
+            2 => with_registers!(@ 2, $make => $do),
+            3 => with_registers!(@ 3, $make => $do),
+            4 => with_registers!(@ 4, $make => $do),
+            5 => with_registers!(@ 5, $make => $do),
+            _ => with_registers!(@ 6, $make => $do),
         }
     };
-    if columns >= LANES {
-        return whole(out, stride * size_of::<f32>());
+    (@ $n:literal, $make:ident => $do:expr) => {{
+        const $make: usize = $n;
+        $do
+    }};
+}
+
+#[inline(always)]
+unsafe fn few_rows<W: Columns>(w: W, x: InputRows, e: Extent, ahead: &mut Ahead) {
+    // SAFETY: the caller's duty.
+    unsafe { with_registers!(e.rows, N => columns(w, Few::<N>::new(x, e.first), e, ahead)) }
+}
+
+#[inline(always)]
+unsafe fn many_rows<W: Columns>(w: W, x: InputRows, e: Extent, ahead: &mut Ahead) {
+    let first = x.brain_row(e.first).cast_const().cast();
+    let stride = x.brain_row(1).addr() - x.brain_row(0).addr();
+    let registers = e.rows.div_ceil(TILE_ROWS);
+    // SAFETY: the caller's duty.
+    unsafe { with_registers!(registers, N => columns(w, Many::<N> { first, stride }, e, ahead)) }
+}
+
+/// Sixteen columns of an extent or fewer: the first one, from one to the next, how many.
+#[derive(Clone, Copy)]
+struct Place {
+    first: usize,
+    step: usize,
+    count: usize,
+}
+
+impl Place {
+    /// Place `i` of an extent.
+    fn new(i: usize, e: Extent, spread: bool) -> Self {
+        let step = e.columns / LANES;
+        match i < step {
+            true if spread => Place {
+                first: i,
+                step,
+                count: LANES,
+            },
+            _ => Place {
+                first: i * LANES,
+                step: 1,
+                count: LANES.min(e.columns - i * LANES),
+            },
+        }
     }
-    let mut tile = Tile([MaybeUninit::uninit(); TILE_ROWS * LANES]);
-    let at = tile.0.as_mut_ptr().cast();
-    whole(at, ROW);
-    for r in 0..rows {
-        // SAFETY: the caller's duty.
-        unsafe {
-            let from = at.add(r * LANES).cast_const();
-            std::ptr::copy_nonoverlapping(from, out.add(r * stride), columns);
+
+    /// Column `n` of sixteen. Those that are not there are the last one again, and nobody reads their sums.
+    fn column(self, n: usize) -> usize {
+        self.first + n.min(self.count - 1) * self.step
+    }
+}
+
+/// Words of a chunk of sixteen columns.
+#[repr(C, align(64))]
+struct Words([MaybeUninit<u8>; LANES * COLUMN]);
+
+impl Words {
+    fn new() -> Self {
+        Self([MaybeUninit::uninit(); LANES * COLUMN])
+    }
+
+    fn at(&self, byte: usize) -> *const u8 {
+        self.0.as_ptr().wrapping_add(byte).cast()
+    }
+
+    fn at_mut(&mut self, byte: usize) -> *mut u8 {
+        self.0.as_mut_ptr().wrapping_add(byte).cast()
+    }
+
+    /// Makes rows of the columns: each has a pair of values of all of them.
+    #[inline(always)]
+    unsafe fn turn(&self, to: &mut Words) {
+        for i in 0..CHUNK_WORDS {
+            // SAFETY: the caller has AVX-512.
+            unsafe {
+                let mut columns = [_mm512_setzero_si512(); LANES];
+                for n in 0..LANES {
+                    columns[n] = V::load_bytes(self.at(n * COLUMN + i * ROW));
+                }
+                let rows = transposed(columns);
+                for n in 0..LANES {
+                    V::store_bytes(to.at_mut((i * LANES + n) * ROW), rows[n]);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of inputs, and how they are multiplied.
+trait Rows: Copy {
+    /// Whether they are the first operand. The weights' order is then another one than theirs, and columns are neighbours, so
+    /// that sums are stored as they are; otherwise they are far apart, each one of several long streams.
+    const MANY: bool;
+
+    /// Adds the products of the chunk from value `begin` on.
+    unsafe fn add(self, words: &Words, begin: usize);
+
+    /// Stores the sums of some columns.
+    unsafe fn store(self, e: Extent, place: Place);
+}
+
+/// All columns.
+#[inline(always)]
+unsafe fn columns<W: Columns, R: Rows>(w: W, rows: R, e: Extent, ahead: &mut Ahead) {
+    let (mut words, mut read) = ([Words::new(), Words::new()], Words::new());
+    let (mut made, mut last) = (0, None);
+    let places = e.columns.div_ceil(LANES);
+    // SAFETY: the caller's duty.
+    unsafe {
+        let table = w.table::<V>();
+        zero();
+        for i in 0..places {
+            let place = Place::new(i, e, !R::MANY);
+            // Neighbours end where the next ones begin.
+            let distance = match R::MANY {
+                false => Ask::Along,
+                true if i + 1 < places => Ask::Elsewhere((LANES * w.row_bytes()).cast_signed()),
+                true => Ask::Nothing,
+            };
+            let distance = distance.distance(LANES);
+            let mut columns = [w.row(place.first); LANES];
+            for n in 1..LANES {
+                columns[n] = w.row(place.column(n));
+            }
+            for begin in (0..w.k()).step_by(CHUNK) {
+                if begin.is_multiple_of(SEGMENT) {
+                    ahead.step();
+                }
+                let coming = &mut words[made % 2];
+                let by_column = if R::MANY { &mut read } else { coming };
+                for n in 0..LANES {
+                    let words = w.chunk::<V>(&mut columns[n], table, begin, distance);
+                    for i in 0..CHUNK_WORDS {
+                        V::store_bytes(by_column.at_mut(n * COLUMN + i * ROW), words[i]);
+                    }
+                }
+                if R::MANY {
+                    read.turn(&mut words[made % 2]);
+                }
+                made += 1;
+                let before = &words[made % 2];
+                if begin > 0 {
+                    rows.add(before, begin - CHUNK);
+                } else if let Some(last) = last {
+                    rows.add(before, w.k() - CHUNK);
+                    rows.store(e, last);
+                    zero();
+                }
+            }
+            last = Some(place);
+        }
+        if let Some(last) = last {
+            rows.add(&words[(made + 1) % 2], w.k() - CHUNK);
+            rows.store(e, last);
+        }
+    }
+}
+
+/// One register of sums for each row of inputs.
+#[derive(Clone, Copy)]
+struct Few<const M: usize>([*const u8; M]);
+
+impl<const M: usize> Few<M> {
+    #[inline(always)]
+    unsafe fn new(x: InputRows, first: usize) -> Self {
+        let mut rows = [std::ptr::null(); M];
+        for m in 0..M {
+            // SAFETY: the caller's duty.
+            rows[m] = unsafe { x.brain_row(x.taken(first + m)).cast_const().cast() };
+        }
+        Self(rows)
+    }
+}
+
+impl<const M: usize> Rows for Few<M> {
+    const MANY: bool = false;
+
+    #[inline(always)]
+    unsafe fn add(self, words: &Words, begin: usize) {
+        for i in 0..CHUNK_WORDS {
+            let mut inputs = self.0;
+            for m in 0..M {
+                inputs[m] = inputs[m].wrapping_add(begin * 2 + i * ROW);
+            }
+            // SAFETY: the caller's duty.
+            unsafe { add_few(words.at(i * ROW), COLUMN, inputs) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, e: Extent, place: Place) {
+        for m in 0..M {
+            let mut sums = [0.0; LANES];
+            // SAFETY: the caller's duty; a register of sums is as many floats.
+            unsafe {
+                store(m, sums.as_mut_ptr(), PAIR);
+                for n in 0..place.count {
+                    *e.out.add(m * e.stride + place.column(n)) = sums[n];
+                }
+            }
+        }
+    }
+}
+
+/// `R` registers of sums, each of sixteen rows; of the last one some may not be there, for which inputs [have
+/// room](super::quantize::Inputs), and nobody reads their sums.
+#[derive(Clone, Copy)]
+struct Many<const R: usize> {
+    first: *const u8,
+    stride: usize,
+}
+
+impl<const R: usize> Rows for Many<R> {
+    const MANY: bool = true;
+
+    #[inline(always)]
+    unsafe fn add(self, words: &Words, begin: usize) {
+        for i in 0..CHUNK_WORDS {
+            let inputs = self.first.wrapping_add(begin * 2 + i * ROW);
+            // SAFETY: the caller's duty.
+            unsafe { add_many::<R>(words.at(i * LANES * ROW), inputs, self.stride) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, e: Extent, place: Place) {
+        for register in 0..R {
+            let r = register * TILE_ROWS;
+            let rows = TILE_ROWS.min(e.rows - r);
+            // SAFETY: the caller's duty.
+            unsafe {
+                let out = e.out.add(r * e.stride + place.first);
+                if rows == TILE_ROWS && place.count == LANES {
+                    store(register, out, e.stride * size_of::<f32>());
+                    continue;
+                }
+                let mut sums = [[0.0; LANES]; TILE_ROWS];
+                store(register, sums.as_mut_ptr().cast(), ROW);
+                for r in 0..rows {
+                    let to = out.add(r * e.stride);
+                    std::ptr::copy_nonoverlapping(sums[r].as_ptr(), to, place.count);
+                }
+            }
         }
     }
 }

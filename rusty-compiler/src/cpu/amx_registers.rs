@@ -1,15 +1,16 @@
 //! Shapes of AMX's eight tile registers (Intel SDM, LDTILECFG), a thread's own.
 //!
-//! Four registers hold sums, two one operand and two the other. No compiled code uses them, so what is in them stays from
-//! one block of assembly to the next.
+//! No compiled code uses them, so what is in them stays from one block of assembly to the next.
 
 use std::arch::asm;
 
 /// Bytes of a register's row.
 pub(super) const ROW: usize = 64;
 
+/// Rows of a register, and their bytes.
+pub(super) type Shape = (usize, usize);
+
 /// What `ldtilecfg` loads: palette 1, then bytes of a row and rows of each register.
-#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Config {
     palette: [u8; 16],
@@ -18,8 +19,8 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Rows and bytes of a row: of registers 0 to 3, of 4 and 5, of 6 and 7.
-    pub(super) const fn new(shapes: [(usize, usize); 3]) -> Self {
+    /// Registers of these shapes.
+    pub(super) const fn new(shapes: [Shape; 8]) -> Self {
         let mut config = Config {
             palette: [0; 16],
             row_bytes: [0; 16],
@@ -28,11 +29,7 @@ impl Config {
         config.palette[0] = 1;
         let mut i = 0;
         while i < 8 {
-            let (rows, bytes) = match i {
-                0..4 => shapes[0],
-                4..6 => shapes[1],
-                _ => shapes[2],
-            };
+            let (rows, bytes) = shapes[i];
             config.rows[i] = rows as u8;
             config.row_bytes[i] = bytes as u16;
             i += 1;

@@ -4,7 +4,6 @@
 //! plain rows are put in that order: results are the same to the bit whether rows are shortened or not, and whatever the number of
 //! input rows. Limits: rows of whole chunks, as those that can be shortened are.
 
-use super::brain_columns::make_words;
 use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask, ask_for};
 use super::quantize::InputRows;
@@ -29,8 +28,6 @@ pub(super) enum BrainRows<'a> {
 pub(super) struct Plain {
     pub(super) at: *const u8,
     pub(super) k: usize,
-    /// [Room](super::brain_columns::room) for some of them on the way.
-    pub(super) words: *mut u8,
 }
 
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
@@ -83,7 +80,7 @@ unsafe fn multiply_with<V: SmallFloats>(
                 let (at, k) = (w.words.cast_const(), w.matrix.k);
                 let mut c = 0;
                 while c < e.columns {
-                    let some = make_words::<V, Short<'_>>(w, e, c);
+                    let some = w.decode_columns::<V>(e, c);
                     blocks::<V, Words>(Words { at, k }, x, some, ahead);
                     c += some.columns;
                 }

@@ -21,9 +21,9 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
-mod amx_brains;
+mod amx_brain_registers;
 #[cfg(target_arch = "x86_64")]
-mod amx_few_brains;
+mod amx_brains;
 #[cfg(target_arch = "x86_64")]
 mod amx_registers;
 mod attention;

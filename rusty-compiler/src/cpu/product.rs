@@ -101,8 +101,7 @@ impl PartCode {
         match matrix {
             Matrix::Float { bytes, kind, k } if !x.brains.is_null() && fits(*kind, *k) => {
                 let at = host(bytes).as_ptr().wrapping_add(column * 2 * k);
-                let words = scratch.panel.ptr();
-                let w = BrainRows::Plain(Plain { at, k: *k, words });
+                let w = BrainRows::Plain(Plain { at, k: *k });
                 // SAFETY: the caller's duty; inputs are brain floats where the machine multiplies such.
                 unsafe { brain_tile::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
             }

@@ -8,6 +8,7 @@ use super::kind::Start;
 use super::memory::Buffer;
 use super::panel::GROUP;
 use super::simd::{LANES, Vector, per_isa};
+use super::tile::TILE_ROWS;
 
 /// Which forms of the input a kernel's parts need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,13 +93,14 @@ pub(super) struct InputRows {
 }
 
 impl Inputs {
-    /// Room for `rows` rows of up to `k` values and `starts` starts, and for brain floats.
+    /// Room for `rows` rows of up to `k` values and `starts` starts, and for brain floats, of which tiles may be read that
+    /// begin at any row.
     pub(super) fn new(rows: usize, k: usize, starts: usize, brains: bool) -> Self {
         let groups = k.div_ceil(GROUP);
         Self {
             floats: Buffer::words(rows * float_stride(k)),
             brains: Buffer::new(if brains {
-                rows * brain_stride(k) * 2
+                (rows + TILE_ROWS - 1) * brain_stride(k) * 2
             } else {
                 0
             }),

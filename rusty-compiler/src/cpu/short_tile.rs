@@ -4,7 +4,6 @@
 //! Few input rows take each value straight from its decoding. Many take it from words in the second-level cache, which
 //! some columns are decoded to before all rows pass over them.
 
-use super::brain_columns::{CHUNK_WORDS, make_words};
 use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask, LINE, ask_for};
 use super::quantize::InputRows;
@@ -15,6 +14,13 @@ use super::simd::{LANES, per_isa, vectors};
 
 /// Input rows from which on columns are decoded to words first.
 pub(super) const MANY_ROWS: usize = 6;
+/// Columns that are decoded together, and the words' bytes that they should not exceed.
+const COLUMNS: usize = 32;
+const WORDS_BYTES: usize = 256 << 10;
+/// Rows of a matrix that are decoded side by side, each a stream of its own.
+const STREAMS: usize = 8;
+/// Vectors that a chunk's words take.
+pub(super) const CHUNK_WORDS: usize = CHUNK * 2 / HALF;
 
 /// Rows of a matrix to multiply.
 #[derive(Clone, Copy)]
@@ -23,8 +29,18 @@ pub(super) struct Short<'a> {
     /// The first row, and its first byte.
     pub(super) row: usize,
     pub(super) at: *const u8,
-    /// [Room](super::brain_columns::room) for some of them on the way.
+    /// Room for [`word_bytes`].
     pub(super) words: *mut u8,
+}
+
+/// Columns that are decoded together.
+fn columns(k: usize) -> usize {
+    (WORDS_BYTES / (2 * k)).clamp(STREAMS, COLUMNS) / STREAMS * STREAMS
+}
+
+/// Bytes that the words of some columns of `k` values take.
+pub(super) fn word_bytes(k: usize) -> usize {
+    columns(k) * k * 2
 }
 
 per_isa! {
@@ -45,7 +61,7 @@ unsafe fn multiply_with<V: SmallFloats>(w: Short<'_>, x: InputRows, e: Extent, a
         let k = w.matrix.k;
         let mut c = 0;
         while c < e.columns {
-            let some = make_words::<V, Short<'_>>(w, e, c);
+            let some = w.decode_columns::<V>(e, c);
             blocks::<V, Words>(Words { at: w.words, k }, x, some, ahead);
             c += some.columns;
         }
@@ -80,11 +96,61 @@ impl<'a> Coming<'a> {
 }
 
 impl<'a> Short<'a> {
+    /// Decodes some columns of an extent, from `c` on, to the words; those columns.
+    ///
+    /// # Safety
+    /// The matrix holds the extent's columns.
+    #[inline(always)]
+    pub(super) unsafe fn decode_columns<V: SmallFloats>(&self, e: Extent, c: usize) -> Extent {
+        let some = Extent {
+            columns: columns(self.matrix.k).min(e.columns - c),
+            out: e.out.wrapping_add(c),
+            ..e
+        };
+        let step = some.columns / STREAMS;
+        // SAFETY: the caller's duty.
+        unsafe {
+            for i in 0..step {
+                self.decode_rows::<V, STREAMS>((c, c + i, step));
+            }
+            for i in STREAMS * step..some.columns {
+                self.decode_rows::<V, 1>((c, c + i, 1));
+            }
+        }
+        some
+    }
+
     /// Row `c`: what is still to come of its exceptions, and its bytes.
     #[inline(always)]
     pub(super) fn row(&self, c: usize) -> (Coming<'a>, *const u8) {
         let at = self.at.wrapping_add(c * row_bytes(self.matrix.k));
         (Coming::new(self.matrix.exceptions(self.row + c)), at)
+    }
+
+    /// Decodes `N` rows, every `step`-th from `c` on, to the words of the columns that begin at `first`.
+    #[inline(always)]
+    unsafe fn decode_rows<V: SmallFloats, const N: usize>(
+        &self,
+        (first, c, step): (usize, usize, usize),
+    ) {
+        let (k, distance) = (self.matrix.k, Ask::Along.distance(N));
+        // SAFETY: the caller's duty; the words have room for the columns.
+        unsafe {
+            let firsts = V::table(self.matrix.firsts().as_ptr());
+            let mut rows = [(Coming::new(&[]), std::ptr::null()); N];
+            for n in 0..N {
+                rows[n] = self.row(c + n * step);
+            }
+            for begin in (0..k).step_by(CHUNK) {
+                for (n, (coming, at)) in rows.iter_mut().enumerate() {
+                    let words = decode::<V>(firsts, *at, begin, coming, distance);
+                    let to = self.words.add(((c + n * step - first) * k + begin) * 2);
+                    for (i, words) in words.into_iter().enumerate() {
+                        V::store_bytes(to.add(i * HALF), words);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::quantize::Inputs;
 use super::registers::Registers;
 use super::simd::LANES;
 use super::weights::{Matrix, Weights};
-use super::{brain_columns, short_rows};
+use super::{short_rows, short_tile};
 use crate::plan::Plan;
 use crate::{BindOptions, PAGE_TOKENS, Result};
 use rusty_loader::ModelFile;
@@ -64,7 +64,7 @@ impl WorkingMemory {
             match weights.matrix_of(id)? {
                 Matrix::Stored { layout, .. } => Some(layout.panel_bytes()),
                 Matrix::Float { kind, k, .. } if short_rows::fits(*kind, *k) => {
-                    Some(brain_columns::room(*k))
+                    (!weights.routed.contains(&id)).then(|| short_tile::word_bytes(*k))
                 }
                 _ => None,
             }

@@ -239,3 +239,45 @@ impl Vector for Avx512 {
         }
     }
 }
+
+/// Sixteen rows of sixteen double words, as columns.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+pub(in crate::cpu) unsafe fn transposed(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let mut pairs = rows;
+        for i in (0..16).step_by(2) {
+            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        let mut fours = pairs;
+        for i in (0..16).step_by(4) {
+            fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+            fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+            fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+            fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+        }
+        // Quarter `l` of `fours[4 i + j]` holds column `4 l + j` of rows `4 i ..`.
+        let mut columns = fours;
+        for j in 0..4 {
+            let (a, b) = (fours[j], fours[4 + j]);
+            let (c, d) = (fours[8 + j], fours[12 + j]);
+            let (even, odd) = (
+                _mm512_shuffle_i32x4::<0x88>(a, b),
+                _mm512_shuffle_i32x4::<0xdd>(a, b),
+            );
+            let (even2, odd2) = (
+                _mm512_shuffle_i32x4::<0x88>(c, d),
+                _mm512_shuffle_i32x4::<0xdd>(c, d),
+            );
+            columns[j] = _mm512_shuffle_i32x4::<0x88>(even, even2);
+            columns[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd, odd2);
+            columns[8 + j] = _mm512_shuffle_i32x4::<0xdd>(even, even2);
+            columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(odd, odd2);
+        }
+        columns
+    }
+}

@@ -3,12 +3,11 @@
 
 use super::short_rows::{bits, extent, packed, weights};
 use super::{Noise, levels};
-use crate::cpu::brain_columns::room;
 use crate::cpu::brain_tile::{self, BrainRows, Plain};
 use crate::cpu::prefetch::Ahead;
 use crate::cpu::quantize::{InputForms, InputRows, Inputs, fill_row};
 use crate::cpu::short_rows::CHUNK;
-use crate::cpu::short_tile::Short;
+use crate::cpu::short_tile::{Short, word_bytes};
 use crate::cpu::simd::Level;
 use half::bf16;
 
@@ -49,7 +48,7 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
     for level in multiplying() {
         let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
         let (_inputs, view) = rounded(level, &x, (rows, k));
-        let mut words = vec![0; room(k)];
+        let mut words = vec![0; word_bytes(k)];
         let mut product = |is_short: bool, view, rows: (usize, usize), (column, columns)| {
             let at = stored[column * k * 2..].as_ptr();
             let w = match is_short {
@@ -59,11 +58,7 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
                     words: words.as_mut_ptr(),
                     row: column,
                 }),
-                false => BrainRows::Plain(Plain {
-                    at,
-                    k,
-                    words: words.as_mut_ptr(),
-                }),
+                false => BrainRows::Plain(Plain { at, k }),
             };
             let mut out = vec![f32::NAN; rows.1 * columns];
             let e = extent(rows, columns, &mut out);

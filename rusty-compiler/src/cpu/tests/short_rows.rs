@@ -1,7 +1,6 @@
 //! BF16 in twelve bits: nothing is lost, and products are those of plain rows.
 
 use super::{Noise, filled, levels};
-use crate::cpu::brain_columns::room;
 use crate::cpu::float::{self, FloatKind, FloatRows, RowKind};
 use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::quantize::InputRows;
@@ -70,7 +69,7 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
     for level in levels() {
         let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
         let (_inputs, view) = filled(level, &x, rows, k, &[]);
-        let mut words = vec![0; room(k)];
+        let mut words = vec![0; short_tile::word_bytes(k)];
         for (first, count) in [(0, rows), (0, 1), (4, 2), (9, 5), (3, 7)] {
             // Columns from anywhere on.
             for (column, columns) in [(0, n), (5, 35), (n - 3, 3)] {
