@@ -176,7 +176,6 @@ const fn memory(shape: &'static str) -> Work {
 const fn beside_pytorch(precision: &'static str, least: f64, aim: f64) -> Work {
     Work {
         peer: Peer::PyTorch(precision),
-        generate: 16,
         ..decode(QWEN, "q4_0", least, aim)
     }
 }

@@ -197,7 +197,8 @@ impl Contract {
     fn begin(&self, ctx: &Context<'_>, thread: usize, strip: usize) -> Stream {
         if strip < self.strips {
             let (bundle, column) = self.locate(strip);
-            return self.parts[bundle.parts[0]].stream(ctx, column);
+            let columns = self.strip.min(bundle.width - column);
+            return self.parts[bundle.parts[0]].stream(ctx, (column, columns));
         }
         let next = self.next.as_ref();
         next.map_or(Stream::NONE, |next| next.stream(ctx, thread))
@@ -304,7 +305,7 @@ impl Contract {
                     self.await_expand(ctx, &filled.groups, p, tile, &mut scratch.ahead);
                 }
                 let next = || match bundle.parts.get(i + 1) {
-                    Some(next) => self.parts[*next].stream(ctx, tile.column),
+                    Some(next) => self.parts[*next].stream(ctx, (tile.column, tile.columns)),
                     None => {
                         let (piece, next) = draw();
                         drawn = Some(piece);

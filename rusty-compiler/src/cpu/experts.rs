@@ -269,11 +269,11 @@ impl Experts {
                         return Stream::NONE;
                     }
                     if let Some(group) = chosen.groups.get(g + 1) {
-                        return self.parts[group.expert].stream(ctx, column);
+                        return self.parts[group.expert].stream(ctx, (column, columns));
                     }
                     drawn = draw();
                     match drawn < self.n {
-                        true => self.parts[chosen.groups[0].expert].stream(ctx, drawn),
+                        true => self.parts[chosen.groups[0].expert].stream(ctx, (drawn, columns)),
                         false => Stream::NONE,
                     }
                 };

@@ -64,6 +64,30 @@ macro_rules! kernels {
                 }
             }
         }
+
+        /// [`tile::multiply_row`] of the panels' kind.
+        ///
+        /// # Safety
+        /// As there; the kind has a kernel.
+        pub(super) unsafe fn multiply_row(
+            level: Level,
+            panels: [Panel; tile::STREAMS],
+            x: InputRows,
+            row: usize,
+            (out, step): (*mut f32, usize),
+            ahead: &mut Ahead,
+        ) {
+            let kind = &panels[0].kind;
+            // SAFETY: the caller's duty.
+            unsafe {
+                match (kind.width, kind.decoding, kind.scaling) {
+                    $((Width::$width, Decoding::$decoding, Scaling::$scaling) => {
+                        tile::multiply_row::<$name>(level, panels, x, row, (out, step), ahead)
+                    })*
+                    _ => unreachable!("panels are made for kinds that have a kernel"),
+                }
+            }
+        }
     };
 }
 

@@ -60,27 +60,83 @@ pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize>(
                 p.ask(g);
                 let at = p.codes.add(g * F::Codes::BYTES);
                 let scales = p.scales.add(g * F::SCALING.group_bytes());
-                if F::SCALING.halves() {
-                    let mut dots = starts::<V, F, M>(x, 2 * g);
-                    quads::<V, F, M, 0>(&mut dots, at, table, x, g);
-                    quads::<V, F, M, 1>(&mut dots, at, table, x, g);
-                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, 2 * g));
-                    let mut dots = starts::<V, F, M>(x, 2 * g + 1);
-                    quads::<V, F, M, 2>(&mut dots, at, table, x, g);
-                    quads::<V, F, M, 3>(&mut dots, at, table, x, g);
-                    let scales = scales.add(F::SCALING.group_bytes() / 2);
-                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, 2 * g + 1));
-                } else {
-                    let mut dots = starts::<V, F, M>(x, g);
-                    quads::<V, F, M, 0>(&mut dots, at, table, x, g);
-                    quads::<V, F, M, 1>(&mut dots, at, table, x, g);
-                    quads::<V, F, M, 2>(&mut dots, at, table, x, g);
-                    quads::<V, F, M, 3>(&mut dots, at, table, x, g);
-                    add::<V, F, M>(&mut sums, &mut dots, scales, supers, x, (g, g));
-                }
+                group::<V, F, M>(&mut sums, (at, scales, table), supers, x, g);
             }
         }
         sums
+    }
+}
+
+/// The products of one row with panels of one layout, group by group in turn: each is a stream of its own.
+///
+/// # Safety
+/// The panels and the input row are whole.
+#[inline(always)]
+pub(super) unsafe fn row_sums<V: ByteProducts, F: Form, const P: usize>(
+    panels: &[Panel; P],
+    x: &Inputs<1>,
+    ahead: &mut Ahead,
+) -> [V::F; P] {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let mut sums = [[V::splat(0.0)]; P];
+        let mut supers_of = [(V::splat(0.0), V::splat(0.0)); P];
+        let kind = &panels[0].kind;
+        let table = V::table(kind.table.as_ptr());
+        let (groups, stretch) = (panels[0].groups, panels[0].stretch);
+        for first in (0..groups).step_by(stretch) {
+            ahead.step();
+            for n in 0..P {
+                let block = first / stretch * F::SCALING.block_bytes();
+                supers_of[n] = supers::<V, F>(panels[n].supers.wrapping_add(block), kind.factor);
+            }
+            for g in first..(first + stretch).min(groups) {
+                for n in 0..P {
+                    let p = &panels[n];
+                    p.ask(g);
+                    let at = p.codes.add(g * F::Codes::BYTES);
+                    let scales = p.scales.add(g * F::SCALING.group_bytes());
+                    group::<V, F, 1>(&mut sums[n], (at, scales, table), supers_of[n], x, g);
+                }
+            }
+        }
+        let mut out = [V::splat(0.0); P];
+        for n in 0..P {
+            out[n] = sums[n][0];
+        }
+        out
+    }
+}
+
+/// Adds the products of group `g`.
+#[inline(always)]
+unsafe fn group<V: ByteProducts, F: Form, const M: usize>(
+    sums: &mut [V::F; M],
+    (at, scales, table): (*const u8, *const u8, V::B),
+    supers: (V::F, V::F),
+    x: &Inputs<M>,
+    g: usize,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        if F::SCALING.halves() {
+            let mut dots = starts::<V, F, M>(x, 2 * g);
+            quads::<V, F, M, 0>(&mut dots, at, table, x, g);
+            quads::<V, F, M, 1>(&mut dots, at, table, x, g);
+            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, 2 * g));
+            let mut dots = starts::<V, F, M>(x, 2 * g + 1);
+            quads::<V, F, M, 2>(&mut dots, at, table, x, g);
+            quads::<V, F, M, 3>(&mut dots, at, table, x, g);
+            let scales = scales.add(F::SCALING.group_bytes() / 2);
+            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, 2 * g + 1));
+        } else {
+            let mut dots = starts::<V, F, M>(x, g);
+            quads::<V, F, M, 0>(&mut dots, at, table, x, g);
+            quads::<V, F, M, 1>(&mut dots, at, table, x, g);
+            quads::<V, F, M, 2>(&mut dots, at, table, x, g);
+            quads::<V, F, M, 3>(&mut dots, at, table, x, g);
+            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, g));
+        }
     }
 }
 

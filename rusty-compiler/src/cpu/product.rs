@@ -5,14 +5,15 @@ use super::context::{Context, Scratch};
 use super::contract::Contract;
 use super::float::{self, FloatRows};
 use super::forms;
-use super::prefetch::Ask;
+use super::panel::PanelLayout;
+use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
 use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
 use super::stream::Stream;
-use super::tile::{self, Panel, TileRegisters};
+use super::tile::{self, Panel, STREAMS, TileRegisters};
 use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
@@ -30,9 +31,9 @@ impl Contract {
             Some(Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. })) => {
                 float::steps(*k, rows, columns)
             }
-            Some(matrix) => matrix.layout().map_or(0, |layout| {
-                columns.div_ceil(LANES) * tile::steps(ctx.level, layout, rows)
-            }),
+            Some(matrix) => matrix
+                .layout()
+                .map_or(0, |layout| tile::steps(ctx.level, layout, rows, columns)),
             None => 0,
         }
     }
@@ -47,9 +48,9 @@ pub(super) struct PartCode {
 }
 
 impl PartCode {
-    /// Its columns from `column` on, in memory.
-    pub(super) fn stream(&self, ctx: &Context<'_>, column: usize) -> Stream {
-        Stream::new(ctx.weights, self.weight, column)
+    /// Its columns, `columns` from `column` on, in memory.
+    pub(super) fn stream(&self, ctx: &Context<'_>, columns: (usize, usize)) -> Stream {
+        Stream::new(ctx.weights, self.weight, columns)
     }
 
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for an extent's rows and columns. Before the last columns, or
@@ -66,7 +67,15 @@ impl PartCode {
         next: impl FnOnce() -> Stream,
     ) {
         debug_assert!(column + e.columns <= self.n);
-        let begin = self.stream(ctx, column);
+        if let Some(Matrix::Panels { layout, offset }) = ctx.weights.matrix_of(self.weight)
+            && tile::side_by_side(ctx.level, e.rows, e.columns)
+        {
+            let at = offset + column / LANES * layout.panel_bytes();
+            let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
+            // SAFETY: the caller's duty.
+            return unsafe { self.row(ctx, scratch, x, (e, layout, at), next) };
+        }
+        let begin = self.stream(ctx, (column, e.columns));
         let lead = begin.lead(e.columns);
         // SAFETY: the caller's duty.
         unsafe {
@@ -74,7 +83,8 @@ impl PartCode {
                 let first = Extent { columns: lead, ..e };
                 self.section(ctx, scratch, x, (first, column), begin.distance());
             }
-            let distance = self.stream(ctx, column + lead).distance_to(next());
+            let rest = self.stream(ctx, (column + lead, e.columns - lead));
+            let distance = rest.distance_to(next());
             if lead < e.columns {
                 let rest = Extent {
                     columns: e.columns - lead,
@@ -84,6 +94,37 @@ impl PartCode {
                 self.section(ctx, scratch, x, (rest, column + lead), distance);
             }
         }
+    }
+
+    /// The product of one row with panels from `at` on, some side by side. Each is a stream, where all but the last ask for the
+    /// panel behind them.
+    unsafe fn row(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        x: InputRows,
+        (e, layout, at): (Extent, &PanelLayout, *const u8),
+        next: impl FnOnce() -> Stream,
+    ) {
+        let (step, bytes) = (e.columns / (STREAMS * LANES), layout.panel_bytes());
+        let multiply = |i: usize, ahead: &mut Ahead, follows: &dyn Fn(usize) -> *const u8| {
+            let panel = |n: usize| {
+                let at = at.wrapping_add((i + n * step) * bytes);
+                Panel::new(layout, at, self.start, follows(n), None)
+            };
+            let panels = std::array::from_fn(panel);
+            let out = e.out.wrapping_add(i * LANES);
+            // SAFETY: the caller's duty.
+            unsafe {
+                forms::multiply_row(ctx.level, panels, x, e.first, (out, step * LANES), ahead);
+            }
+        };
+        let ahead = &mut scratch.ahead;
+        for i in 0..step - 1 {
+            multiply(i, ahead, &|n| at.wrapping_add((i + 1 + n * step) * bytes));
+        }
+        let next = next();
+        multiply(step - 1, ahead, &|n| next.beside(n));
     }
 
     /// Some columns of a product, from `column` on, while memory `distance` bytes further is asked for.

@@ -11,6 +11,7 @@ use super::contract::Contract;
 use super::deltas::injection::Sites;
 use super::panel::PanelLayout;
 use super::simd::LANES;
+use super::tile::STREAMS;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
 
@@ -27,6 +28,8 @@ pub(super) struct Stream {
     columns: usize,
     /// Bytes of those.
     bytes: usize,
+    /// Bytes from one to the next of the panels that one row is multiplied with side by side.
+    step: usize,
 }
 
 impl Stream {
@@ -35,15 +38,21 @@ impl Stream {
         at: std::ptr::null(),
         columns: 0,
         bytes: 0,
+        step: 0,
     };
 
-    /// Columns `column ..` of a matrix.
-    pub(super) fn new(weights: &Weights, weight: WeightId, column: usize) -> Self {
+    /// Columns of a matrix, `columns` from `column` on.
+    pub(super) fn new(
+        weights: &Weights,
+        weight: WeightId,
+        (column, columns): (usize, usize),
+    ) -> Self {
+        let of = (column, columns);
         match weights.matrix_of(weight) {
             Some(Matrix::Panels { layout, offset }) => {
-                Self::of_panels(layout, weights.panels.ptr().wrapping_add(*offset), column)
+                Self::of_panels(layout, weights.panels.ptr().wrapping_add(*offset), of)
             }
-            Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), column),
+            Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), of),
             // Rows of floats are several streams, see [`super::prefetch::Ask`].
             Some(Matrix::Float { .. } | Matrix::Short(_) | Matrix::Stored { .. }) | None => {
                 Stream::NONE
@@ -51,13 +60,18 @@ impl Stream {
         }
     }
 
-    fn of_panels(layout: &PanelLayout, first: *const u8, column: usize) -> Self {
+    fn of_panels(
+        layout: &PanelLayout,
+        first: *const u8,
+        (column, columns): (usize, usize),
+    ) -> Self {
         let panel = layout.panel_bytes();
         let panels = PANEL_BYTES.div_ceil(panel);
         Stream {
             at: first.wrapping_add(column / LANES * panel),
             columns: panels * LANES,
             bytes: panels * panel,
+            step: columns / (STREAMS * LANES) * panel,
         }
     }
 
@@ -65,6 +79,14 @@ impl Stream {
     pub(super) fn lead(self, columns: usize) -> usize {
         let lead = columns.saturating_sub(self.columns);
         lead.next_multiple_of(LANES).min(columns)
+    }
+
+    /// Where the `n`-th begins of the panels that one row is multiplied with side by side; null where there is nothing to ask for.
+    pub(super) fn beside(self, n: usize) -> *const u8 {
+        match self.at.is_null() {
+            true => self.at,
+            false => self.at.wrapping_add(n * self.step),
+        }
     }
 
     /// Bytes from one stream to another; none where there is nothing to ask for.
@@ -103,7 +125,10 @@ impl Next {
     /// Where a thread begins in a step of one block of rows; in one of more, most threads begin near it.
     pub(super) fn stream(&self, ctx: &Context<'_>, thread: usize) -> Stream {
         match thread * self.strip {
-            column if column < self.n => Stream::new(ctx.weights, self.weight, column),
+            column if column < self.n => {
+                let columns = self.strip.min(self.n - column);
+                Stream::new(ctx.weights, self.weight, (column, columns))
+            }
             _ => Stream::NONE,
         }
     }

@@ -5,14 +5,14 @@
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
 use super::forms::Form;
-use super::group_sums::{Inputs, sums};
+use super::group_sums::{Inputs, row_sums, sums};
 use super::kind::Kind;
 use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
 use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::byte_products::ByteProducts;
-use super::simd::{Level, per_isa};
+use super::simd::{LANES, Level, per_isa};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, amx_registers};
 
@@ -131,10 +131,14 @@ impl Panel {
     }
 }
 
-/// Steps at which [`multiply`] asks for memory ahead, about, for one panel and `rows` rows.
-pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
+/// Steps at which products of `rows` rows with `columns` columns ask for memory ahead, about.
+pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize, columns: usize) -> usize {
+    let segments = layout.groups().div_ceil(SEGMENT);
+    if side_by_side(level, rows, columns) {
+        return columns / (STREAMS * LANES) * segments;
+    }
     let together = if level.has_tiles() { TILE_ROWS } else { 8 };
-    rows.div_ceil(together) * layout.groups().div_ceil(SEGMENT)
+    columns.div_ceil(LANES) * rows.div_ceil(together) * segments
 }
 
 per_isa! {
@@ -144,6 +148,51 @@ per_isa! {
     /// # Safety
     /// The panel and the input rows are whole; `out` holds 16 values per row.
     pub(super) fn multiply<F: Form>(panel: Panel, x: InputRows, place: (usize, usize), out: *mut f32, stride: usize, ahead: &mut Ahead) = multiply_with
+}
+
+/// Panels that one row is multiplied with side by side.
+pub(super) const STREAMS: usize = 4;
+
+/// Whether so many rows are multiplied with [`STREAMS`] panels side by side, evenly spread over so many columns: memory answers
+/// several streams faster than one, and whatever a core is waiting for in one, it goes on with the others. The register file must
+/// hold the sums of all.
+pub(super) fn side_by_side(level: Level, rows: usize, columns: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return rows == 1
+        && matches!(level, Level::Avx512 | Level::Amx)
+        && columns > 0
+        && columns.is_multiple_of(STREAMS * LANES);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (level, rows, columns);
+        false
+    }
+}
+
+per_isa! {
+    /// `out[n * step ..][..16] = x[row] W^T` over the columns of each of [`STREAMS`] panels of one layout.
+    ///
+    /// # Safety
+    /// The panels and the input row are whole; `out` holds 16 values for each panel.
+    pub(super) fn multiply_row<F: Form>(panels: [Panel; STREAMS], x: InputRows, row: usize, out: (*mut f32, usize), ahead: &mut Ahead) = multiply_row_with
+}
+
+#[inline(always)]
+unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
+    panels: [Panel; STREAMS],
+    x: InputRows,
+    row: usize,
+    (out, step): (*mut f32, usize),
+    ahead: &mut Ahead,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let rows = inputs::<1>(x, row, panels[0].start);
+        let sums = row_sums::<V, F, STREAMS>(&panels, &rows, ahead);
+        for n in 0..STREAMS {
+            V::store(out.add(n * step), sums[n]);
+        }
+    }
 }
 
 #[inline(always)]
@@ -202,6 +251,24 @@ unsafe fn tiles<V: ByteProducts, F: Form, const M: usize>(
     from + passes * M
 }
 
+/// `M` input rows from `first` on.
+#[inline(always)]
+unsafe fn inputs<const M: usize>(x: InputRows, first: usize, start: usize) -> Inputs<M> {
+    let mut rows = Inputs::<M> {
+        codes: [std::ptr::null(); M],
+        scales: [std::ptr::null(); M],
+        starts: [std::ptr::null(); M],
+    };
+    for m in 0..M {
+        // SAFETY: the input rows are whole.
+        let row = unsafe { x.taken(first + m) };
+        rows.codes[m] = x.codes.wrapping_add(row * x.code_stride).cast_const();
+        rows.scales[m] = x.scales.wrapping_add(row * x.groups).cast_const();
+        rows.starts[m] = x.start_row(row, start).cast_const();
+    }
+    rows
+}
+
 /// The products of `M` rows from `first` on.
 ///
 /// # Safety
@@ -215,20 +282,9 @@ pub(super) unsafe fn tile<V: ByteProducts, F: Form, const M: usize>(
     stride: usize,
     ahead: &mut Ahead,
 ) {
-    let mut rows = Inputs::<M> {
-        codes: [std::ptr::null(); M],
-        scales: [std::ptr::null(); M],
-        starts: [std::ptr::null(); M],
-    };
-    for m in 0..M {
-        // SAFETY: the input rows are whole.
-        let row = unsafe { x.taken(first + m) };
-        rows.codes[m] = x.codes.wrapping_add(row * x.code_stride).cast_const();
-        rows.scales[m] = x.scales.wrapping_add(row * x.groups).cast_const();
-        rows.starts[m] = x.start_row(row, panel.start).cast_const();
-    }
     // SAFETY: the caller's duty.
     unsafe {
+        let rows = inputs::<M>(x, first, panel.start);
         let sums = sums::<V, F, M>(panel, &rows, ahead);
         for (m, sum) in sums.iter().enumerate() {
             V::store(out.add(m * stride), *sum);

@@ -8,7 +8,7 @@ use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
-use crate::cpu::tile::{Panel, TileRegisters};
+use crate::cpu::tile::{Panel, STREAMS, TileRegisters};
 use rusty_loader::Format;
 use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
 
@@ -139,6 +139,23 @@ fn check_tiles(
                 "{name} {level:?} row {row} alone"
             );
         }
+    }
+    // Side by side, with some room between results.
+    let panel = |i: usize| i % layout.panels();
+    let (step, row) = (LANES + 3, rows - 1);
+    let mut out = vec![f32::NAN; STREAMS * step];
+    let side = |i: usize| {
+        let at = panels[panel(i) * layout.panel_bytes()..].as_ptr();
+        Panel::new(layout, at, 1, std::ptr::null(), None)
+    };
+    let (side, ahead) = (std::array::from_fn(side), &mut Ahead::default());
+    let to = (out.as_mut_ptr(), step);
+    // SAFETY: panels, row and results are whole.
+    unsafe { forms::multiply_row(level, side, view, row, to, ahead) };
+    for i in 0..STREAMS {
+        let alone = run(panel(i), row, 1);
+        let beside = &out[i * step..][..LANES];
+        assert_eq!(beside, alone, "{name} {level:?} {i} side by side");
     }
 }
 
