@@ -1,4 +1,5 @@
-//! Products of rows of BF16 with inputs that are rounded to BF16, two at a time (`vdpbf16ps`, AVX-512 BF16).
+//! Products of rows of BF16 with inputs that are rounded to BF16, two at a time (`vdpbf16ps`, AVX-512 BF16); where there are tile
+//! registers, [in those](super::amx_brains).
 //!
 //! Of each 32 values, `i` and `16 + i` are multiplied together, which is how [rows in twelve bits](super::short_rows) are decoded, and
 //! plain rows are put in that order: results are the same to the bit whether rows are shortened or not, and whatever the number of

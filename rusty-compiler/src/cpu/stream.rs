@@ -1,9 +1,9 @@
 //! Where a thread's stream of weights goes on.
 //!
 //! A core reads memory at full speed only while it asks for what it needs next. Rows of floats are several streams at
-//! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream: inside a strip what
-//! comes next lies behind what is read, at a strip's end in the strip that the thread goes on with, at a kernel's end in
-//! the next kernel's. A thread therefore draws its next piece of work before it multiplies the last columns of the one it
+//! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [four side by
+//! side](super::tile::STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a strip's
+//! end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws its next piece of work before it multiplies the last columns of the one it
 //! has.
 
 use super::context::Context;
