@@ -51,6 +51,28 @@ macro_rules! each {
     }};
 }
 
+/// Loads the register of an operand, `$stride` bytes from one of its rows to the next.
+macro_rules! load {
+    ($operand:literal, $at:expr, $stride:expr) => {
+        asm!(
+            concat!("tileloadd ", $operand, ", [{at} + {stride}*1]"),
+            at = in(reg) $at,
+            stride = in(reg) $stride,
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// Adds the operands' products.
+macro_rules! dot {
+    ($sums:literal) => {
+        asm!(
+            concat!("tdpbf16ps ", $sums, ", tmm6, tmm7"),
+            options(nostack, nomem)
+        )
+    };
+}
+
 /// Adds the products of sixteen columns' 32 values at `words`, `column` bytes apart, with those of each row of inputs.
 ///
 /// # Safety
@@ -63,23 +85,13 @@ pub(super) unsafe fn add_few<const M: usize>(
 ) {
     macro_rules! add {
         ($sums:literal, $i:literal) => {
-            asm!(
-                "tileloadd tmm7, [{x} + {pair}*1]",
-                concat!("tdpbf16ps ", $sums, ", tmm6, tmm7"),
-                x = in(reg) inputs[$i],
-                pair = in(reg) PAIR,
-                options(nostack, readonly),
-            )
+            load!("tmm7", inputs[$i], PAIR);
+            dot!($sums);
         };
     }
     // SAFETY: the caller's duty.
     unsafe {
-        asm!(
-            "tileloadd tmm6, [{w} + {column}*1]",
-            w = in(reg) words,
-            column = in(reg) column,
-            options(nostack, readonly),
-        );
+        load!("tmm6", words, column);
         each!(M, add);
     }
 }
@@ -93,23 +105,13 @@ pub(super) unsafe fn add_few<const M: usize>(
 pub(super) unsafe fn add_many<const R: usize>(tile: *const u8, inputs: *const u8, stride: usize) {
     macro_rules! add {
         ($sums:literal, $i:literal) => {
-            asm!(
-                "tileloadd tmm6, [{x} + {stride}*1]",
-                concat!("tdpbf16ps ", $sums, ", tmm6, tmm7"),
-                x = in(reg) inputs.wrapping_add($i * TILE_ROWS * stride),
-                stride = in(reg) stride,
-                options(nostack, readonly),
-            )
+            load!("tmm6", inputs.wrapping_add($i * TILE_ROWS * stride), stride);
+            dot!($sums);
         };
     }
     // SAFETY: the caller's duty.
     unsafe {
-        asm!(
-            "tileloadd tmm7, [{tile} + {row}*1]",
-            tile = in(reg) tile,
-            row = in(reg) ROW,
-            options(nostack, readonly),
-        );
+        load!("tmm7", tile, ROW);
         each!(R, add);
     }
 }

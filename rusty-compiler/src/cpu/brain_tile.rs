@@ -5,14 +5,15 @@
 //! plain rows are put in that order: results are the same to the bit whether rows are shortened or not, and whatever the number of
 //! input rows. Limits: rows of whole chunks, as those that can be shortened are.
 
-use super::float::SEGMENT;
-use super::prefetch::{Ahead, Ask, ask_for};
+use super::brain_columns::Columns;
+use super::float::{self, SEGMENT};
+use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::row_tiles::{Extent, Tiles, blocks, store_sums};
 use super::short_rows::{CHUNK, HALF};
-use super::short_tile::{Coming, MANY_ROWS, Short, decode};
+use super::short_tile::{CHUNK_WORDS, MANY_ROWS, Short};
 use super::simd::small_floats::SmallFloats;
-use super::simd::{Level, scalar};
+use super::simd::{LANES, Level, scalar};
 
 /// Values of a vector of words.
 const VALUES: usize = HALF / 2;
@@ -29,6 +30,14 @@ pub(super) enum BrainRows<'a> {
 pub(super) struct Plain {
     pub(super) at: *const u8,
     pub(super) k: usize,
+}
+
+/// Steps at which [`multiply`] asks for memory ahead, about.
+pub(super) fn steps(level: Level, k: usize, rows: usize, columns: usize) -> usize {
+    match level.has_tiles() {
+        true => columns.div_ceil(LANES) * k.div_ceil(SEGMENT),
+        false => float::steps(k, rows, columns),
+    }
 }
 
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
@@ -73,9 +82,9 @@ unsafe fn multiply_with<V: SmallFloats>(
     // SAFETY: the caller's duty; columns stay inside the extent.
     unsafe {
         match w {
-            BrainRows::Plain(w) => blocks::<V, Plain>(w, x, e, ahead),
+            BrainRows::Plain(w) => blocks::<V, Chunks<Plain>>(Chunks(w), x, e, ahead),
             BrainRows::Short(w) if e.rows < MANY_ROWS => {
-                blocks::<V, Coded<'_>>(Coded(w), x, e, ahead);
+                blocks::<V, Chunks<Short<'_>>>(Chunks(w), x, e, ahead);
             }
             BrainRows::Short(w) => {
                 let (at, k) = (w.words.cast_const(), w.matrix.k);
@@ -143,11 +152,11 @@ impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
     }
 }
 
-/// Rows in twelve bits, decoded in registers.
+/// Rows that become words in registers.
 #[derive(Clone, Copy)]
-struct Coded<'a>(Short<'a>);
+struct Chunks<W>(W);
 
-impl Tiles for Coded<'_> {
+impl<W: Columns> Tiles for Chunks<W> {
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,
@@ -158,22 +167,22 @@ impl Tiles for Coded<'_> {
         ahead: &mut Ahead,
     ) {
         let distance = Ask::Along.distance(N).filter(|_| FIRST);
+        let mut rows = [self.0.row(c); N];
+        for n in 1..N {
+            rows[n] = self.0.row(c + n * step);
+        }
         // SAFETY: the caller's duty; rows are whole chunks.
         unsafe {
-            let firsts = V::table(self.0.matrix.firsts().as_ptr());
-            let mut rows = [(Coming::new(&[]), std::ptr::null()); N];
-            for n in 0..N {
-                rows[n] = self.0.row(c + n * step);
-            }
+            let table = self.0.table::<V>();
             let mut sums = Sums::<V, M, N>::new(x, e, r);
-            for begin in (0..self.0.matrix.k).step_by(CHUNK) {
+            for begin in (0..self.0.k()).step_by(CHUNK) {
                 if FIRST && begin.is_multiple_of(SEGMENT) {
                     ahead.step();
                 }
-                for (n, (coming, at)) in rows.iter_mut().enumerate() {
-                    let words = decode::<V>(firsts, *at, begin, coming, distance);
-                    for (i, words) in words.into_iter().enumerate() {
-                        sums.add(n, begin + i * VALUES, words);
+                for n in 0..N {
+                    let words = self.0.chunk::<V>(&mut rows[n], table, begin, distance);
+                    for i in 0..CHUNK_WORDS {
+                        sums.add(n, begin + i * VALUES, words[i]);
                     }
                 }
             }
@@ -211,38 +220,6 @@ impl Tiles for Words {
                     words[n] = V::load_bytes(self.at.add(((c + n * step) * self.k + begin) * 2));
                 }
                 sums.add_columns(begin, words);
-            }
-            sums.store(e, (r, c), step);
-        }
-    }
-}
-
-impl Tiles for Plain {
-    #[inline(always)]
-    unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
-        self,
-        x: InputRows,
-        e: Extent,
-        (r, c): (usize, usize),
-        step: usize,
-        ahead: &mut Ahead,
-    ) {
-        let distance = Ask::Along.distance(N).filter(|_| FIRST);
-        // SAFETY: the caller's duty; rows are whole chunks.
-        unsafe {
-            let mut sums = Sums::<V, M, N>::new(x, e, r);
-            for begin in (0..self.k).step_by(VALUES) {
-                if FIRST && begin.is_multiple_of(SEGMENT) {
-                    ahead.step();
-                }
-                for n in 0..N {
-                    let at = self.at.add(((c + n * step) * self.k + begin) * 2);
-                    // A vector of words is a line.
-                    if let Some(distance) = distance {
-                        ask_for(at.wrapping_offset(distance).addr());
-                    }
-                    sums.add(n, begin, V::interleave(V::load_bytes(at)));
-                }
             }
             sums.store(e, (r, c), step);
         }

@@ -37,74 +37,45 @@ impl<const M: usize> Inputs<M> {
     }
 }
 
-/// The products `sums[m]` of the rows with the panel.
+/// The products `sums[n][m]` of the rows with panels of one layout, group by group in turn.
 ///
 /// # Safety
-/// The panel and the input rows are whole.
+/// The panels and the input rows are whole.
 #[inline(always)]
-pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize>(
-    p: Panel,
+pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize, const P: usize>(
+    panels: &[Panel; P],
     x: &Inputs<M>,
     ahead: &mut Ahead,
-) -> [V::F; M] {
+) -> [[V::F; M]; P] {
+    let Panel {
+        kind,
+        groups,
+        stretch,
+        ..
+    } = panels[0];
     // SAFETY: the caller's duty.
     unsafe {
-        let mut sums = [V::splat(0.0); M];
-        let table = V::table(p.kind.table.as_ptr());
-        let mut block = p.supers;
-        for first in (0..p.groups).step_by(p.stretch) {
-            ahead.step();
-            let supers = supers::<V, F>(block, p.kind.factor);
-            block = block.wrapping_add(F::SCALING.block_bytes());
-            for g in first..(first + p.stretch).min(p.groups) {
-                p.ask(g);
-                let at = p.codes.add(g * F::Codes::BYTES);
-                let scales = p.scales.add(g * F::SCALING.group_bytes());
-                group::<V, F, M>(&mut sums, (at, scales, table), supers, x, g);
-            }
-        }
-        sums
-    }
-}
-
-/// The products of one row with panels of one layout, group by group in turn: each is a stream of its own.
-///
-/// # Safety
-/// The panels and the input row are whole.
-#[inline(always)]
-pub(super) unsafe fn row_sums<V: ByteProducts, F: Form, const P: usize>(
-    panels: &[Panel; P],
-    x: &Inputs<1>,
-    ahead: &mut Ahead,
-) -> [V::F; P] {
-    // SAFETY: the caller's duty.
-    unsafe {
-        let mut sums = [[V::splat(0.0)]; P];
-        let mut supers_of = [(V::splat(0.0), V::splat(0.0)); P];
-        let kind = &panels[0].kind;
+        let mut sums = [[V::splat(0.0); M]; P];
         let table = V::table(kind.table.as_ptr());
-        let (groups, stretch) = (panels[0].groups, panels[0].stretch);
+        let mut block = 0;
         for first in (0..groups).step_by(stretch) {
             ahead.step();
+            let mut of_block = [(V::splat(0.0), V::splat(0.0)); P];
             for n in 0..P {
-                let block = first / stretch * F::SCALING.block_bytes();
-                supers_of[n] = supers::<V, F>(panels[n].supers.wrapping_add(block), kind.factor);
+                of_block[n] = supers::<V, F>(panels[n].supers.wrapping_add(block), kind.factor);
             }
+            block += F::SCALING.block_bytes();
             for g in first..(first + stretch).min(groups) {
                 for n in 0..P {
                     let p = &panels[n];
                     p.ask(g);
                     let at = p.codes.add(g * F::Codes::BYTES);
                     let scales = p.scales.add(g * F::SCALING.group_bytes());
-                    group::<V, F, 1>(&mut sums[n], (at, scales, table), supers_of[n], x, g);
+                    group::<V, F, M>(&mut sums[n], (at, scales, table), of_block[n], x, g);
                 }
             }
         }
-        let mut out = [V::splat(0.0); P];
-        for n in 0..P {
-            out[n] = sums[n][0];
-        }
-        out
+        sums
     }
 }
 

@@ -6,7 +6,7 @@ use super::contract::Contract;
 use super::float::{self, FloatRows};
 use super::forms;
 use super::panel::PanelLayout;
-use super::prefetch::{Ahead, Ask};
+use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_tiles::Extent;
 use super::short_rows::{ShortRows, fits};
@@ -27,14 +27,25 @@ impl Contract {
         rows: usize,
         columns: usize,
     ) -> usize {
-        match ctx.weights.matrix_of(self.parts[part].weight) {
-            Some(Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. })) => {
-                float::steps(*k, rows, columns)
+        let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
+            return 0;
+        };
+        match matrix {
+            Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. }) => {
+                match self.forms.brains && ctx.weights.takes_brains(matrix) {
+                    true => brain_tile::steps(ctx.level, *k, rows, columns),
+                    false => float::steps(*k, rows, columns),
+                }
             }
-            Some(matrix) => matrix
-                .layout()
-                .map_or(0, |layout| tile::steps(ctx.level, layout, rows, columns)),
-            None => 0,
+            _ => {
+                let side = match matrix {
+                    Matrix::Panels { .. } => tile::side_by_side(ctx.level, rows, columns),
+                    _ => None,
+                };
+                let products = side.unwrap_or(columns.div_ceil(LANES));
+                let steps = |layout| products * tile::steps(ctx.level, layout, rows);
+                matrix.layout().map_or(0, steps)
+            }
         }
     }
 }
@@ -68,12 +79,12 @@ impl PartCode {
     ) {
         debug_assert!(column + e.columns <= self.n);
         if let Some(Matrix::Panels { layout, offset }) = ctx.weights.matrix_of(self.weight)
-            && tile::side_by_side(ctx.level, e.rows, e.columns)
+            && let Some(step) = tile::side_by_side(ctx.level, e.rows, e.columns)
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
             // SAFETY: the caller's duty.
-            return unsafe { self.row(ctx, scratch, x, (e, layout, at), next) };
+            return unsafe { self.row(ctx, scratch, x, (e, layout, at, step), next) };
         }
         let begin = self.stream(ctx, (column, e.columns));
         let lead = begin.lead(e.columns);
@@ -96,35 +107,34 @@ impl PartCode {
         }
     }
 
-    /// The product of one row with panels from `at` on, some side by side. Each is a stream, where all but the last ask for the
-    /// panel behind them.
+    /// The product of one row with panels from `at` on, some side by side, `step` apart. Each is a stream, where all but the last
+    /// ask for the panel behind them.
     unsafe fn row(
         &self,
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (e, layout, at): (Extent, &PanelLayout, *const u8),
+        (e, layout, at, step): (Extent, &PanelLayout, *const u8, usize),
         next: impl FnOnce() -> Stream,
     ) {
-        let (step, bytes) = (e.columns / (STREAMS * LANES), layout.panel_bytes());
-        let multiply = |i: usize, ahead: &mut Ahead, follows: &dyn Fn(usize) -> *const u8| {
-            let panel = |n: usize| {
-                let at = at.wrapping_add((i + n * step) * bytes);
-                Panel::new(layout, at, self.start, follows(n), None)
-            };
-            let panels = std::array::from_fn(panel);
-            let out = e.out.wrapping_add(i * LANES);
-            // SAFETY: the caller's duty.
-            unsafe {
-                forms::multiply_row(ctx.level, panels, x, e.first, (out, step * LANES), ahead);
-            }
+        let bytes = layout.panel_bytes();
+        let places = |i: usize| -> [*const u8; STREAMS] {
+            std::array::from_fn(|n| at.wrapping_add((i + n * step) * bytes))
         };
         let ahead = &mut scratch.ahead;
+        let mut multiply = |i: usize, next: [*const u8; STREAMS]| {
+            let at = places(i);
+            let panel = |n| Panel::new(layout, at[n], self.start, next[n], None);
+            let panels = std::array::from_fn(panel);
+            let out = (e.out.wrapping_add(i * LANES), step * LANES);
+            // SAFETY: the caller's duty.
+            unsafe { forms::multiply_row(ctx.level, panels, x, e.first, out, ahead) }
+        };
         for i in 0..step - 1 {
-            multiply(i, ahead, &|n| at.wrapping_add((i + 1 + n * step) * bytes));
+            multiply(i, places(i + 1));
         }
         let next = next();
-        multiply(step - 1, ahead, &|n| next.beside(n));
+        multiply(step - 1, std::array::from_fn(|n| next.beside(n)));
     }
 
     /// Some columns of a product, from `column` on, while memory `distance` bytes further is asked for.

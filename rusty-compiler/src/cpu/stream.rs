@@ -1,17 +1,17 @@
 //! Where a thread's stream of weights goes on.
 //!
 //! A core reads memory at full speed only while it asks for what it needs next. Rows of floats are several streams at
-//! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [four side by
-//! side](super::tile::STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a strip's
-//! end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws its next piece of work before it multiplies the last columns of the one it
-//! has.
+//! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [some side by
+//! side](super::tile::STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a
+//! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
+//! its next piece of work before it multiplies the last columns of the one it has.
 
 use super::context::Context;
 use super::contract::Contract;
 use super::deltas::injection::Sites;
 use super::panel::PanelLayout;
 use super::simd::LANES;
-use super::tile::STREAMS;
+use super::tile::apart;
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
 
@@ -28,7 +28,8 @@ pub(super) struct Stream {
     columns: usize,
     /// Bytes of those.
     bytes: usize,
-    /// Bytes from one to the next of the panels that one row is multiplied with side by side.
+    /// Bytes from one to the next of the panels that one row reads at a time: evenly spread where they are multiplied side by
+    /// side, otherwise neighbours.
     step: usize,
 }
 
@@ -47,12 +48,13 @@ impl Stream {
         weight: WeightId,
         (column, columns): (usize, usize),
     ) -> Self {
-        let of = (column, columns);
         match weights.matrix_of(weight) {
             Some(Matrix::Panels { layout, offset }) => {
-                Self::of_panels(layout, weights.panels.ptr().wrapping_add(*offset), of)
+                let apart = apart(columns).unwrap_or(1);
+                let first = weights.panels.ptr().wrapping_add(*offset);
+                Self::of_panels(layout, first, column, apart)
             }
-            Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), of),
+            Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), column, 1),
             // Rows of floats are several streams, see [`super::prefetch::Ask`].
             Some(Matrix::Float { .. } | Matrix::Short(_) | Matrix::Stored { .. }) | None => {
                 Stream::NONE
@@ -60,18 +62,15 @@ impl Stream {
         }
     }
 
-    fn of_panels(
-        layout: &PanelLayout,
-        first: *const u8,
-        (column, columns): (usize, usize),
-    ) -> Self {
+    /// Panels from `column` on, of which one row reads every `apart`-th side by side.
+    fn of_panels(layout: &PanelLayout, first: *const u8, column: usize, apart: usize) -> Self {
         let panel = layout.panel_bytes();
         let panels = PANEL_BYTES.div_ceil(panel);
         Stream {
             at: first.wrapping_add(column / LANES * panel),
             columns: panels * LANES,
             bytes: panels * panel,
-            step: columns / (STREAMS * LANES) * panel,
+            step: apart * panel,
         }
     }
 
@@ -81,7 +80,7 @@ impl Stream {
         lead.next_multiple_of(LANES).min(columns)
     }
 
-    /// Where the `n`-th begins of the panels that one row is multiplied with side by side; null where there is nothing to ask for.
+    /// Where the `n`-th begins of the first panels that one row reads; null where there is nothing to ask for.
     pub(super) fn beside(self, n: usize) -> *const u8 {
         match self.at.is_null() {
             true => self.at,

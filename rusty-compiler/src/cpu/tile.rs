@@ -5,7 +5,7 @@
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
 use super::forms::Form;
-use super::group_sums::{Inputs, row_sums, sums};
+use super::group_sums::{Inputs, sums};
 use super::kind::Kind;
 use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
@@ -131,14 +131,10 @@ impl Panel {
     }
 }
 
-/// Steps at which products of `rows` rows with `columns` columns ask for memory ahead, about.
-pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize, columns: usize) -> usize {
-    let segments = layout.groups().div_ceil(SEGMENT);
-    if side_by_side(level, rows, columns) {
-        return columns / (STREAMS * LANES) * segments;
-    }
+/// Steps at which products of `rows` rows with one panel, or of one row with [`STREAMS`], ask for memory ahead, about.
+pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
     let together = if level.has_tiles() { TILE_ROWS } else { 8 };
-    columns.div_ceil(LANES) * rows.div_ceil(together) * segments
+    rows.div_ceil(together) * layout.groups().div_ceil(SEGMENT)
 }
 
 per_isa! {
@@ -153,20 +149,16 @@ per_isa! {
 /// Panels that one row is multiplied with side by side.
 pub(super) const STREAMS: usize = 4;
 
-/// Whether so many rows are multiplied with [`STREAMS`] panels side by side, evenly spread over so many columns: memory answers
-/// several streams faster than one, and whatever a core is waiting for in one, it goes on with the others. The register file must
-/// hold the sums of all.
-pub(super) fn side_by_side(level: Level, rows: usize, columns: usize) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return rows == 1
-        && matches!(level, Level::Avx512 | Level::Amx)
-        && columns > 0
-        && columns.is_multiple_of(STREAMS * LANES);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = (level, rows, columns);
-        false
-    }
+/// Panels from one of [`STREAMS`] to the next where those are evenly spread over so many columns, if they can be.
+pub(super) fn apart(columns: usize) -> Option<usize> {
+    let even = columns > 0 && columns.is_multiple_of(STREAMS * LANES);
+    even.then_some(columns / (STREAMS * LANES))
+}
+
+/// The same where so many rows are multiplied with the panels side by side: memory answers several streams faster than one,
+/// and whatever a core is waiting for in one, it goes on with the others.
+pub(super) fn side_by_side(level: Level, rows: usize, columns: usize) -> Option<usize> {
+    apart(columns).filter(|_| rows == 1 && level.holds_streams())
 }
 
 per_isa! {
@@ -187,11 +179,7 @@ unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let rows = inputs::<1>(x, row, panels[0].start);
-        let sums = row_sums::<V, F, STREAMS>(&panels, &rows, ahead);
-        for n in 0..STREAMS {
-            V::store(out.add(n * step), sums[n]);
-        }
+        tile::<V, F, 1, STREAMS>(panels, x, row, (out, 0, step), ahead);
     }
 }
 
@@ -246,14 +234,27 @@ unsafe fn tiles<V: ByteProducts, F: Form, const M: usize>(
         }
         let r = from + i * M;
         // SAFETY: each tile covers rows below `rows`.
-        unsafe { tile::<V, F, M>(panel, x, first + r, out.add(r * stride), stride, ahead) };
+        unsafe {
+            let out = (out.add(r * stride), stride, 0);
+            tile::<V, F, M, 1>([panel], x, first + r, out, ahead);
+        }
     }
     from + passes * M
 }
 
-/// `M` input rows from `first` on.
+/// The products of `M` rows from `first` on with panels of one layout; `out` comes with the distances of its rows and of the
+/// panels' results.
+///
+/// # Safety
+/// The panels and the input rows are whole; `out` holds 16 values per row and panel.
 #[inline(always)]
-unsafe fn inputs<const M: usize>(x: InputRows, first: usize, start: usize) -> Inputs<M> {
+pub(super) unsafe fn tile<V: ByteProducts, F: Form, const M: usize, const P: usize>(
+    panels: [Panel; P],
+    x: InputRows,
+    first: usize,
+    (out, stride, step): (*mut f32, usize, usize),
+    ahead: &mut Ahead,
+) {
     let mut rows = Inputs::<M> {
         codes: [std::ptr::null(); M],
         scales: [std::ptr::null(); M],
@@ -264,30 +265,15 @@ unsafe fn inputs<const M: usize>(x: InputRows, first: usize, start: usize) -> In
         let row = unsafe { x.taken(first + m) };
         rows.codes[m] = x.codes.wrapping_add(row * x.code_stride).cast_const();
         rows.scales[m] = x.scales.wrapping_add(row * x.groups).cast_const();
-        rows.starts[m] = x.start_row(row, start).cast_const();
+        rows.starts[m] = x.start_row(row, panels[0].start).cast_const();
     }
-    rows
-}
-
-/// The products of `M` rows from `first` on.
-///
-/// # Safety
-/// As [`multiply`].
-#[inline(always)]
-pub(super) unsafe fn tile<V: ByteProducts, F: Form, const M: usize>(
-    panel: Panel,
-    x: InputRows,
-    first: usize,
-    out: *mut f32,
-    stride: usize,
-    ahead: &mut Ahead,
-) {
     // SAFETY: the caller's duty.
     unsafe {
-        let rows = inputs::<M>(x, first, panel.start);
-        let sums = sums::<V, F, M>(panel, &rows, ahead);
-        for (m, sum) in sums.iter().enumerate() {
-            V::store(out.add(m * stride), *sum);
+        let sums = sums::<V, F, M, P>(&panels, &rows, ahead);
+        for n in 0..P {
+            for m in 0..M {
+                V::store(out.add(m * stride + n * step), sums[n][m]);
+            }
         }
     }
 }

@@ -89,8 +89,8 @@ impl<B: Width> Cached for InBlocks<B> {
             let panel = Panel::new(&blocks.panel, keys.now[p], 0, next, None);
             // SAFETY: the caller's duty.
             unsafe {
-                let out = scores.add(p * LANES);
-                tile::tile::<V, B::Keys, M>(panel, block.quantized, q, out, CHUNK, &mut ahead);
+                let out = (scores.add(p * LANES), CHUNK, 0);
+                tile::tile::<V, B::Keys, M, 1>([panel], block.quantized, q, out, &mut ahead);
             }
         }
     }

@@ -78,6 +78,14 @@ impl Level {
         has(&isa) && (portable || CpuDevice::runnable().iter().any(has))
     }
 
+    /// Whether the register file holds what one row needs for [several panels](super::tile::STREAMS).
+    pub(super) fn holds_streams(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self, Level::Avx512 | Level::Amx);
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
     /// Whether tiles of sixteen rows may be made on tile registers.
     pub(super) fn has_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]
