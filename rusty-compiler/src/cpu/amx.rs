@@ -27,6 +27,8 @@ use std::ops::Range;
 const GROUP_BYTES: usize = 8 * QUAD;
 /// Groups of a chunk, whole blocks of all formats: its bytes and a tile's inputs fit the first-level cache together.
 const CHUNK: usize = 32;
+/// The same of a single tile, for which codes and inputs are not read again: what comes finds room, too.
+const SINGLE_CHUNK: usize = 16;
 /// Pieces of which products are under way.
 const UNDER_WAY: usize = 3;
 
@@ -72,8 +74,9 @@ pub(super) unsafe fn tiles<F: Form>(
 ) -> usize {
     let passes = rows / ROWS;
     let mut bytes = Bytes([MaybeUninit::uninit(); CHUNK * GROUP_BYTES]);
-    for from in (0..panel.groups).step_by(CHUNK) {
-        let chunk = from..(from + CHUNK).min(panel.groups);
+    let groups = if passes > 1 { CHUNK } else { SINGLE_CHUNK };
+    for from in (0..panel.groups).step_by(groups) {
+        let chunk = from..(from + groups).min(panel.groups);
         // SAFETY: the caller's duty; each tile covers rows below `rows`.
         unsafe {
             decode::<F>(&panel, chunk.clone(), &mut bytes);

@@ -44,9 +44,6 @@ fn lines(runs: &[Run]) -> usize {
     runs.iter().map(|(first, end)| (end - first) / LINE).sum()
 }
 
-/// Of a product's steps, the share in which what is due is asked for, so that the last lines have time to arrive.
-const IN_TIME: (usize, usize) = (2, 3);
-
 /// What a thread asks for while it multiplies.
 #[derive(Default)]
 pub(super) struct Ahead {
@@ -102,8 +99,7 @@ impl Ahead {
     /// Spreads what is due over `steps` steps.
     pub(super) fn start_product(&mut self, steps: usize) {
         self.take_portion();
-        let lines = lines(&self.due) * IN_TIME.1 / IN_TIME.0;
-        self.chunk = lines.div_ceil(steps.max(1));
+        self.chunk = lines(&self.due).div_ceil(steps.max(1));
         self.advance();
     }
 
