@@ -217,7 +217,7 @@ unsafe fn tile<F: Form>(
     (out, stride): (*mut f32, usize),
     ahead: &mut Ahead,
 ) {
-    debug_assert!(CHUNK.is_multiple_of(p.stretch));
+    debug_assert!(SINGLE_CHUNK.is_multiple_of(p.stretch) && CHUNK.is_multiple_of(SINGLE_CHUNK));
     let mut dots = Dots([[MaybeUninit::uninit(); ROWS * 16]; 2]);
     let per_group = if F::SCALING.halves() { 2 } else { 1 };
     let pieces = chunk.len() * per_group;

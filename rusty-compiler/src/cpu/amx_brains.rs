@@ -34,8 +34,8 @@ const COLUMN: usize = CHUNK_WORDS * ROW;
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
 ///
 /// # Safety
-/// The machine has AVX-512 and AMX for brain floats; `w` holds the extent's columns, `x` the rows as brain floats, `out` the
-/// results.
+/// The machine has AVX-512 and AMX for brain floats; `w` holds the extent's columns, `x` the rows as brain floats and
+/// memory for a whole tile of rows behind them, `out` the results.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn multiply(w: BrainRows<'_>, x: InputRows, e: Extent, ahead: &mut Ahead) {
     // SAFETY: the caller's duty; no compiled code uses the registers.

@@ -43,7 +43,8 @@ pub(super) fn steps(level: Level, k: usize, rows: usize, columns: usize) -> usiz
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
 ///
 /// # Safety
-/// `w` holds the extent's columns, `x` the rows as brain floats, `out` the results; the machine has AVX-512 BF16 where `level` is of
+/// `w` holds the extent's columns, `x` the rows as brain floats and memory for a whole tile of rows behind them, as
+/// [`Inputs`](super::quantize::Inputs) have, `out` the results; the machine has AVX-512 BF16 where `level` is of
 /// AVX-512.
 pub(super) unsafe fn multiply(
     level: Level,

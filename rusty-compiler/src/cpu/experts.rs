@@ -273,7 +273,10 @@ impl Experts {
                     }
                     drawn = draw();
                     match drawn < self.n {
-                        true => self.parts[chosen.groups[0].expert].stream(ctx, (drawn, columns)),
+                        true => {
+                            let columns = stride.min(self.n - drawn);
+                            self.parts[chosen.groups[0].expert].stream(ctx, (drawn, columns))
+                        }
                         false => Stream::NONE,
                     }
                 };

@@ -107,8 +107,8 @@ impl PartCode {
         }
     }
 
-    /// The product of one row with panels from `at` on, some side by side, `step` apart. Each is a stream, where all but the last
-    /// ask for the panel behind them.
+    /// The product of one row with panels from `at` on, some side by side, `step` apart. Each is a stream: all its panels but
+    /// the last ask for the one behind them.
     unsafe fn row(
         &self,
         ctx: &Context<'_>,

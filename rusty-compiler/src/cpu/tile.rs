@@ -1,4 +1,4 @@
-//! Integer tiles: some input rows times one panel of sixteen outputs.
+//! Integer tiles: some input rows times one panel of sixteen outputs, or one row times some panels side by side.
 //!
 //! Per group of 32 inputs the bytes are multiplied and summed as integers, then scaled once into the float
 //! accumulator. The order of additions of an output does not depend on how many rows share the tile, so a
@@ -65,7 +65,7 @@ pub(super) struct Panel {
     pub(super) codes: *const u8,
     pub(super) scales: *const u8,
     pub(super) supers: *const u8,
-    /// Groups between two looks ahead; where blocks have scales, a block's.
+    /// Groups between two looks ahead, see [`stretch`].
     pub(super) stretch: usize,
     /// Whether tile registers are set up for its kind.
     pub(super) tiles: bool,
@@ -90,17 +90,13 @@ impl Panel {
         registers: Option<&TileRegisters>,
     ) -> Self {
         let group_bytes = layout.panel_bytes() / layout.groups();
-        let blocks = layout.kind.scaling.block_bytes() > 0;
         Self {
             kind: layout.kind,
             groups: layout.groups(),
             codes: at,
             scales: at.wrapping_add(layout.scales_at()),
             supers: at.wrapping_add(layout.supers_at()),
-            stretch: match blocks {
-                true => layout.block_groups(),
-                false => SEGMENT,
-            },
+            stretch: stretch(layout),
             tiles: registers.is_some(),
             start,
             group_bytes,
@@ -131,10 +127,23 @@ impl Panel {
     }
 }
 
-/// Steps at which products of `rows` rows with one panel, or of one row with [`STREAMS`], ask for memory ahead, about.
+/// Groups between two looks ahead; where blocks have scales, a block's.
+fn stretch(layout: &PanelLayout) -> usize {
+    match layout.kind.scaling.block_bytes() {
+        0 => SEGMENT,
+        _ => layout.block_groups(),
+    }
+}
+
+/// Steps at which products of `rows` rows with one panel, or of one row with [`STREAMS`], ask for memory ahead: about as many,
+/// rather too few, as what is left at a product's end is asked for at once.
 pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
-    let together = if level.has_tiles() { TILE_ROWS } else { 8 };
-    rows.div_ceil(together) * layout.groups().div_ceil(SEGMENT)
+    let together = match rows {
+        TILE_ROWS.. if level.has_tiles() => TILE_ROWS,
+        TWELVES.. => 12,
+        _ => 8,
+    };
+    rows.div_ceil(together) * layout.groups().div_ceil(stretch(layout))
 }
 
 per_isa! {
@@ -155,7 +164,7 @@ pub(super) fn apart(columns: usize) -> Option<usize> {
     even.then_some(columns / (STREAMS * LANES))
 }
 
-/// The same where so many rows are multiplied with the panels side by side: memory answers several streams faster than one,
+/// [`apart`], where at this level so many rows are multiplied with panels side by side: memory answers several streams faster than one,
 /// and whatever a core is waiting for in one, it goes on with the others.
 pub(super) fn side_by_side(level: Level, rows: usize, columns: usize) -> Option<usize> {
     apart(columns).filter(|_| rows == 1 && level.holds_streams())

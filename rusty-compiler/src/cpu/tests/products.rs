@@ -140,6 +140,13 @@ fn check_tiles(
             );
         }
     }
+    // One tile where the machine has sixteen rows in one, and some more.
+    let (first, some) = (3, 20.min(rows - 3));
+    assert_eq!(
+        run(0, first, some)[..],
+        run(0, 0, rows)[first * LANES..][..some * LANES],
+        "{name} {level:?} {some} rows"
+    );
     // Side by side, with some room between results.
     let panel = |i: usize| i % layout.panels();
     let (step, row) = (LANES + 3, rows - 1);
