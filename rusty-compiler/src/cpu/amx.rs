@@ -217,7 +217,8 @@ unsafe fn tile<F: Form>(
     (out, stride): (*mut f32, usize),
     ahead: &mut Ahead,
 ) {
-    debug_assert!(SINGLE_CHUNK.is_multiple_of(p.stretch) && CHUNK.is_multiple_of(SINGLE_CHUNK));
+    const { assert!(CHUNK.is_multiple_of(SINGLE_CHUNK)) };
+    debug_assert!(SINGLE_CHUNK.is_multiple_of(p.stretch));
     let mut dots = Dots([[MaybeUninit::uninit(); ROWS * 16]; 2]);
     let per_group = if F::SCALING.halves() { 2 } else { 1 };
     let pieces = chunk.len() * per_group;
