@@ -33,6 +33,7 @@ impl CpuDevice {
             target: Target {
                 threads,
                 memory_bytes,
+                reads_ahead: reads_ahead(),
                 ..crate::targets::cpu(name, isa)
             },
         }
@@ -41,6 +42,13 @@ impl CpuDevice {
     /// The same with at most `limit` bytes of memory: what needs more stays in its file, or is refused.
     pub fn within(mut self, limit: u64) -> Self {
         self.target.memory_bytes = self.target.memory_bytes.min(limit);
+        self
+    }
+
+    /// The same taken for one whose cores do or do not [read ahead](Target::reads_ahead): weights are read in another order,
+    /// and results are the same.
+    pub fn reading_ahead(mut self, reads_ahead: bool) -> Self {
+        self.target.reads_ahead = reads_ahead;
         self
     }
 
@@ -112,6 +120,22 @@ fn detect() -> Isa {
     } else {
         Isa::Scalar
     }
+}
+
+/// Whether this is a processor of AMD's from family 19h, Zen 3, on (CPUID leaves 0 and 1).
+#[cfg(target_arch = "x86_64")]
+fn reads_ahead() -> bool {
+    use std::arch::x86_64::__cpuid;
+    let vendor = __cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    let signature = __cpuid(1).eax;
+    let (family, extended) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
+    name.as_flattened() == b"AuthenticAMD" && family + extended >= 0x19
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn reads_ahead() -> bool {
+    false
 }
 
 #[cfg(target_arch = "aarch64")]

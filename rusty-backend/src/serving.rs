@@ -31,6 +31,7 @@ impl Target {
             language: wanted.language,
             isa: wanted.isa,
             threads: self.threads,
+            reads_ahead: self.reads_ahead,
             plane_size: wanted.plane_size,
             plane_size_max: wanted.plane_size_max,
             plane_ops: wanted.plane_ops,

@@ -45,6 +45,7 @@ pub(super) fn target(context: &CudaContext) -> Result<Target, DriverError> {
         language: Language::CudaC,
         isa: Isa::Scalar,
         threads: 0,
+        reads_ahead: false,
         plane_size: plane,
         plane_size_max: plane,
         plane_ops: true,

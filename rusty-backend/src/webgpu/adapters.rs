@@ -121,6 +121,7 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         language: Language::Wgsl,
         isa: Isa::Scalar,
         threads: 0,
+        reads_ahead: false,
         plane_size: info.subgroup_min_size,
         plane_size_max: info.subgroup_max_size,
         plane_ops: features.contains(Features::SUBGROUP) && one_size,

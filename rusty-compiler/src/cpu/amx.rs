@@ -97,8 +97,11 @@ unsafe fn decode<F: Form>(p: &Panel, chunk: Range<usize>, bytes: &mut Bytes) {
     unsafe {
         let table = V::table(p.kind.table.as_ptr());
         let zero = _mm512_set1_epi8(p.kind.zero as i8);
+        let mut at = p.block::<F>(chunk.start);
         for (i, g) in chunk.enumerate() {
-            let at = p.codes.add(g * F::Codes::BYTES);
+            if F::SCALING.block_bytes() > 0 && g.is_multiple_of(p.stretch) {
+                at = at.add(F::SCALING.block_bytes());
+            }
             let to = bytes.0.as_mut_ptr().add(i * GROUP_BYTES).cast();
             store_quads::<F>(to, F::Codes::quads::<V, 0>(at), table, zero);
             let to = to.add(2);
@@ -107,6 +110,7 @@ unsafe fn decode<F: Form>(p: &Panel, chunk: Range<usize>, bytes: &mut Bytes) {
             store_quads::<F>(to, F::Codes::quads::<V, 2>(at), table, zero);
             let to = to.add(2);
             store_quads::<F>(to, F::Codes::quads::<V, 3>(at), table, zero);
+            at = at.add(F::BYTES);
         }
     }
 }
@@ -237,15 +241,15 @@ unsafe fn tile<F: Form>(
             begin(i);
         }
         end(0, &mut dots);
-        let mut block = p
-            .supers
-            .wrapping_add(chunk.start / p.stretch * F::SCALING.block_bytes());
+        let mut at = p.block::<F>(chunk.start);
         for group in chunk.clone().step_by(p.stretch) {
             ahead.step();
-            let supers = supers::<V, F>(block, p.kind.factor);
-            block = block.wrapping_add(F::SCALING.block_bytes());
+            let supers = supers::<V, F>(at, p.kind.factor);
+            at = at.add(F::SCALING.block_bytes());
             for g in group..(group + p.stretch).min(chunk.end) {
                 p.ask(g);
+                let scales = at.add(F::Codes::BYTES);
+                at = at.add(F::BYTES);
                 for half in 0..per_group {
                     let i = (g - chunk.start) * per_group + half;
                     if i + UNDER_WAY < pieces {
@@ -255,7 +259,9 @@ unsafe fn tile<F: Form>(
                         end(i + 1, &mut dots);
                     }
                     let dots = dots.0[i % 2].as_ptr().cast();
-                    add::<F>(&mut sums, dots, supers, (&p, &x, first), (g, half));
+                    let scales = scales.add(half * F::SCALING.group_bytes() / 2);
+                    let scales = (scales, supers);
+                    add::<F>(&mut sums, dots, scales, (p.start, &x, first), (g, half));
                 }
             }
         }
@@ -263,19 +269,17 @@ unsafe fn tile<F: Form>(
     }
 }
 
-/// Scales and adds the products of a piece, half `half` of group `g` or all of it.
+/// Scales and adds the products of a piece, half `half` of group `g` or all of it, whose scales and block's scales are given.
 #[inline(always)]
 unsafe fn add<F: Form>(
     sums: &mut [__m512; ROWS],
     dots: *const i32,
-    (d, dmin): (__m512, __m512),
-    (p, x, first): (&Panel, &InputRows, usize),
+    (scales, (d, dmin)): (*const u8, (__m512, __m512)),
+    (start, x, first): (usize, &InputRows, usize),
     (g, half): (usize, usize),
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let scales = p.scales.add(g * F::SCALING.group_bytes());
-        let scales = scales.add(half * F::SCALING.group_bytes() / 2);
         let scale = scale_of::<V, F>(scales, d);
         let (row_scales, between) = (x.scales.add(first * x.groups + g), x.groups);
         each_row!(M => {
@@ -286,7 +290,7 @@ unsafe fn add<F: Form>(
         if F::SCALING.has_min() {
             let min = min_of::<V, F>(scales, dmin);
             let piece = if F::SCALING.halves() { 2 * g + half } else { g };
-            let inputs = x.start_row(first, p.start).cast::<f32>().add(piece);
+            let inputs = x.start_row(first, start).cast::<f32>().add(piece);
             let stride = x.start_row(1, 0).offset_from(x.start_row(0, 0)) as usize;
             each_row!(M => {
                 sums[M] = V::fnma(min, V::splat(*inputs.add(M * stride)), sums[M]);

@@ -1,17 +1,17 @@
 //! Contractions: the prologue makes the input rows, tiles multiply them, tails consume each tile while hot.
 //!
-//! The output columns are cut into *strips*. Parts that one tail reads together (gate and up) share their
+//! The output columns are cut into [*strips*](super::strips). Parts that one tail reads together (gate and up) share their
 //! strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones. All blocks of
 //! rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::deltas::injection::{Group, Sites, Tile};
-use super::panel::GROUP;
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::stream::{Next, Stream};
+use super::strips::{Cut, STRIP};
 use super::weights::Weights;
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
@@ -22,11 +22,6 @@ pub(super) const PRIVATE_ROWS: usize = 2;
 pub(super) const BLOCK_ROWS: usize = 96;
 /// The same for single-precision inputs.
 const FLOAT_BLOCK_ROWS: usize = 24;
-/// Strips of a kernel per thread, where they are not widest: each ends a stream that memory was asked for ahead of, so few are
-/// faster, as long as threads end together.
-const PIECES: usize = 4;
-/// Widest strip. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
-pub(super) const STRIP: usize = 256;
 
 /// Whether some kernel chooses experts by what this one makes.
 fn routes(plan: &Plan, kernel: &Kernel) -> bool {
@@ -48,7 +43,6 @@ struct Bundle {
     parts: Vec<usize>,
     tails: Vec<TailCode>,
     width: usize,
-    strips: usize,
 }
 
 /// A contraction, ready to run.
@@ -59,10 +53,9 @@ pub(super) struct Contract {
     prologue: super::body::Program,
     pub(super) parts: Vec<PartCode>,
     bundles: Vec<Bundle>,
-    pub(super) strip: usize,
-    strips: usize,
-    /// Products of all strips.
-    products: usize,
+    pub(super) cut: Cut,
+    /// How columns are cut for one row, where that is another way.
+    row_cut: Option<Cut>,
     pub(super) forms: InputForms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
@@ -112,14 +105,9 @@ impl Contract {
                 start,
             });
         }
-        let mut bundles = bundle(plan, kernel, weights)?;
-        let width: usize = bundles.iter().map(|b| b.width).sum();
-        let strip = (width / (threads * PIECES))
-            .next_multiple_of(GROUP)
-            .clamp(GROUP, STRIP);
-        for b in &mut bundles {
-            b.strips = b.width.div_ceil(strip);
-        }
+        let bundles = bundle(plan, kernel, weights)?;
+        let widths: Vec<usize> = bundles.iter().map(|b| b.width).collect();
+        let row_cut = || Cut::long(&widths, threads);
         let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
             rows,
@@ -131,10 +119,9 @@ impl Contract {
             k: *k as usize,
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: codes,
-            strips: bundles.iter().map(|b| b.strips).sum(),
-            products: bundles.iter().map(|b| b.strips * b.parts.len()).sum(),
+            cut: Cut::new(&widths, threads),
+            row_cut: weights.reads_ahead.then(row_cut),
             bundles,
-            strip,
             forms,
             counter,
         })
@@ -150,6 +137,12 @@ impl Contract {
     /// The part that is multiplied first.
     pub(super) fn first_part(&self) -> &PartCode {
         &self.parts[self.bundles[0].parts[0]]
+    }
+
+    /// How columns are cut for so many rows.
+    fn cut(&self, rows: usize) -> &Cut {
+        let row_cut = self.row_cut.as_ref().filter(|_| rows == 1);
+        row_cut.unwrap_or(&self.cut)
     }
 
     /// Runs this thread's share.
@@ -169,24 +162,28 @@ impl Contract {
             BLOCK_ROWS
         };
         let blocks = rows.div_ceil(block_rows);
-        let pieces = blocks * self.strips;
+        let cut = self.cut(rows);
+        let pieces = blocks * cut.strips;
         if ctx.adapted {
-            let products = blocks * self.products / ctx.threads;
+            let parts = self.bundles.iter().map(|b| b.parts.len());
+            let products = blocks * cut.products(parts) / ctx.threads;
             self.await_reduce(ctx, thread, products, &mut scratch.ahead);
         }
         let mut piece = thread;
         while piece < pieces {
             let first = piece % blocks * block_rows;
-            let (bundle, column) = self.locate(piece / blocks);
+            let (bundle, column) = cut.locate(piece / blocks);
+            let bundle = &self.bundles[bundle];
             let tile = Tile {
                 first,
                 rows: block_rows.min(rows - first),
                 column,
-                columns: self.strip.min(bundle.width - column),
+                columns: cut.columns.min(bundle.width - column),
+                stride: cut.columns,
             };
             let draw = || {
                 let piece = ctx.draw(self.counter);
-                (piece, self.begin(ctx, thread, piece / blocks))
+                (piece, self.begin(ctx, thread, cut, piece / blocks))
             };
             // SAFETY: each piece is drawn by one thread.
             piece = unsafe { self.strip(ctx, scratch, &filled, bundle, tile, draw) };
@@ -194,25 +191,15 @@ impl Contract {
     }
 
     /// Where a strip's weights begin; behind the last strip, where this thread's of the next kernel do.
-    fn begin(&self, ctx: &Context<'_>, thread: usize, strip: usize) -> Stream {
-        if strip < self.strips {
-            let (bundle, column) = self.locate(strip);
-            let columns = self.strip.min(bundle.width - column);
+    fn begin(&self, ctx: &Context<'_>, thread: usize, cut: &Cut, strip: usize) -> Stream {
+        if strip < cut.strips {
+            let (bundle, column) = cut.locate(strip);
+            let bundle = &self.bundles[bundle];
+            let columns = cut.columns.min(bundle.width - column);
             return self.parts[bundle.parts[0]].stream(ctx, (column, columns));
         }
         let next = self.next.as_ref();
         next.map_or(Stream::NONE, |next| next.stream(ctx, thread))
-    }
-
-    /// A strip's bundle and first column.
-    fn locate(&self, mut strip: usize) -> (&Bundle, usize) {
-        for bundle in &self.bundles {
-            if strip < bundle.strips {
-                return (bundle, strip * self.strip);
-            }
-            strip -= bundle.strips;
-        }
-        unreachable!("strips are counted over all bundles")
     }
 
     unsafe fn fill<'a>(
@@ -317,7 +304,7 @@ impl Contract {
                     rows: tile.rows,
                     columns: tile.columns,
                     out,
-                    stride: self.strip,
+                    stride: tile.stride,
                 };
                 self.parts[p].product(ctx, scratch, x, (e, tile.column), next);
                 scratch.ahead.end_product();
@@ -331,19 +318,21 @@ impl Contract {
         drawn.unwrap_or_else(|| draw().0)
     }
 
-    /// What becomes of a strip's products.
+    /// What becomes of a strip's products, as many columns at a time as registers hold.
     unsafe fn tails(&self, ctx: &Context<'_>, scratch: &mut Scratch, bundle: &Bundle, tile: Tile) {
         let products = scratch.tile.floats();
         let mut results = std::mem::take(&mut scratch.results);
-        let (column, columns) = (tile.column, tile.columns);
         for row in 0..tile.rows {
-            for (i, &p) in bundle.parts.iter().enumerate() {
-                results[p] = part_tile(products, i).wrapping_add(row * self.strip);
-            }
-            for tail in &bundle.tails {
-                let regs = &mut scratch.regs;
-                // SAFETY: the caller's duty.
-                unsafe { ctx.tail(tail, tile.first + row, column, columns, &results, regs) };
+            for first in (0..tile.columns).step_by(STRIP) {
+                let (column, columns) = (tile.column + first, STRIP.min(tile.columns - first));
+                for (i, &p) in bundle.parts.iter().enumerate() {
+                    results[p] = part_tile(products, i).wrapping_add(row * tile.stride + first);
+                }
+                for tail in &bundle.tails {
+                    let regs = &mut scratch.regs;
+                    // SAFETY: the caller's duty.
+                    unsafe { ctx.tail(tail, tile.first + row, column, columns, &results, regs) };
+                }
             }
         }
         scratch.results = results;
@@ -376,7 +365,6 @@ fn bundle(plan: &Plan, kernel: &Kernel, weights: &Weights) -> Result<Vec<Bundle>
             width: tails.last().map_or(0, |t| t.width),
             parts: unit.parts,
             tails,
-            strips: 0,
         })
     };
     units.into_iter().map(bundle).collect()

@@ -81,7 +81,7 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        let weights = Weights::bind(&plan, file, room, level.has_brains(isa))?;
+        let weights = Weights::bind(&plan, file, room, level.has_brains(isa), target.reads_ahead)?;
         let (kernels, needs) = cpu_kernels(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = WorkingMemory::new(&plan, &needs, &weights, threads, options);

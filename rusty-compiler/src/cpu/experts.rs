@@ -5,7 +5,7 @@
 //! sum has one order whatever its neighbours take.
 
 use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
-use super::contract::{BLOCK_ROWS, STRIP};
+use super::contract::BLOCK_ROWS;
 use super::deltas::injection;
 use super::panel::GROUP;
 use super::product::PartCode;
@@ -14,6 +14,7 @@ use super::row_tiles::Extent;
 use super::rows::{invalid, operand};
 use super::simd::LANES;
 use super::stream::Stream;
+use super::strips::STRIP;
 use super::weights::Weights;
 use crate::Result;
 use crate::plan::{Anchor, Kernel, Operand, Plan};

@@ -4,6 +4,7 @@ use super::kind::{Decoding, Kind, Scaling, Width};
 use super::prefetch::Ahead;
 use super::quads::{Codes, Eight, Five, Four, Six, Three, Two};
 use super::quantize::InputRows;
+use super::row_panels::{self, RowPanels};
 use super::simd::{LANES, Level};
 use super::tile::{self, Panel};
 
@@ -12,6 +13,8 @@ pub(super) trait Form {
     type Codes: Codes;
     const DECODING: Decoding;
     const SCALING: Scaling;
+    /// Bytes of a group of a panel: codes, then scales.
+    const BYTES: usize = Self::Codes::BYTES + Self::SCALING.group_bytes();
     /// Largest of the bytes that [`ByteProducts::dot`](super::simd::byte_products::ByteProducts::dot) multiplies.
     const LARGEST: i32 = match Self::DECODING {
         Decoding::Plain => (1 << (Self::Codes::BYTES / (4 * LANES))) - 1,
@@ -65,24 +68,23 @@ macro_rules! kernels {
             }
         }
 
-        /// [`tile::multiply_row`] of the panels' kind.
+        /// [`row_panels::multiply_row`] of the panels' kind.
         ///
         /// # Safety
         /// As there; the kind has a kernel.
         pub(super) unsafe fn multiply_row(
             level: Level,
-            panels: [Panel; tile::STREAMS],
-            x: InputRows,
-            row: usize,
-            (out, step): (*mut f32, usize),
+            panels: RowPanels,
+            x: (InputRows, usize),
+            out: *mut f32,
             ahead: &mut Ahead,
         ) {
-            let kind = &panels[0].kind;
+            let kind = &panels.first.kind;
             // SAFETY: the caller's duty.
             unsafe {
                 match (kind.width, kind.decoding, kind.scaling) {
                     $((Width::$width, Decoding::$decoding, Scaling::$scaling) => {
-                        tile::multiply_row::<$name>(level, panels, x, row, (out, step), ahead)
+                        row_panels::multiply_row::<$name>(level, panels, x, out, ahead)
                     })*
                     _ => unreachable!("panels are made for kinds that have a kernel"),
                 }

@@ -57,39 +57,39 @@ pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize, const P: usi
     unsafe {
         let mut sums = [[V::splat(0.0); M]; P];
         let table = V::table(kind.table.as_ptr());
-        let mut block = 0;
+        let mut at = 0;
         for first in (0..groups).step_by(stretch) {
             ahead.step();
             let mut of_block = [(V::splat(0.0), V::splat(0.0)); P];
             for n in 0..P {
-                of_block[n] = supers::<V, F>(panels[n].supers.wrapping_add(block), kind.factor);
+                of_block[n] = supers::<V, F>(panels[n].at.wrapping_add(at), kind.factor);
             }
-            block += F::SCALING.block_bytes();
+            at += F::SCALING.block_bytes();
             for g in first..(first + stretch).min(groups) {
                 for n in 0..P {
                     let p = &panels[n];
                     p.ask(g);
-                    let at = p.codes.add(g * F::Codes::BYTES);
-                    let scales = p.scales.add(g * F::SCALING.group_bytes());
-                    group::<V, F, M>(&mut sums[n], (at, scales, table), of_block[n], x, g);
+                    group::<V, F, M>(&mut sums[n], (p.at.add(at), table), of_block[n], x, g);
                 }
+                at += F::BYTES;
             }
         }
         sums
     }
 }
 
-/// Adds the products of group `g`.
+/// Adds the products of group `g`, which lies at `at`.
 #[inline(always)]
 unsafe fn group<V: ByteProducts, F: Form, const M: usize>(
     sums: &mut [V::F; M],
-    (at, scales, table): (*const u8, *const u8, V::B),
+    (at, table): (*const u8, V::B),
     supers: (V::F, V::F),
     x: &Inputs<M>,
     g: usize,
 ) {
     // SAFETY: the caller's duty.
     unsafe {
+        let scales = at.add(F::Codes::BYTES);
         if F::SCALING.halves() {
             let mut dots = starts::<V, F, M>(x, 2 * g);
             quads::<V, F, M, 0>(&mut dots, at, table, x, g);

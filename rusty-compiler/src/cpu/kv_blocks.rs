@@ -183,12 +183,11 @@ impl BlockPlace {
     #[inline(always)]
     unsafe fn store_key(&self, head: usize, group: usize, block: &Block) {
         let panel = &self.blocks.panel;
-        let code_bytes = panel.kind.width.code_bytes();
         // SAFETY: the caller's duty: head, group and token are inside the page.
         unsafe {
             let head = self.at.add(head * panel.panel_bytes());
-            let codes = head.add(group * code_bytes + self.token * 4);
-            let scales = head.add(panel.scales_at() + group * SCALES);
+            let codes = head.add(panel.group_at(group) + self.token * 4);
+            let scales = head.add(panel.scales_at(group));
             *scales.cast::<u16>().add(self.token) = block.scale;
             let quads = block.codes.as_ptr().cast::<u32>();
             let quad = |q: usize| quads.add(q).read_unaligned();

@@ -2,8 +2,9 @@
 //!
 //! A vector instruction that multiplies four byte pairs per lane wants the same four inputs of sixteen
 //! outputs side by side. A panel holds sixteen rows of `W` in that order: for each group of 32 inputs, eight
-//! *quads* (four consecutive inputs) of 16 x 4 codes each, in *planes* of some of their bits, then the scales of the
-//! sixteen rows:
+//! *quads* (four consecutive inputs) of 16 x 4 codes each, in *planes* of some of their bits, then the group's scales of
+//! the sixteen rows; before the first group of each block the block's scales. So a panel is one run of bytes, read from
+//! its first to its last:
 //!
 //! ```text
 //! four bits   4 x 64 bytes; vector j: low nibbles quad 2j, high nibbles quad 2j + 1
@@ -46,20 +47,31 @@ impl PanelLayout {
         self.codec.block_len / GROUP
     }
 
-    /// Offset of the first per-group scale.
-    pub(super) fn scales_at(&self) -> usize {
-        self.groups() * self.kind.width.code_bytes()
+    /// Bytes of a group: its codes, then its scales.
+    pub(super) fn group_bytes(&self) -> usize {
+        self.kind.width.code_bytes() + self.kind.scaling.group_bytes()
     }
 
-    /// Offset of the first per-block scale.
-    pub(super) fn supers_at(&self) -> usize {
-        self.scales_at() + self.groups() * self.kind.scaling.group_bytes()
+    /// Offset of group `g`.
+    pub(super) fn group_at(&self, g: usize) -> usize {
+        let blocks = g / self.block_groups() + 1;
+        blocks * self.kind.scaling.block_bytes() + g * self.group_bytes()
+    }
+
+    /// Offset of the scales of group `g`.
+    pub(super) fn scales_at(&self, g: usize) -> usize {
+        self.group_at(g) + self.kind.width.code_bytes()
+    }
+
+    /// Offset of the scales of block `block`.
+    pub(super) fn block_at(&self, block: usize) -> usize {
+        self.group_at(block * self.block_groups()) - self.kind.scaling.block_bytes()
     }
 
     /// Bytes of one panel.
     pub(super) fn panel_bytes(&self) -> usize {
-        let blocks = self.k / self.codec.block_len;
-        (self.supers_at() + blocks * self.kind.scaling.block_bytes()).next_multiple_of(64)
+        self.block_at(self.k / self.codec.block_len)
+            .next_multiple_of(64)
     }
 
     /// Number of panels.
@@ -77,8 +89,7 @@ impl PanelLayout {
         let panel = &panels[row / LANES * self.panel_bytes()..][..self.panel_bytes()];
         let row = row % LANES;
         for (group, out) in out.chunks_exact_mut(GROUP).enumerate() {
-            let bytes = self.kind.width.code_bytes();
-            let codes = &panel[group * bytes..][..bytes];
+            let codes = &panel[self.group_at(group)..self.scales_at(group)];
             for (half, out) in out.chunks_exact_mut(HALF).enumerate() {
                 let (scale, min) = self.scale_of(panel, group, half, row);
                 for (i, out) in out.iter_mut().enumerate() {
@@ -115,9 +126,8 @@ impl PanelLayout {
         let word = |at: usize| [panel[at], panel[at + 1]];
         let f16_at = |at: usize| f16::from_le_bytes(word(at)).to_f32();
         let byte = |at: usize| f32::from(panel[at] as i8);
-        let supers =
-            self.supers_at() + group / self.block_groups() * scaling.block_bytes() + row * 2;
-        let mut at = self.scales_at() + group * scaling.group_bytes();
+        let supers = self.block_at(group / self.block_groups()) + row * 2;
+        let mut at = self.scales_at(group);
         if scaling.halves() {
             at += half * scaling.group_bytes() / 2;
         }

@@ -31,7 +31,7 @@ impl PanelLayout {
         match Halves::of(self) {
             Some(halves) => {
                 for (r, row) in stored.chunks_exact(row_bytes).enumerate() {
-                    halves.pack(row, c.block_bytes, r, &mut out[self.scales_at()..]);
+                    halves.pack(self, row, r, out);
                 }
             }
             None => {
@@ -61,8 +61,8 @@ impl PanelLayout {
         let bytes = self.codec.block_bytes;
         let (blocks, runs) = (self.k / self.codec.block_len, self.codec.block_len / 2 / N);
         // As many vectors as words: half of them take the low halves, half the high ones.
-        let vectors = out.as_chunks_mut::<VECTOR>().0.chunks_exact_mut(N / 4);
-        for (run, vectors) in (0..blocks * runs).zip(vectors) {
+        let half = N / 8 * VECTOR;
+        for run in 0..blocks * runs {
             let at = run / runs * bytes + first + run % runs * N;
             let mut words = [[0u32; LANES]; 8];
             for (r, row) in (0..LANES).zip(stored.chunks_exact(blocks * bytes)) {
@@ -71,7 +71,13 @@ impl PanelLayout {
                     words[r] = u32::from_le_bytes(*word);
                 }
             }
-            let (low, high) = vectors.split_at_mut(N / 8);
+            let (low, high) = match N {
+                16 => (self.group_at(run), self.group_at(run) + half),
+                _ => (self.group_at(2 * run), self.group_at(2 * run + 1)),
+            };
+            let (before, behind) = out.split_at_mut(high);
+            let (low, _) = before[low..][..half].as_chunks_mut::<VECTOR>();
+            let (high, _) = behind[..half].as_chunks_mut::<VECTOR>();
             let (pairs, _) = words.as_chunks::<2>();
             for (([a, b], low), high) in pairs.iter().zip(low).zip(high) {
                 fill(low, |r| a[r] & LOW | (b[r] & LOW) << 4);
@@ -82,7 +88,7 @@ impl PanelLayout {
 
     fn pack_any_codes(&self, stored: &[u8], out: &mut [u8]) {
         let c = self.codec;
-        let (blocks, bytes) = (self.k / c.block_len, self.kind.width.code_bytes());
+        let blocks = self.k / c.block_len;
         let mut codes = [[0u8; MAX_BLOCK_LEN]; LANES];
         for block in 0..blocks {
             let rows = stored.chunks_exact(blocks * c.block_bytes);
@@ -96,7 +102,7 @@ impl PanelLayout {
             }
             for part in 0..self.block_groups() {
                 let group = block * self.block_groups() + part;
-                let out = &mut out[group * bytes..][..bytes];
+                let out = &mut out[self.group_at(group)..self.scales_at(group)];
                 self.pack_codes(&codes, part * GROUP, out);
             }
         }
@@ -152,11 +158,12 @@ impl PanelLayout {
         let scaling = self.kind.scaling;
         // A group of the format may cover several of ours, or half of one.
         let unit = if scaling.halves() { HALF } else { GROUP };
-        let per_unit = scaling.group_bytes() / (GROUP / unit);
-        let first = self.scales_at() + index * self.block_groups() * scaling.group_bytes();
+        let per_group = GROUP / unit;
+        let per_unit = scaling.group_bytes() / per_group;
         for i in 0..c.block_len / unit {
             let g = i * unit / c.group;
-            let at = first + i * per_unit;
+            let group = index * self.block_groups() + i / per_group;
+            let at = self.scales_at(group) + i % per_group * per_unit;
             let scale = || c.scale.at(block, g);
             let min = || c.min.map_or(0.0, |m| m.at(block, g));
             let steps = |s: &Scale| s.steps.map_or(1, |s| s.at(block, g));
@@ -180,7 +187,7 @@ impl PanelLayout {
     fn pack_units(&self, block: &[u8], index: usize, row: usize, out: &mut [u8]) {
         let c = self.codec;
         let scaling = self.kind.scaling;
-        let supers = self.supers_at() + index * scaling.block_bytes() + row * 2;
+        let supers = self.block_at(index) + row * 2;
         match scaling {
             Scaling::Byte | Scaling::Byte16 => {
                 put_half(out, supers, c.scale.unit.at(block, 0));
@@ -236,13 +243,11 @@ impl Halves {
     }
 
     /// Packs those of row `r` of a panel.
-    fn pack(&self, row: &[u8], block_bytes: usize, r: usize, out: &mut [u8]) {
+    fn pack(&self, layout: &PanelLayout, row: &[u8], r: usize, out: &mut [u8]) {
         let half = |block: &[u8], at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
-        let stride = 2 * LANES * (1 + usize::from(self.min.is_some()));
-        for (block, out) in row
-            .chunks_exact(block_bytes)
-            .zip(out.chunks_exact_mut(stride))
-        {
+        let blocks = row.chunks_exact(layout.codec.block_bytes);
+        for (block, group) in blocks.zip(out.chunks_exact_mut(layout.group_bytes())) {
+            let out = &mut group[layout.kind.width.code_bytes()..];
             put(out, r * 2, half(block, self.scale));
             if let Some(min) = self.min {
                 put(out, 2 * LANES + r * 2, half(block, min.at) ^ min.sign);

@@ -8,12 +8,13 @@ use super::forms;
 use super::panel::PanelLayout;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
+use super::row_panels::RowPanels;
 use super::row_tiles::Extent;
 use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
-use super::stream::Stream;
-use super::tile::{self, Panel, STREAMS, TileRegisters};
+use super::stream::{Stream, row_streams};
+use super::tile::{self, Panel, TileRegisters};
 use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
@@ -38,11 +39,11 @@ impl Contract {
                 }
             }
             _ => {
-                let side = match matrix {
-                    Matrix::Panels { .. } => tile::side_by_side(ctx.level, rows, columns),
+                let streams = match matrix {
+                    Matrix::Panels { .. } => row_streams(ctx.weights, ctx.level, rows, columns),
                     _ => None,
                 };
-                let products = side.unwrap_or(columns.div_ceil(LANES));
+                let products = columns.div_ceil(LANES) / streams.unwrap_or(1);
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
             }
@@ -79,12 +80,14 @@ impl PartCode {
     ) {
         debug_assert!(column + e.columns <= self.n);
         if let Some(Matrix::Panels { layout, offset }) = ctx.weights.matrix_of(self.weight)
-            && let Some(step) = tile::side_by_side(ctx.level, e.rows, e.columns)
+            && let Some(streams) = row_streams(ctx.weights, ctx.level, e.rows, e.columns)
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
+            let panel = Panel::new(layout, at, self.start, std::ptr::null(), None);
+            let panels = RowPanels::new(panel, e.columns.div_ceil(LANES), streams);
             // SAFETY: the caller's duty.
-            return unsafe { self.row(ctx, scratch, x, (e, layout, at, step), next) };
+            return unsafe { row(ctx, scratch, (x, e), panels, next) };
         }
         let begin = self.stream(ctx, (column, e.columns));
         let lead = begin.lead(e.columns);
@@ -105,36 +108,6 @@ impl PartCode {
                 self.section(ctx, scratch, x, (rest, column + lead), distance);
             }
         }
-    }
-
-    /// The product of one row with panels from `at` on, some side by side, `step` apart. Each is a stream: all its panels but
-    /// the last ask for the one behind them.
-    unsafe fn row(
-        &self,
-        ctx: &Context<'_>,
-        scratch: &mut Scratch,
-        x: InputRows,
-        (e, layout, at, step): (Extent, &PanelLayout, *const u8, usize),
-        next: impl FnOnce() -> Stream,
-    ) {
-        let bytes = layout.panel_bytes();
-        let places = |i: usize| -> [*const u8; STREAMS] {
-            std::array::from_fn(|n| at.wrapping_add((i + n * step) * bytes))
-        };
-        let ahead = &mut scratch.ahead;
-        let mut multiply = |i: usize, next: [*const u8; STREAMS]| {
-            let at = places(i);
-            let panel = |n| Panel::new(layout, at[n], self.start, next[n], None);
-            let panels = std::array::from_fn(panel);
-            let out = (e.out.wrapping_add(i * LANES), step * LANES);
-            // SAFETY: the caller's duty.
-            unsafe { forms::multiply_row(ctx.level, panels, x, e.first, out, ahead) }
-        };
-        for i in 0..step - 1 {
-            multiply(i, places(i + 1));
-        }
-        let next = next();
-        multiply(step - 1, std::array::from_fn(|n| next.beside(n)));
     }
 
     /// Some columns of a product, from `column` on, while memory `distance` bytes further is asked for.
@@ -235,6 +208,32 @@ impl PartCode {
             }
         }
     }
+}
+
+/// The product of an extent's row with panels. Where they are several streams, all panels of each but the last ask for the one
+/// behind them, and the last one for what `next` says.
+unsafe fn row(
+    ctx: &Context<'_>,
+    scratch: &mut Scratch,
+    (x, e): (InputRows, Extent),
+    panels: RowPanels,
+    next: impl FnOnce() -> Stream,
+) {
+    let ahead = &mut scratch.ahead;
+    let mut multiply = |panels: RowPanels, column: usize| {
+        let out = e.out.wrapping_add(column);
+        // SAFETY: the caller's duty.
+        unsafe { forms::multiply_row(ctx.level, panels, (x, e.first), out, ahead) }
+    };
+    if ctx.weights.reads_ahead {
+        multiply(panels, 0);
+        // It may draw the next piece of work.
+        next();
+        return;
+    }
+    let (others, last) = panels.split();
+    multiply(others, 0);
+    multiply(last.asking(next()), others.columns());
 }
 
 fn host(bytes: &UnifiedTensor) -> &[u8] {

@@ -2,22 +2,51 @@
 //!
 //! A core reads memory at full speed only while it asks for what it needs next. Rows of floats are several streams at
 //! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [some side by
-//! side](super::tile::STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a
+//! side](STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
 //! its next piece of work before it multiplies the last columns of the one it has.
+//!
+//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), as long as
+//! what they do with it takes less than memory does. There one row has one stream, in [long strips](super::strips), and
+//! nothing is asked for.
 
 use super::context::Context;
 use super::contract::Contract;
 use super::deltas::injection::Sites;
 use super::panel::PanelLayout;
-use super::simd::LANES;
-use super::tile::apart;
+use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
 use rusty_graph::WeightId;
 
 /// How far ahead of its use memory is asked for, in whole panels of at least so many bytes together: more than memory's
 /// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
+
+/// Panels that one row is multiplied with side by side: memory answers several streams faster than one, and whatever a core is
+/// waiting for in one, it goes on with the others.
+pub(super) const STREAMS: usize = 4;
+
+/// Panels from one of [`STREAMS`] to the next where those are evenly spread over so many columns, if they can be.
+fn apart(columns: usize) -> Option<usize> {
+    let even = columns > 0 && columns.is_multiple_of(STREAMS * LANES);
+    even.then_some(columns / (STREAMS * LANES))
+}
+
+/// Streams that the panels of so many columns are read in, where a kernel of one row reads them; none where one of any number of
+/// rows does.
+pub(super) fn row_streams(
+    weights: &Weights,
+    level: Level,
+    rows: usize,
+    columns: usize,
+) -> Option<usize> {
+    let side_by_side = level.holds_streams() && apart(columns).is_some();
+    match rows {
+        1 if weights.reads_ahead => Some(1),
+        1 if side_by_side => Some(STREAMS),
+        _ => None,
+    }
+}
 
 /// Columns of a matrix, in memory.
 #[derive(Clone, Copy)]
@@ -80,12 +109,10 @@ impl Stream {
         lead.next_multiple_of(LANES).min(columns)
     }
 
-    /// Where the `n`-th begins of the first panels that one row reads; null where there is nothing to ask for.
-    pub(super) fn beside(self, n: usize) -> *const u8 {
-        match self.at.is_null() {
-            true => self.at,
-            false => self.at.wrapping_add(n * self.step),
-        }
+    /// Where the first panel begins that one row reads, null where there is nothing to ask for, and how far behind it the one
+    /// beside it does.
+    pub(super) fn beginnings(self) -> (*const u8, usize) {
+        (self.at, self.step)
     }
 
     /// Bytes from one stream to another; none where there is nothing to ask for.
@@ -116,7 +143,7 @@ impl Next {
         Self {
             weight: part.weight,
             n: part.n,
-            strip: contract.strip,
+            strip: contract.cut.columns,
             sites: contract.sites.clone(),
         }
     }

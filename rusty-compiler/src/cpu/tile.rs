@@ -1,4 +1,4 @@
-//! Integer tiles: some input rows times one panel of sixteen outputs, or one row times some panels side by side.
+//! Integer tiles: some input rows times one panel of sixteen outputs.
 //!
 //! Per group of 32 inputs the bytes are multiplied and summed as integers, then scaled once into the float
 //! accumulator. The order of additions of an output does not depend on how many rows share the tile, so a
@@ -13,6 +13,7 @@ use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::byte_products::ByteProducts;
 use super::simd::{LANES, Level, per_isa};
+use super::stream::STREAMS;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, amx_registers};
 
@@ -62,16 +63,17 @@ impl Drop for TileRegisters {
 pub(super) struct Panel {
     pub(super) kind: Kind,
     pub(super) groups: usize,
-    pub(super) codes: *const u8,
-    pub(super) scales: *const u8,
-    pub(super) supers: *const u8,
+    /// Its first byte.
+    pub(super) at: *const u8,
     /// Groups between two looks ahead, see [`stretch`].
     pub(super) stretch: usize,
     /// Whether tile registers are set up for its kind.
     pub(super) tiles: bool,
     /// Which of the inputs' starts belong to it.
     pub(super) start: usize,
-    /// Bytes of the whole panel per group.
+    /// Its bytes.
+    pub(super) bytes: usize,
+    /// The same per group.
     group_bytes: usize,
     /// What is asked for meanwhile, as many bytes as the panel has; null: nothing.
     next: *const u8,
@@ -93,16 +95,39 @@ impl Panel {
         Self {
             kind: layout.kind,
             groups: layout.groups(),
-            codes: at,
-            scales: at.wrapping_add(layout.scales_at()),
-            supers: at.wrapping_add(layout.supers_at()),
+            at,
             stretch: stretch(layout),
             tiles: registers.is_some(),
             start,
+            bytes: layout.panel_bytes(),
             group_bytes,
             next,
             lines: (0, group_bytes.div_ceil(LINE)),
         }
+    }
+
+    /// Where the block lies that begins with group `g`; where blocks have no scales, that group.
+    pub(super) fn block<F: Form>(&self, g: usize) -> *const u8 {
+        let blocks = g / self.stretch * F::SCALING.block_bytes();
+        self.at.wrapping_add(blocks + g * F::BYTES)
+    }
+
+    /// The panel `by` bytes further, which asks for what lies `next` bytes further.
+    pub(super) fn moved(self, by: usize, next: usize) -> Self {
+        let asked = match self.next.is_null() {
+            true => self.next,
+            false => self.next.wrapping_add(next),
+        };
+        Self {
+            at: self.at.wrapping_add(by),
+            next: asked,
+            ..self
+        }
+    }
+
+    /// The same, which asks for what lies at `next`; null: for nothing.
+    pub(super) fn asking(self, next: *const u8) -> Self {
+        Self { next, ..self }
     }
 
     /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.
@@ -153,43 +178,6 @@ per_isa! {
     /// # Safety
     /// The panel and the input rows are whole; `out` holds 16 values per row.
     pub(super) fn multiply<F: Form>(panel: Panel, x: InputRows, place: (usize, usize), out: *mut f32, stride: usize, ahead: &mut Ahead) = multiply_with
-}
-
-/// Panels that one row is multiplied with side by side.
-pub(super) const STREAMS: usize = 4;
-
-/// Panels from one of [`STREAMS`] to the next where those are evenly spread over so many columns, if they can be.
-pub(super) fn apart(columns: usize) -> Option<usize> {
-    let even = columns > 0 && columns.is_multiple_of(STREAMS * LANES);
-    even.then_some(columns / (STREAMS * LANES))
-}
-
-/// [`apart`], where at this level so many rows are multiplied with panels side by side: memory answers several streams faster than one,
-/// and whatever a core is waiting for in one, it goes on with the others.
-pub(super) fn side_by_side(level: Level, rows: usize, columns: usize) -> Option<usize> {
-    apart(columns).filter(|_| rows == 1 && level.holds_streams())
-}
-
-per_isa! {
-    /// `out[n * step ..][..16] = x[row] W^T` over the columns of each of [`STREAMS`] panels of one layout.
-    ///
-    /// # Safety
-    /// The panels and the input row are whole; `out` holds 16 values for each panel.
-    pub(super) fn multiply_row<F: Form>(panels: [Panel; STREAMS], x: InputRows, row: usize, out: (*mut f32, usize), ahead: &mut Ahead) = multiply_row_with
-}
-
-#[inline(always)]
-unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
-    panels: [Panel; STREAMS],
-    x: InputRows,
-    row: usize,
-    (out, step): (*mut f32, usize),
-    ahead: &mut Ahead,
-) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        tile::<V, F, 1, STREAMS>(panels, x, row, (out, 0, step), ahead);
-    }
 }
 
 #[inline(always)]

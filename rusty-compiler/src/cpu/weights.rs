@@ -77,6 +77,8 @@ pub(super) struct Weights {
     resident: u64,
     /// Whether brain floats are multiplied with inputs that are rounded to such.
     pub(super) brains: bool,
+    /// Whether cores [read ahead](rusty_backend::Target::reads_ahead) on their own.
+    pub(super) reads_ahead: bool,
 }
 
 impl Weights {
@@ -86,9 +88,11 @@ impl Weights {
         file: &dyn ModelFile,
         memory: u64,
         brains: bool,
+        reads_ahead: bool,
     ) -> Result<Self> {
         let mut weights = Self::find(plan, file)?;
         weights.brains = brains;
+        weights.reads_ahead = reads_ahead;
         weights.reserve(memory);
         weights.account();
         Ok(weights)
@@ -109,6 +113,7 @@ impl Weights {
             mapped: 0,
             resident: 0,
             brains: false,
+            reads_ahead: false,
         };
         for kernel in &plan.kernels {
             match &kernel.anchor {

@@ -3,7 +3,7 @@
 use super::attention::partial::MAX_QUERIES;
 use super::attention::tasks::{Attend, most_spans};
 use super::context::Scratch;
-use super::contract::{BLOCK_ROWS, PRIVATE_ROWS, STRIP};
+use super::contract::{BLOCK_ROWS, PRIVATE_ROWS};
 use super::kernels::{Needs, cpu_kernels};
 use super::kv::block_lanes;
 use super::memory::Buffer;
@@ -11,6 +11,7 @@ use super::prefetch::Ahead;
 use super::quantize::Inputs;
 use super::registers::Registers;
 use super::simd::LANES;
+use super::strips::STRIP;
 use super::weights::{Matrix, Weights};
 use super::{short_rows, short_tile};
 use crate::plan::Plan;

@@ -145,7 +145,8 @@ fn try_bound_graph(
 ) -> rusty_compiler::Result<Box<dyn Executable>> {
     match on {
         On::Cpu(isa) => {
-            let device = CpuDevice::new(Some(threads));
+            // So that every machine checks both orders of reading.
+            let device = CpuDevice::new(Some(threads)).reading_ahead(threads == 1);
             let plan = compile(graph, device.target()).expect("plan");
             let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options)?;
             Ok(Box::new(exe))

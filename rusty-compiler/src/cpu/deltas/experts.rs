@@ -78,6 +78,7 @@ impl Experts {
             rows: e.rows,
             column,
             columns: e.columns,
+            stride: e.stride,
         };
         for (group, (first, rows)) in tile.groups(groups, 0) {
             let u = ctx.lows.floats().wrapping_add(first * stride);

@@ -222,10 +222,10 @@ impl Contract {
         }
         for (group, (first, rows)) in tile.groups(groups, part) {
             let u = (low(first).cast_const(), stride);
-            let y = out.wrapping_add((first - tile.first) * self.strip);
+            let y = out.wrapping_add((first - tile.first) * tile.stride);
             // SAFETY: the strip starts at a multiple of 32 and its tile rows are whole vectors.
             unsafe {
-                let y = (y, self.strip);
+                let y = (y, tile.stride);
                 low_rank::expand(ctx.level, group.delta, rows, u, columns, y);
             }
         }
@@ -241,6 +241,8 @@ pub(in crate::cpu) struct Tile {
     /// First column of the matrix, and how many there are.
     pub(in crate::cpu) column: usize,
     pub(in crate::cpu) columns: usize,
+    /// Results from one row to the next.
+    pub(in crate::cpu) stride: usize,
 }
 
 impl Tile {

@@ -78,7 +78,7 @@ impl Level {
         has(&isa) && (portable || CpuDevice::runnable().iter().any(has))
     }
 
-    /// Whether the register file holds what one row needs for [several panels](super::tile::STREAMS).
+    /// Whether the register file holds what one row needs for [several panels](super::stream::STREAMS).
     pub(super) fn holds_streams(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self, Level::Avx512 | Level::Amx);

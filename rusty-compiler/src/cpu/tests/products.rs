@@ -6,9 +6,11 @@ use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
 use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::{Ahead, Ask};
+use crate::cpu::row_panels::RowPanels;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
-use crate::cpu::tile::{Panel, STREAMS, TileRegisters};
+use crate::cpu::stream::STREAMS;
+use crate::cpu::tile::{Panel, TileRegisters};
 use rusty_loader::Format;
 use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
 
@@ -42,7 +44,7 @@ fn integer_tiles_match_decoded_weights() {
     let of_bytes = of_checkpoints.filter(|c| RowKind::of(Format::Blocks(c)).is_err());
     for codec in ALL.iter().copied().chain(of_bytes) {
         let kind = Kind::of(codec).unwrap_or_else(|| panic!("no kernel for {}", codec.name));
-        for (n, k) in [(1, 256), (16, 512), (37, 768), (5, 1280)] {
+        for (n, k) in [(1, 256), (16, 512), (37, 768), (133, 512), (5, 1280)] {
             let mut noise = Noise(11 + n as u64);
             let stored = blocks(codec, n * k / codec.block_len, &mut noise);
             let layout = PanelLayout { codec, kind, k, n };
@@ -147,22 +149,29 @@ fn check_tiles(
             "{name} {level:?} {some} rows"
         );
     }
-    // Side by side, with some room between results.
-    let panel = |i: usize| i % layout.panels();
-    let (step, row) = (LANES + 3, rows - 1);
-    let mut out = vec![f32::NAN; STREAMS * step];
-    let side = |i: usize| {
-        let at = panels[panel(i) * layout.panel_bytes()..].as_ptr();
-        Panel::new(layout, at, 1, std::ptr::null(), None)
-    };
-    let (side, ahead) = (std::array::from_fn(side), &mut Ahead::default());
-    let to = (out.as_mut_ptr(), step);
-    // SAFETY: panels, row and results are whole.
-    unsafe { forms::multiply_row(level, side, view, row, to, ahead) };
-    for i in 0..STREAMS {
-        let alone = run(panel(i), row, 1);
-        let beside = &out[i * step..][..LANES];
-        assert_eq!(beside, alone, "{name} {level:?} {i} side by side");
+    // One row with all panels in one stream, with as many as may be side by side, and with the last of each apart.
+    let (at, row) = (panels.as_ptr(), rows - 1);
+    let alone: Vec<f32> = (0..layout.panels()).flat_map(|i| run(i, row, 1)).collect();
+    let first = Panel::new(layout, at, 1, std::ptr::null(), None);
+    let some = layout.panels() / STREAMS * STREAMS;
+    let side = if level.holds_streams() { STREAMS } else { 1 };
+    let mut ways = vec![vec![RowPanels::new(first, layout.panels(), 1)]];
+    if some > 0 {
+        let beside = RowPanels::new(first, some, side);
+        let (others, last) = beside.split();
+        ways.extend([vec![beside], vec![others, last]]);
+    }
+    for (i, way) in ways.into_iter().enumerate() {
+        let mut out = vec![f32::NAN; layout.n.next_multiple_of(LANES)];
+        let mut column = 0;
+        for panels in way {
+            let to = out[column..].as_mut_ptr();
+            // SAFETY: panels, row and results are whole.
+            unsafe { forms::multiply_row(level, panels, (view, row), to, &mut Ahead::default()) };
+            column += panels.columns();
+        }
+        let count = if i == 0 { out.len() } else { some * LANES };
+        assert_eq!(out[..count], alone[..count], "{name} {level:?} way {i}");
     }
 }
 

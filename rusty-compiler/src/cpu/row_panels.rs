@@ -1,0 +1,116 @@
+//! One input row times many panels: one behind the other, or in several streams side by side.
+//!
+//! Which of the two is faster hangs on the machine, see [`super::stream`]; an output's additions are in the same order.
+
+use super::forms::Form;
+use super::prefetch::Ahead;
+use super::quantize::InputRows;
+use super::simd::byte_products::ByteProducts;
+use super::simd::{LANES, per_isa};
+use super::stream::{STREAMS, Stream};
+use super::tile::{Panel, tile};
+
+/// Rows of the tiles of sets whose register file has room for [`STREAMS`] panels of one row, too.
+const SIDE_ROWS: usize = 12;
+
+/// Panels of one layout that one row is multiplied with: a stream of neighbours, or some side by side.
+#[derive(Clone, Copy)]
+pub(super) struct RowPanels {
+    /// The first panel of the first stream.
+    pub(super) first: Panel,
+    /// One, or [`STREAMS`] where the level [holds them](super::simd::Level::holds_streams).
+    streams: usize,
+    /// Panels of a stream.
+    each: usize,
+    /// Bytes of a panel.
+    bytes: usize,
+    /// Bytes from a stream to the next one, and from what it asks for to what that asks for.
+    apart: (usize, usize),
+    /// Results from a stream's to the next one's.
+    step: usize,
+}
+
+impl RowPanels {
+    /// So many panels, of which `first` is the first, in so many streams.
+    pub(super) fn new(first: Panel, panels: usize, streams: usize) -> Self {
+        let each = panels / streams;
+        let bytes = first.bytes;
+        Self {
+            first,
+            streams,
+            each,
+            bytes,
+            apart: (each * bytes, each * bytes),
+            step: each * LANES,
+        }
+    }
+
+    /// All panels of each stream but the last, which ask for those behind them, and the last ones.
+    pub(super) fn split(self) -> (Self, Self) {
+        let (others, before) = (self.each - 1, (self.each - 1) * self.bytes);
+        let others = Self {
+            first: self.first.asking(self.first.at.wrapping_add(self.bytes)),
+            each: others,
+            ..self
+        };
+        let last = Self {
+            first: self.first.moved(before, 0),
+            each: 1,
+            ..self
+        };
+        (others, last)
+    }
+
+    /// The same, which ask for a stream's beginnings.
+    pub(super) fn asking(self, stream: Stream) -> Self {
+        let (next, step) = stream.beginnings();
+        Self {
+            first: self.first.asking(next),
+            apart: (self.apart.0, step),
+            ..self
+        }
+    }
+
+    /// Columns of each stream.
+    pub(super) fn columns(self) -> usize {
+        self.each * LANES
+    }
+
+    /// Panel `i` of stream `n`.
+    #[inline(always)]
+    fn panel(&self, n: usize, i: usize) -> Panel {
+        let behind = i * self.bytes;
+        let (apart, asked) = self.apart;
+        self.first.moved(n * apart + behind, n * asked + behind)
+    }
+}
+
+per_isa! {
+    /// `out[c] = x[row] W^T` over the columns of all panels in their order; `x` comes with the row.
+    ///
+    /// # Safety
+    /// The panels and the input row are whole; `out` holds 16 values for each panel.
+    pub(super) fn multiply_row<F: Form>(panels: RowPanels, x: (InputRows, usize), out: *mut f32, ahead: &mut Ahead) = multiply_row_with
+}
+
+#[inline(always)]
+unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
+    p: RowPanels,
+    (x, row): (InputRows, usize),
+    out: *mut f32,
+    ahead: &mut Ahead,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        for i in 0..p.each {
+            let out = (out.add(i * LANES), 0, p.step);
+            match V::QUANT_ROWS >= SIDE_ROWS && p.streams == STREAMS {
+                true => {
+                    let panels = std::array::from_fn(|n| p.panel(n, i));
+                    tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
+                }
+                false => tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead),
+            }
+        }
+    }
+}
