@@ -10,9 +10,9 @@ use super::deltas::injection::{Group, Sites, Tile};
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
-use super::stream::{Next, Stream};
+use super::stream::{Next, Stream, reads_ahead};
 use super::strips::{Cut, STRIP};
-use super::weights::Weights;
+use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
 
@@ -107,7 +107,11 @@ impl Contract {
         }
         let bundles = bundle(plan, kernel, weights)?;
         let widths: Vec<usize> = bundles.iter().map(|b| b.width).collect();
-        let row_cut = || Cut::long(&widths, threads);
+        let alone = |part: &PartCode| {
+            let kind = weights.matrix_of(part.weight).and_then(Matrix::kind);
+            kind.is_some_and(|kind| reads_ahead(weights, &kind))
+        };
+        let row_cut = codes.iter().all(alone).then(|| Cut::long(&widths, threads));
         let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
             rows,
@@ -120,7 +124,7 @@ impl Contract {
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: codes,
             cut: Cut::new(&widths, threads),
-            row_cut: weights.reads_ahead.then(row_cut),
+            row_cut,
             bundles,
             forms,
             counter,

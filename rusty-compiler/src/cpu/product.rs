@@ -39,10 +39,7 @@ impl Contract {
                 }
             }
             _ => {
-                let streams = match matrix {
-                    Matrix::Panels { .. } => row_streams(ctx.weights, ctx.level, rows, columns),
-                    _ => None,
-                };
+                let streams = row_streams(ctx.weights, ctx.level, matrix, (rows, columns));
                 let products = columns.div_ceil(LANES) / streams.unwrap_or(1);
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
@@ -79,8 +76,9 @@ impl PartCode {
         next: impl FnOnce() -> Stream,
     ) {
         debug_assert!(column + e.columns <= self.n);
-        if let Some(Matrix::Panels { layout, offset }) = ctx.weights.matrix_of(self.weight)
-            && let Some(streams) = row_streams(ctx.weights, ctx.level, e.rows, e.columns)
+        if let Some(matrix) = ctx.weights.matrix_of(self.weight)
+            && let Matrix::Panels { layout, offset } = matrix
+            && let Some(streams) = row_streams(ctx.weights, ctx.level, matrix, (e.rows, e.columns))
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
@@ -225,7 +223,7 @@ unsafe fn row(
         // SAFETY: the caller's duty.
         unsafe { forms::multiply_row(ctx.level, panels, (x, e.first), out, ahead) }
     };
-    if ctx.weights.reads_ahead {
+    if panels.is_one_run() {
         multiply(panels, 0);
         // It may draw the next piece of work.
         next();

@@ -71,6 +71,11 @@ impl RowPanels {
         }
     }
 
+    /// Whether they are one stream.
+    pub(super) fn is_one_run(self) -> bool {
+        self.streams == 1
+    }
+
     /// Columns of each stream.
     pub(super) fn columns(self) -> usize {
         self.each * LANES

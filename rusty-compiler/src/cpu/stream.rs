@@ -6,13 +6,14 @@
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
 //! its next piece of work before it multiplies the last columns of the one it has.
 //!
-//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), as long as
-//! what they do with it takes less than memory does. There one row has one stream, in [long strips](super::strips), and
-//! nothing is asked for.
+//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), where there is
+//! enough to do with each line: where codes are narrower than bytes. There one row has one stream, in
+//! [long strips](super::strips), and nothing is asked for.
 
 use super::context::Context;
 use super::contract::Contract;
 use super::deltas::injection::Sites;
+use super::kind::{Kind, Width};
 use super::panel::PanelLayout;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
@@ -32,18 +33,25 @@ fn apart(columns: usize) -> Option<usize> {
     even.then_some(columns / (STREAMS * LANES))
 }
 
-/// Streams that the panels of so many columns are read in, where a kernel of one row reads them; none where one of any number of
+/// Whether cores read panels of a kind ahead on their own where there is one row.
+pub(super) fn reads_ahead(weights: &Weights, kind: &Kind) -> bool {
+    weights.reads_ahead && kind.width != Width::W8
+}
+
+/// Streams that so many columns of a matrix are read in, where a kernel of one row reads them; none where one of any number of
 /// rows does.
 pub(super) fn row_streams(
     weights: &Weights,
     level: Level,
-    rows: usize,
-    columns: usize,
+    matrix: &Matrix,
+    (rows, columns): (usize, usize),
 ) -> Option<usize> {
     let side_by_side = level.holds_streams() && apart(columns).is_some();
-    match rows {
-        1 if weights.reads_ahead => Some(1),
-        1 if side_by_side => Some(STREAMS),
+    match matrix {
+        Matrix::Panels { layout, .. } if rows == 1 => match reads_ahead(weights, &layout.kind) {
+            true => Some(1),
+            false => side_by_side.then_some(STREAMS),
+        },
         _ => None,
     }
 }
