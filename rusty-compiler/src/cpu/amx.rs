@@ -98,8 +98,9 @@ unsafe fn decode<F: Form>(p: &Panel, chunk: Range<usize>, bytes: &mut Bytes) {
         let table = V::table(p.kind.table.as_ptr());
         let zero = _mm512_set1_epi8(p.kind.zero as i8);
         let mut at = p.block::<F>(chunk.start);
-        for (i, g) in chunk.enumerate() {
-            if F::SCALING.block_bytes() > 0 && g.is_multiple_of(p.stretch) {
+        for i in 0..chunk.len() {
+            // Chunks begin with a block.
+            if F::SCALING.block_bytes() > 0 && i.is_multiple_of(p.stretch) {
                 at = at.add(F::SCALING.block_bytes());
             }
             let to = bytes.0.as_mut_ptr().add(i * GROUP_BYTES).cast();

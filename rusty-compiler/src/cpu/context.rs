@@ -52,7 +52,7 @@ pub(super) struct Run {
 /// A thread's own memory.
 pub(super) struct Scratch {
     pub(super) regs: Registers,
-    /// Results of a strip, `[part, rows of a block, strip]`.
+    /// Results of a strip, `[part, rows of a block, strip]`, or of one row of a long one.
     pub(super) tile: Buffer,
     pub(super) results: Vec<*const f32>,
     /// Inputs of a few rows.

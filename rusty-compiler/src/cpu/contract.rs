@@ -11,7 +11,7 @@ use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::stream::{Next, Stream, reads_ahead};
-use super::strips::{Cut, STRIP};
+use super::strips::{Cut, LONG_STRIP, STRIP};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
@@ -55,7 +55,7 @@ pub(super) struct Contract {
     bundles: Vec<Bundle>,
     pub(super) cut: Cut,
     /// How columns are cut for one row, where that is another way.
-    row_cut: Option<Cut>,
+    pub(super) row_cut: Option<Cut>,
     pub(super) forms: InputForms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
@@ -107,11 +107,14 @@ impl Contract {
         }
         let bundles = bundle(plan, kernel, weights)?;
         let widths: Vec<usize> = bundles.iter().map(|b| b.width).collect();
-        let alone = |part: &PartCode| {
+        let unasked = |part: &PartCode| {
             let kind = weights.matrix_of(part.weight).and_then(Matrix::kind);
             kind.is_some_and(|kind| reads_ahead(weights, &kind))
         };
-        let row_cut = codes.iter().all(alone).then(|| Cut::long(&widths, threads));
+        let row_cut = codes
+            .iter()
+            .all(unasked)
+            .then(|| Cut::long(&widths, threads));
         let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
             rows,
@@ -184,6 +187,7 @@ impl Contract {
                 column,
                 columns: cut.columns.min(bundle.width - column),
                 stride: cut.columns,
+                unasked: cut.unasked,
             };
             let draw = || {
                 let piece = ctx.draw(self.counter);
@@ -310,7 +314,7 @@ impl Contract {
                     out,
                     stride: tile.stride,
                 };
-                self.parts[p].product(ctx, scratch, x, (e, tile.column), next);
+                self.parts[p].product(ctx, scratch, x, (e, tile.column, tile.unasked), next);
                 scratch.ahead.end_product();
                 if !filled.groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
@@ -345,6 +349,8 @@ impl Contract {
 
 /// Where the products of a bundle's part `i` go.
 fn part_tile(tile: *mut f32, i: usize) -> *mut f32 {
+    // A long strip is one row's.
+    const { assert!(LONG_STRIP <= BLOCK_ROWS * STRIP) };
     tile.wrapping_add(i * BLOCK_ROWS * STRIP)
 }
 

@@ -1,6 +1,6 @@
 //! Asking for memory ahead of its use.
 //!
-//! Weights are few long streams: panels [one or four](super::stream), [rows](super::row_tiles) several. A core's own guesses run only a
+//! Weights are few long streams: panels [one or four](super::stream), [rows](super::row_tiles) several. A core's own guesses mostly run only a
 //! little ahead of each.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the

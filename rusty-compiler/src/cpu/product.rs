@@ -3,6 +3,7 @@
 use super::brain_tile::{self, BrainRows, Plain};
 use super::context::{Context, Scratch};
 use super::contract::Contract;
+use super::deltas::injection::Tile;
 use super::float::{self, FloatRows};
 use super::forms;
 use super::panel::PanelLayout;
@@ -21,13 +22,13 @@ use rusty_graph::WeightId;
 
 impl Contract {
     /// Steps of a product's inner loops, about.
-    pub(super) fn steps(
-        &self,
-        ctx: &Context<'_>,
-        part: usize,
-        rows: usize,
-        columns: usize,
-    ) -> usize {
+    pub(super) fn steps(&self, ctx: &Context<'_>, part: usize, tile: &Tile) -> usize {
+        let Tile {
+            rows,
+            columns,
+            unasked,
+            ..
+        } = *tile;
         let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
             return 0;
         };
@@ -39,7 +40,7 @@ impl Contract {
                 }
             }
             _ => {
-                let streams = row_streams(ctx.weights, ctx.level, matrix, (rows, columns));
+                let streams = row_streams(ctx.level, matrix, (rows, columns), unasked);
                 let products = columns.div_ceil(LANES) / streams.unwrap_or(1);
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
@@ -63,7 +64,8 @@ impl PartCode {
     }
 
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for an extent's rows and columns. Before the last columns, or
-    /// behind them, `next` is asked what this thread reads after them.
+    /// behind them, `next` is asked, once, what this thread reads after them; `unasked`: cores read one row's weights ahead on
+    /// their own.
     ///
     /// # Safety
     /// Rows and columns are inside inputs and matrix, and `out` holds the results.
@@ -72,13 +74,13 @@ impl PartCode {
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (e, column): (Extent, usize),
+        (e, column, unasked): (Extent, usize, bool),
         next: impl FnOnce() -> Stream,
     ) {
         debug_assert!(column + e.columns <= self.n);
         if let Some(matrix) = ctx.weights.matrix_of(self.weight)
             && let Matrix::Panels { layout, offset } = matrix
-            && let Some(streams) = row_streams(ctx.weights, ctx.level, matrix, (e.rows, e.columns))
+            && let Some(streams) = row_streams(ctx.level, matrix, (e.rows, e.columns), unasked)
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();

@@ -22,8 +22,6 @@ pub(super) struct RowPanels {
     streams: usize,
     /// Panels of a stream.
     each: usize,
-    /// Bytes of a panel.
-    bytes: usize,
     /// Bytes from a stream to the next one, and from what it asks for to what that asks for.
     apart: (usize, usize),
     /// Results from a stream's to the next one's.
@@ -33,23 +31,25 @@ pub(super) struct RowPanels {
 impl RowPanels {
     /// So many panels, of which `first` is the first, in so many streams.
     pub(super) fn new(first: Panel, panels: usize, streams: usize) -> Self {
+        debug_assert!(panels.is_multiple_of(streams));
         let each = panels / streams;
-        let bytes = first.bytes;
+        let apart = each * first.bytes;
         Self {
             first,
             streams,
             each,
-            bytes,
-            apart: (each * bytes, each * bytes),
+            apart: (apart, apart),
             step: each * LANES,
         }
     }
 
     /// All panels of each stream but the last, which ask for those behind them, and the last ones.
     pub(super) fn split(self) -> (Self, Self) {
-        let (others, before) = (self.each - 1, (self.each - 1) * self.bytes);
+        let (others, before) = (self.each - 1, (self.each - 1) * self.first.bytes);
         let others = Self {
-            first: self.first.asking(self.first.at.wrapping_add(self.bytes)),
+            first: self
+                .first
+                .asking(self.first.at.wrapping_add(self.first.bytes)),
             each: others,
             ..self
         };
@@ -84,7 +84,7 @@ impl RowPanels {
     /// Panel `i` of stream `n`.
     #[inline(always)]
     fn panel(&self, n: usize, i: usize) -> Panel {
-        let behind = i * self.bytes;
+        let behind = i * self.first.bytes;
         let (apart, asked) = self.apart;
         self.first.moved(n * apart + behind, n * asked + behind)
     }
@@ -109,12 +109,12 @@ unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
     unsafe {
         for i in 0..p.each {
             let out = (out.add(i * LANES), 0, p.step);
-            match V::QUANT_ROWS >= SIDE_ROWS && p.streams == STREAMS {
-                true => {
-                    let panels = std::array::from_fn(|n| p.panel(n, i));
-                    tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
-                }
-                false => tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead),
+            if V::QUANT_ROWS >= SIDE_ROWS && p.streams == STREAMS {
+                let panels = std::array::from_fn(|n| p.panel(n, i));
+                tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
+            } else {
+                debug_assert_eq!(p.streams, 1, "sums of several panels need registers");
+                tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead);
             }
         }
     }

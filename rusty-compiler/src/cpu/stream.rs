@@ -1,6 +1,6 @@
 //! Where a thread's stream of weights goes on.
 //!
-//! A core reads memory at full speed only while it asks for what it needs next. Rows of floats are several streams at
+//! Most cores read memory at full speed only while they ask for what they need next. Rows of floats are several streams at
 //! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [some side by
 //! side](STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
@@ -33,25 +33,23 @@ fn apart(columns: usize) -> Option<usize> {
     even.then_some(columns / (STREAMS * LANES))
 }
 
-/// Whether cores read panels of a kind ahead on their own where there is one row.
+/// Whether cores read long runs of panels of a kind ahead on their own.
 pub(super) fn reads_ahead(weights: &Weights, kind: &Kind) -> bool {
     weights.reads_ahead && kind.width != Width::W8
 }
 
 /// Streams that so many columns of a matrix are read in, where a kernel of one row reads them; none where one of any number of
-/// rows does.
+/// rows does. `unasked`: in one, as nothing is asked for.
 pub(super) fn row_streams(
-    weights: &Weights,
     level: Level,
     matrix: &Matrix,
     (rows, columns): (usize, usize),
+    unasked: bool,
 ) -> Option<usize> {
     let side_by_side = level.holds_streams() && apart(columns).is_some();
     match matrix {
-        Matrix::Panels { layout, .. } if rows == 1 => match reads_ahead(weights, &layout.kind) {
-            true => Some(1),
-            false => side_by_side.then_some(STREAMS),
-        },
+        Matrix::Panels { .. } if rows == 1 && unasked => Some(1),
+        Matrix::Panels { .. } if rows == 1 && side_by_side => Some(STREAMS),
         _ => None,
     }
 }
@@ -141,6 +139,8 @@ pub(super) struct Next {
     weight: WeightId,
     n: usize,
     strip: usize,
+    /// Whether one row asks for nothing there.
+    row_unasked: bool,
     pub(super) sites: Sites,
 }
 
@@ -152,14 +152,16 @@ impl Next {
             weight: part.weight,
             n: part.n,
             strip: contract.cut.columns,
+            row_unasked: contract.row_cut.is_some(),
             sites: contract.sites.clone(),
         }
     }
 
     /// Where a thread begins in a step of one block of rows; in one of more, most threads begin near it.
     pub(super) fn stream(&self, ctx: &Context<'_>, thread: usize) -> Stream {
+        let unasked = self.row_unasked && ctx.rows(self.sites.rows) == 1;
         match thread * self.strip {
-            column if column < self.n => {
+            column if column < self.n && !unasked => {
                 let columns = self.strip.min(self.n - column);
                 Stream::new(ctx.weights, self.weight, (column, columns))
             }

@@ -11,12 +11,14 @@ pub(super) const STRIP: usize = 256;
 /// beginning.
 const LONG_PIECES: usize = 2;
 /// Widest strip of those.
-const LONG_STRIP: usize = 2048;
+pub(super) const LONG_STRIP: usize = 2048;
 
 /// A way to cut.
 pub(super) struct Cut {
     /// Columns of a strip but the last of a bundle.
     pub(super) columns: usize,
+    /// Whether nothing is asked for, because cores read its weights ahead on their own.
+    pub(super) unasked: bool,
     /// The number of strips of each bundle.
     bundles: Vec<usize>,
     /// Strips of all bundles.
@@ -29,9 +31,13 @@ impl Cut {
         Self::of(widths, threads * PIECES, STRIP)
     }
 
-    /// For one row, into long runs.
+    /// For one row, into long runs of which nothing is asked for.
     pub(super) fn long(widths: &[usize], threads: usize) -> Self {
-        Self::of(widths, threads * LONG_PIECES, LONG_STRIP)
+        let long = Self::of(widths, threads * LONG_PIECES, LONG_STRIP);
+        Self {
+            unasked: true,
+            ..long
+        }
     }
 
     fn of(widths: &[usize], pieces: usize, widest: usize) -> Self {
@@ -40,6 +46,7 @@ impl Cut {
         let bundles: Vec<usize> = widths.iter().map(|w| w.div_ceil(columns)).collect();
         Self {
             columns,
+            unasked: false,
             strips: bundles.iter().sum(),
             bundles,
         }

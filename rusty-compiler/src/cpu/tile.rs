@@ -13,7 +13,6 @@ use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::byte_products::ByteProducts;
 use super::simd::{LANES, Level, per_isa};
-use super::stream::STREAMS;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, amx_registers};
 
@@ -73,8 +72,8 @@ pub(super) struct Panel {
     pub(super) start: usize,
     /// Its bytes.
     pub(super) bytes: usize,
-    /// The same per group.
-    group_bytes: usize,
+    /// Bytes asked for at each group: of the whole panel, its padding and the scales of blocks included.
+    asked_bytes: usize,
     /// What is asked for meanwhile, as many bytes as the panel has; null: nothing.
     next: *const u8,
     /// Lines per group that one pass over the panel asks for: first, and the one behind the last.
@@ -91,7 +90,7 @@ impl Panel {
         next: *const u8,
         registers: Option<&TileRegisters>,
     ) -> Self {
-        let group_bytes = layout.panel_bytes() / layout.groups();
+        let asked_bytes = layout.panel_bytes() / layout.groups();
         Self {
             kind: layout.kind,
             groups: layout.groups(),
@@ -100,9 +99,9 @@ impl Panel {
             tiles: registers.is_some(),
             start,
             bytes: layout.panel_bytes(),
-            group_bytes,
+            asked_bytes,
             next,
-            lines: (0, group_bytes.div_ceil(LINE)),
+            lines: (0, asked_bytes.div_ceil(LINE)),
         }
     }
 
@@ -132,19 +131,18 @@ impl Panel {
 
     /// The panel in pass `i` of `passes`: each asks for its part of the lines, because memory answers evenly or late.
     pub(super) fn pass(self, i: usize, passes: usize) -> Self {
-        let lines = self.group_bytes.div_ceil(LINE);
+        let lines = self.asked_bytes.div_ceil(LINE);
         Self {
             lines: (lines * i / passes, lines * (i + 1) / passes),
             ..self
         }
     }
 
-    /// Asks for lines of what comes next, where group `g` is now. All parts of a panel lie in one run, so the groups
-    /// together ask for whole panels.
+    /// Asks for lines of what comes next, where group `g` is now. The groups together ask for whole panels.
     #[inline(always)]
     pub(super) fn ask(&self, g: usize) {
         if !self.next.is_null() {
-            let at = self.next.addr() + g * self.group_bytes;
+            let at = self.next.addr() + g * self.asked_bytes;
             for line in self.lines.0..self.lines.1 {
                 ask_for(at + line * LINE);
             }
@@ -160,7 +158,7 @@ fn stretch(layout: &PanelLayout) -> usize {
     }
 }
 
-/// Steps at which products of `rows` rows with one panel, or of one row with [`STREAMS`], ask for memory ahead: about as many,
+/// Steps at which products of `rows` rows with one panel, or of one row with [several](super::stream::STREAMS), ask for memory ahead: about as many,
 /// rather too few, as what is left at a product's end is asked for at once.
 pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
     let together = match rows {

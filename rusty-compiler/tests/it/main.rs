@@ -45,6 +45,7 @@ mod own_shrinks;
 mod plans;
 #[cfg(feature = "gpu")]
 mod random_weights;
+mod reading_ahead;
 mod reference;
 #[cfg(feature = "gpu")]
 mod self_tests;

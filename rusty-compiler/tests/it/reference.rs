@@ -145,8 +145,7 @@ fn try_bound_graph(
 ) -> rusty_compiler::Result<Box<dyn Executable>> {
     match on {
         On::Cpu(isa) => {
-            // So that every machine checks both orders of reading.
-            let device = CpuDevice::new(Some(threads)).reading_ahead(threads == 1);
+            let device = CpuDevice::new(Some(threads));
             let plan = compile(graph, device.target()).expect("plan");
             let exe = CpuExecutable::bind_isa(plan, file, *isa, &device, &options)?;
             Ok(Box::new(exe))

@@ -199,7 +199,7 @@ impl Contract {
         for (group, _) in tile.groups(groups, part) {
             ahead.push_due(group.delta.column_bytes(columns));
         }
-        let steps = self.steps(ctx, part, tile.rows, tile.columns);
+        let steps = self.steps(ctx, part, &tile);
         ahead.start_product(steps);
     }
 
@@ -243,6 +243,8 @@ pub(in crate::cpu) struct Tile {
     pub(in crate::cpu) columns: usize,
     /// Results from one row to the next.
     pub(in crate::cpu) stride: usize,
+    /// Whether cores read the weights ahead on their own.
+    pub(in crate::cpu) unasked: bool,
 }
 
 impl Tile {
