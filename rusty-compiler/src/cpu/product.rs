@@ -6,7 +6,6 @@ use super::contract::Contract;
 use super::deltas::injection::Tile;
 use super::float::{self, FloatRows};
 use super::forms;
-use super::panel::PanelLayout;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_panels::RowPanels;

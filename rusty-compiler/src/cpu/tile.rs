@@ -12,7 +12,7 @@ use super::prefetch::{Ahead, LINE, ask_for};
 use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::byte_products::ByteProducts;
-use super::simd::{LANES, Level, per_isa};
+use super::simd::{Level, per_isa};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, amx_registers};
 
