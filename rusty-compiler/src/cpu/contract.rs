@@ -11,7 +11,7 @@ use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::stream::{Next, Stream, reads_ahead};
-use super::strips::{Cut, LONG_STRIP, STRIP};
+use super::strips::{Cut, LONG_STRIP, STRIP, Width};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
@@ -106,7 +106,11 @@ impl Contract {
             });
         }
         let bundles = bundle(plan, kernel, weights)?;
-        let widths: Vec<usize> = bundles.iter().map(|b| b.width).collect();
+        let width = |b: &Bundle| Width {
+            columns: b.width,
+            parts: b.parts.len(),
+        };
+        let widths: Vec<Width> = bundles.iter().map(width).collect();
         let unasked = |part: &PartCode| {
             let kind = weights.matrix_of(part.weight).and_then(Matrix::kind);
             kind.is_some_and(|kind| reads_ahead(weights, &kind))
@@ -172,20 +176,19 @@ impl Contract {
         let cut = self.cut(rows);
         let pieces = blocks * cut.strips;
         if ctx.adapted {
-            let parts = self.bundles.iter().map(|b| b.parts.len());
-            let products = blocks * cut.products(parts) / ctx.threads;
+            let products = blocks * cut.products / ctx.threads;
             self.await_reduce(ctx, thread, products, &mut scratch.ahead);
         }
         let mut piece = thread;
         while piece < pieces {
             let first = piece % blocks * block_rows;
-            let (bundle, column) = cut.locate(piece / blocks);
+            let (bundle, column, columns) = cut.locate(piece / blocks);
             let bundle = &self.bundles[bundle];
             let tile = Tile {
                 first,
                 rows: block_rows.min(rows - first),
                 column,
-                columns: cut.columns.min(bundle.width - column),
+                columns,
                 stride: cut.columns,
                 unasked: cut.unasked,
             };
@@ -201,10 +204,8 @@ impl Contract {
     /// Where a strip's weights begin; behind the last strip, where this thread's of the next kernel do.
     fn begin(&self, ctx: &Context<'_>, thread: usize, cut: &Cut, strip: usize) -> Stream {
         if strip < cut.strips {
-            let (bundle, column) = cut.locate(strip);
-            let bundle = &self.bundles[bundle];
-            let columns = cut.columns.min(bundle.width - column);
-            return self.parts[bundle.parts[0]].stream(ctx, (column, columns));
+            let (bundle, column, columns) = cut.locate(strip);
+            return self.parts[self.bundles[bundle].parts[0]].stream(ctx, (column, columns));
         }
         let next = self.next.as_ref();
         next.map_or(Stream::NONE, |next| next.stream(ctx, thread))

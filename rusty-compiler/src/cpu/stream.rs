@@ -6,8 +6,8 @@
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
 //! its next piece of work before it multiplies the last columns of the one it has.
 //!
-//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), where there is
-//! enough to do with each line: where codes are narrower than bytes. There one row has one stream, in
+//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), where codes are
+//! narrower than bytes (supposed: there is more to do with each line). There one row has one stream, in
 //! [long strips](super::strips), and nothing is asked for.
 
 use super::context::Context;

@@ -7,11 +7,18 @@ use super::panel::GROUP;
 const PIECES: usize = 4;
 /// Widest strip of any number of rows. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
 pub(super) const STRIP: usize = 256;
-/// [`PIECES`] of one row where cores read long runs of memory on their own: they do so only some KiB behind a run's
-/// beginning.
+/// [`PIECES`] of one row where cores read long runs of memory ahead on their own: fewer and longer ones are faster.
 const LONG_PIECES: usize = 2;
 /// Widest strip of those.
 pub(super) const LONG_STRIP: usize = 2048;
+
+/// What is cut together.
+#[derive(Clone, Copy)]
+pub(super) struct Width {
+    /// Columns of each part.
+    pub(super) columns: usize,
+    pub(super) parts: usize,
+}
 
 /// A way to cut.
 pub(super) struct Cut {
@@ -19,54 +26,51 @@ pub(super) struct Cut {
     pub(super) columns: usize,
     /// Whether nothing is asked for, because cores read its weights ahead on their own.
     pub(super) unasked: bool,
-    /// The number of strips of each bundle.
-    bundles: Vec<usize>,
-    /// Strips of all bundles.
+    bundles: Vec<Width>,
+    /// Strips of all bundles, and their products.
     pub(super) strips: usize,
+    pub(super) products: usize,
 }
 
 impl Cut {
     /// Of bundles of so many columns, for any number of rows.
-    pub(super) fn new(widths: &[usize], threads: usize) -> Self {
-        Self::of(widths, threads * PIECES, STRIP)
+    pub(super) fn new(bundles: &[Width], threads: usize) -> Self {
+        Self::of(bundles, threads * PIECES, STRIP)
     }
 
     /// For one row, into long runs of which nothing is asked for.
-    pub(super) fn long(widths: &[usize], threads: usize) -> Self {
-        let long = Self::of(widths, threads * LONG_PIECES, LONG_STRIP);
+    pub(super) fn long(bundles: &[Width], threads: usize) -> Self {
+        let long = Self::of(bundles, threads * LONG_PIECES, LONG_STRIP);
         Self {
             unasked: true,
             ..long
         }
     }
 
-    fn of(widths: &[usize], pieces: usize, widest: usize) -> Self {
-        let all: usize = widths.iter().sum();
+    fn of(bundles: &[Width], pieces: usize, widest: usize) -> Self {
+        let all: usize = bundles.iter().map(|b| b.columns).sum();
         let columns = (all / pieces).next_multiple_of(GROUP).clamp(GROUP, widest);
-        let bundles: Vec<usize> = widths.iter().map(|w| w.div_ceil(columns)).collect();
+        let strips = |b: &Width| b.columns.div_ceil(columns);
         Self {
             columns,
             unasked: false,
-            strips: bundles.iter().sum(),
-            bundles,
+            strips: bundles.iter().map(strips).sum(),
+            products: bundles.iter().map(|b| strips(b) * b.parts).sum(),
+            bundles: bundles.to_vec(),
         }
     }
 
-    /// The bundle of a strip, and its first column there.
-    pub(super) fn locate(&self, mut strip: usize) -> (usize, usize) {
-        for (bundle, &strips) in self.bundles.iter().enumerate() {
+    /// The bundle of a strip, its first column there and how many it has.
+    pub(super) fn locate(&self, mut strip: usize) -> (usize, usize, usize) {
+        for (i, bundle) in self.bundles.iter().enumerate() {
+            let strips = bundle.columns.div_ceil(self.columns);
             if strip < strips {
-                return (bundle, strip * self.columns);
+                let first = strip * self.columns;
+                return (i, first, self.columns.min(bundle.columns - first));
             }
             strip -= strips;
         }
         unreachable!("strips are counted over all bundles")
-    }
-
-    /// Products of all strips, where bundles have so many parts.
-    pub(super) fn products(&self, parts: impl Iterator<Item = usize>) -> usize {
-        let products = self.bundles.iter().zip(parts);
-        products.map(|(strips, parts)| strips * parts).sum()
     }
 }
 
@@ -82,15 +86,19 @@ mod tests {
             vec![151_936],
             vec![100, 7],
         ] {
+            let bundles: Vec<Width> = (widths.iter())
+                .map(|&columns| Width { columns, parts: 2 })
+                .collect();
             for threads in [1, 2, 8] {
-                for cut in [Cut::new(&widths, threads), Cut::long(&widths, threads)] {
+                for cut in [Cut::new(&bundles, threads), Cut::long(&bundles, threads)] {
                     let mut covered: Vec<usize> = vec![0; widths.len()];
                     for strip in 0..cut.strips {
-                        let (bundle, first) = cut.locate(strip);
+                        let (bundle, first, columns) = cut.locate(strip);
                         assert_eq!(covered[bundle], first, "{widths:?} {threads}");
-                        covered[bundle] = widths[bundle].min(first + cut.columns);
+                        covered[bundle] = first + columns;
                     }
                     assert_eq!(covered, widths, "{threads} threads");
+                    assert_eq!(cut.products, 2 * cut.strips, "{widths:?} {threads}");
                 }
             }
         }
