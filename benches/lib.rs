@@ -15,6 +15,7 @@
 //! Figures that are kept lie in `benches/record/`, each with its date, machine, commit and command.
 
 pub mod bandwidth;
+pub mod conversation;
 pub mod copies;
 pub mod fusion;
 pub mod kernels;

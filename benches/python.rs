@@ -1,8 +1,8 @@
 //! Peers in Python, in an environment of their own.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use crate::conversation::Conversation;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 /// Flags of llama.cpp's compilation: without AMX, whose kernels in this version crash on virtual machines that have it.
 const FLAGS: &str = match cfg!(target_arch = "x86_64") {
@@ -66,51 +66,7 @@ impl Python {
     /// # Panics
     /// Where it does not start.
     pub fn conversation(&self, program: &str) -> Conversation {
-        let mut child = Command::new(&self.0)
-            .args(["-c", program])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a Python that starts");
-        let (to, from) = (child.stdin.take(), child.stdout.take());
-        Conversation {
-            to: to.expect("was asked for"),
-            from: BufReader::new(from.expect("was asked for")),
-            child,
-        }
-    }
-}
-
-/// A running program that is asked and answers.
-pub struct Conversation {
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    child: Child,
-}
-
-impl Conversation {
-    /// The answer to a line.
-    ///
-    /// # Errors
-    /// The program has ended: it said why on this process's own standard error.
-    pub fn ask(&mut self, line: &str) -> io::Result<String> {
-        writeln!(self.to, "{line}")?;
-        let mut answer = String::new();
-        match self.from.read_line(&mut answer)? {
-            0 => Err(io::Error::new(
-                ErrorKind::UnexpectedEof,
-                "the program ended without an answer",
-            )),
-            _ => Ok(answer),
-        }
-    }
-}
-
-impl Drop for Conversation {
-    fn drop(&mut self) {
-        // It waits for the next line, which never comes. One that ended already needs no end.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Conversation::start(Command::new(&self.0).args(["-c", program]))
     }
 }
 
@@ -118,7 +74,7 @@ impl Drop for Conversation {
 ///
 /// # Panics
 /// With its last words, where it fails: nothing can be compared then.
-pub fn said(command: &mut Command) -> String {
+fn said(command: &mut Command) -> String {
     let output = command.output().expect("a program that starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {errors}");

@@ -11,7 +11,7 @@
 mod traffic;
 
 use rusty_backend::Device;
-use rusty_benches::fusion::{Effort, Peers, Row, compare};
+use rusty_benches::fusion::{Beside, Effort, Peers, Row, burn_program, compare};
 use rusty_benches::machine;
 use rusty_benches::python::Python;
 use std::fmt::Write;
@@ -21,6 +21,7 @@ use std::path::Path;
 fn line(row: &Row) -> String {
     let us = |seconds: Option<f64>| seconds.map_or("".into(), |s| format!("{:.1}", s * 1e6));
     let ratio = |other: Option<f64>| other.map_or("".into(), |s| format!("{:.2}", s / row.own));
+    let (burn, pytorch) = (row.burn.seconds, row.pytorch.seconds);
     format!(
         "| {} | {} | {} of {} | {} | {} | {} | {} | {} |",
         row.chain,
@@ -28,10 +29,20 @@ fn line(row: &Row) -> String {
         row.kernels,
         row.operations,
         us(Some(row.own)),
-        us(row.burn),
-        us(row.pytorch),
-        ratio(row.burn),
-        ratio(row.pytorch)
+        us(burn),
+        us(pytorch),
+        ratio(burn),
+        ratio(pytorch)
+    )
+}
+
+/// On what a side ran.
+fn place(name: &str, chain: &str, beside: &Beside) -> String {
+    let trouble = &beside.trouble;
+    assert!(trouble.is_none(), "{name} has no {chain}: {trouble:?}");
+    format!(
+        "{name} on {}",
+        beside.device.as_deref().unwrap_or("nothing")
     )
 }
 
@@ -43,24 +54,23 @@ fn main() {
     let only = std::env::var("RUSTY_FUSION_ONLY").ok();
     let choice = std::env::var("RUSTY_FUSION_DEVICE").unwrap_or("cpu".into());
     let device = Device::open(&choice.parse().expect("a device"), None).expect("a device");
-    let mut peers = Peers::default().with_burn().with_pytorch(&Python::ready());
+    let peers = Peers::default().with_burn(&burn_program());
+    let mut peers = peers.with_pytorch(&Python::ready());
     let mut table = String::from(
         "| chain | rows | kernels | Rusty (µs) | Burn (µs) | PyTorch (µs) | Burn / Rusty | PyTorch / Rusty |\n|---|---|---|---|---|---|---|---|\n",
     );
     let chains = only.as_deref().unwrap_or_default();
     let effort = Effort::default();
-    let mut pytorch_device: Option<String> = None;
+    let mut places = String::new();
     compare(&choice, &device, chains, effort, &mut peers, &mut |row| {
-        let (chain, trouble) = (&row.chain, &row.trouble);
-        pytorch_device.clone_from(&row.pytorch_device);
-        assert!(trouble.is_none(), "PyTorch has no {chain}: {trouble:?}");
+        let burn = place("Burn", &row.chain, &row.burn);
+        places = burn + ", " + &place("PyTorch", &row.chain, &row.pytorch);
         let _ = writeln!(table, "{}", line(&row));
     });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let Effort { rounds, timed, .. } = effort;
-    let pytorch_device = pytorch_device.as_deref().unwrap_or("nothing");
     let report = format!(
-        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}, PyTorch on {pytorch_device}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
+        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}, {places}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
          {rounds} rounds in turn of {timed} s, the middle of each and of all; answers agreed. Kernels: those that the chain and its gathers become, of as many operations. \
          Rusty gathers inputs from tables, which takes a kernel that the others do not have.\n\n{table}\n{}",
         machine::now(),

@@ -1,7 +1,8 @@
-//! The other sides: programs of their own.
+//! The other sides: programs of their own, each one process for all chains.
 
 use super::{Job, Reply};
-use crate::python::{Conversation, Python, said};
+use crate::conversation::Conversation;
+use crate::python::Python;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,66 +13,73 @@ const SCRIPT: &str = include_str!("run_pytorch.py");
 /// Those that are asked.
 #[derive(Default)]
 pub struct Peers {
-    burn: Option<PathBuf>,
-    pytorch: Option<Conversation>,
+    /// Burn, where it is asked.
+    pub burn: Peer,
+    /// PyTorch, where it is asked.
+    pub pytorch: Peer,
 }
 
 impl Peers {
-    /// Burn too, as a program that is compiled now.
+    /// Burn too, by [its program](burn_program).
     ///
     /// # Panics
-    /// Where it cannot be.
-    pub fn with_burn(self) -> Self {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let target = here.join("../target/burn");
-        let mut build = Command::new("cargo");
-        build.args(["build", "--release", "--manifest-path"]);
-        build.arg(here.join("burn/Cargo.toml"));
-        build.arg("--target-dir").arg(&target);
-        let status = build.status().expect("cargo");
-        assert!(status.success(), "{build:?} failed");
-        Self {
-            burn: Some(target.join("release/rusty-bench-burn")),
-            ..self
-        }
+    /// Where it does not start.
+    pub fn with_burn(self, program: &Path) -> Self {
+        let burn = Peer(Some(Conversation::start(&mut Command::new(program))));
+        Self { burn, ..self }
     }
 
-    /// PyTorch too, by an interpreter that has it: one process for all chains.
+    /// PyTorch too, by an interpreter that has it.
     ///
     /// # Panics
     /// Where it does not start.
     pub fn with_pytorch(self, python: &Python) -> Self {
-        Self {
-            pytorch: Some(python.conversation(SCRIPT)),
-            ..self
-        }
+        let pytorch = Peer(Some(python.conversation(SCRIPT)));
+        Self { pytorch, ..self }
     }
+}
 
-    pub(super) fn burn(&self, job: &Job) -> Option<Reply> {
-        let burn = self.burn.as_ref()?;
-        let said = said(Command::new(burn).arg(text(job)));
-        Some(serde_json::from_str(&said).expect("a reply"))
-    }
+/// Burn's side (`benches/burn`), which is compiled now where it is not up to date.
+///
+/// # Panics
+/// Where it cannot be.
+pub fn burn_program() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = here.join("../target/burn");
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--manifest-path"]);
+    build.arg(here.join("burn/Cargo.toml"));
+    build.arg("--target-dir").arg(&target);
+    let status = build.status().expect("cargo");
+    assert!(status.success(), "{build:?} failed");
+    target.join("release/rusty-bench-burn")
+}
 
-    /// What PyTorch answers; nothing where it is not asked, or no more since it ended.
+/// One of them; none where it is not asked, or no more since it ended.
+#[derive(Default)]
+pub struct Peer(Option<Conversation>);
+
+impl Peer {
+    /// What it answers; nothing where it is not asked.
     ///
     /// # Errors
     /// Why it has no answer.
-    pub(super) fn pytorch(&mut self, job: &Job) -> Result<Option<Reply>, String> {
-        let Some(pytorch) = &mut self.pytorch else {
+    pub(super) fn ask(&mut self, job: &Job) -> Result<Option<Reply>, String> {
+        let Some(running) = &mut self.0 else {
             return Ok(None);
         };
-        match pytorch.ask(&text(job)) {
+        let text = serde_json::to_string(job).expect("JSON");
+        match running.ask(&text) {
             Ok(said) => answered(&said).map(Some),
             Err(error) => {
-                self.pytorch = None;
+                self.0 = None;
                 Err(error.to_string())
             }
         }
     }
 }
 
-/// What PyTorch's side says where it failed.
+/// What a side says where it failed.
 #[derive(Deserialize)]
 struct Failed {
     error: String,
@@ -85,13 +93,10 @@ fn answered(line: &str) -> Result<Reply, String> {
     serde_json::from_str(line).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
-fn text(job: &Job) -> String {
-    serde_json::to_string(job).expect("JSON")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fusion::chains::Dims;
 
     #[test]
     fn what_is_no_reply_is_a_reason() {
@@ -101,10 +106,29 @@ mod tests {
             (&reply.seconds[..], &reply.answer[..]),
             (&[1.0, 0.5][..], &[2.0][..])
         );
-        assert_eq!(reply.device.as_deref(), Some("cpu"));
+        assert_eq!(reply.device, "cpu");
         let reason = |line| answered(line).err().expect("no reply");
         assert_eq!(reason(r#"{"error": "out of memory"}"#), "out of memory");
         let broken = reason(r#"{"seconds": [1.0], "answer": [NaN]}"#);
         assert!(broken.contains("cannot be read"), "{broken}");
+    }
+
+    #[test]
+    fn who_ended_is_not_asked_again() {
+        // It says one line, which is no reply, and ends.
+        let mut ends = Command::new(env!("CARGO"));
+        let mut peer = Peer(Some(Conversation::start(ends.arg("--version"))));
+        let job = Job {
+            chain: "norm",
+            device: "cpu".into(),
+            gpu: false,
+            threads: 1,
+            warm_up: 0.0,
+            timed: 0.0,
+            dims: Dims::of(1),
+        };
+        assert!(peer.ask(&job).is_err());
+        assert!(peer.ask(&job).is_err());
+        assert!(peer.ask(&job).expect("no more").is_none());
     }
 }

@@ -15,7 +15,7 @@ use rusty_benches::python::Python;
 use rusty_benches::{copies, fusion, kernels, vocabulary};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -46,6 +46,8 @@ pub enum Job {
     Fusion {
         device: String,
         small: bool,
+        /// Burn's program, where it is asked.
+        burn: Option<PathBuf>,
         /// Whether beside PyTorch.
         pytorch: bool,
     },
@@ -72,8 +74,9 @@ pub fn run(job: &str) -> Result<()> {
         Job::Fusion {
             device,
             small,
+            burn,
             pytorch,
-        } => compare_chains(&device, small, pytorch)?,
+        } => compare_chains(&device, small, burn.as_deref(), pytorch)?,
     }
     Ok(())
 }
@@ -105,18 +108,21 @@ fn measure_kernels(choice: &str, small: bool) -> Result<()> {
     told
 }
 
-fn compare_chains(choice: &str, small: bool, pytorch: bool) -> Result<()> {
+fn compare_chains(choice: &str, small: bool, burn: Option<&Path>, pytorch: bool) -> Result<()> {
     let device = Device::open(&choice.parse()?, None)?;
-    let peers = Peers::default();
-    let mut peers = match pytorch {
-        true => peers.with_pytorch(&Python::named(crate::pytorch::PROGRAM)),
-        false => peers,
-    };
+    let mut peers = Peers::default();
+    if let Some(burn) = burn {
+        peers = peers.with_burn(burn);
+    }
+    if pytorch {
+        peers = peers.with_pytorch(&Python::named(crate::pytorch::PROGRAM));
+    }
     let only = if small { "norm" } else { "" };
     // One process answers for all chains, so that there is no second round in which it might be slower.
     let effort = Effort {
         rounds: 1,
-        ..Effort::default()
+        warm_up: 0.1,
+        timed: 0.15,
     };
     let mut told = Ok(());
     fusion::compare(choice, &device, only, effort, &mut peers, &mut |row| {

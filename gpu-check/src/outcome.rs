@@ -26,7 +26,7 @@ pub enum Stage {
     Conformance,
     /// Kernels one by one beside what bytes allow.
     Kernels,
-    /// Chains of operations, fused, beside PyTorch.
+    /// Chains of operations, fused, beside Burn and PyTorch.
     Fusion,
     /// Tokens per second of other models, at a depth, of batches, adapters and weights that stream.
     More,

@@ -37,7 +37,7 @@ const OTHERS: Parts = &[
 /// Then all the tests of each device.
 const TESTS: Parts = &[(Stage::Conformance, 60)];
 /// What the rest of the time is for.
-const REST_OF_FIRST: Parts = &[(Stage::Kernels, 30), (Stage::Fusion, 15), (Stage::More, 40)];
+const REST_OF_FIRST: Parts = &[(Stage::Kernels, 30), (Stage::Fusion, 25), (Stage::More, 30)];
 const REST_OF_OTHERS: Parts = &[(Stage::Kernels, 8), (Stage::Fusion, 8), (Stage::More, 12)];
 
 /// A stage on a device.

@@ -30,36 +30,40 @@ pub fn one_by_one(check: &Check, device: &Present) -> Vec<Outcome> {
     outcomes(Stage::Kernels, device, described, lacking)
 }
 
-/// Chains, on the first device beside PyTorch, where it is there.
+/// Burn's program in the bundle.
+pub const BURN: &str = "burn";
+
+/// Chains, on the first device beside Burn and PyTorch, where they are there.
 pub fn chains(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
     let device = part.device;
     let job = Job::Fusion {
         device: device.choice.clone(),
         small: check.small,
+        burn: Some(check.bundle.join(BURN)).filter(|burn| part.first && burn.exists()),
         pytorch: part.first && pytorch::is_there(check),
     };
     let (rows, lacking) = job::findings::<fusion::Row>(check, "fusion", &job, LIMIT);
     let described = rows.iter().map(|row| {
-        let peer = beside_pytorch(row);
         let kernels = format!("{} kernels of {} operations", row.kernels, row.operations);
-        let figures = format!("{:.1} us, {kernels}{peer}", row.own * 1e6);
+        let burn = beside("Burn", row.own, &row.burn);
+        let pytorch = beside("PyTorch f32 eager", row.own, &row.pytorch);
+        let figures = format!("{:.1} us, {kernels}{burn}{pytorch}", row.own * 1e6);
         (format!("{} of {} rows", row.chain, row.rows), figures)
     });
     outcomes(Stage::Fusion, device, described, lacking)
 }
 
-/// How many times PyTorch's speed a chain has, and on what PyTorch ran where that is no GPU; or why it did not.
-fn beside_pytorch(row: &fusion::Row) -> String {
-    let ratio = row.pytorch.map_or(String::new(), |seconds| {
-        let place = match row.pytorch_device.as_deref() {
-            Some(pytorch::GPU) => String::new(),
-            other => format!(" on {}", other.unwrap_or("an unknown device")),
-        };
-        format!(", {:.1} x PyTorch f32 eager{place}", seconds / row.own)
+/// How many times another side's speed a chain has, and on what that ran where it is not the same API; or why it did not.
+fn beside(name: &str, own: f64, other: &fusion::Beside) -> String {
+    let place = match other.device.as_deref() {
+        None | Some(pytorch::GPU) => String::new(),
+        Some(other) => format!(" on {other}"),
+    };
+    let ratio = other.seconds.map_or(String::new(), |seconds| {
+        format!(", {:.1} x {name}{place}", seconds / own)
     });
-    let trouble = row.trouble.as_ref();
-    let trouble = trouble.map_or(String::new(), |reason| format!(", no PyTorch: {reason}"));
-    ratio + &trouble
+    let trouble = other.trouble.as_ref();
+    ratio + &trouble.map_or(String::new(), |reason| format!(", no {name}: {reason}"))
 }
 
 fn outcomes(
@@ -83,25 +87,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_pytorch_ran_and_what_was_wrong_with_it_is_said() {
-        let row = |pytorch, device: Option<&str>, trouble: Option<&str>| fusion::Row {
-            chain: "norm".into(),
-            rows: 1,
-            kernels: 1,
-            operations: 1,
-            own: 0.5,
-            burn: None,
-            pytorch,
-            pytorch_device: device.map(String::from),
-            trouble: trouble.map(String::from),
+    fn where_another_side_ran_and_what_was_wrong_with_it_is_said() {
+        let said = |seconds, device: Option<&str>, trouble: Option<&str>| {
+            let other = fusion::Beside {
+                seconds,
+                device: device.map(String::from),
+                trouble: trouble.map(String::from),
+            };
+            beside("PyTorch", 0.5, &other)
         };
-        let said = |row: fusion::Row| beside_pytorch(&row);
-        assert_eq!(said(row(None, None, None)), "");
-        let gpu = said(row(Some(1.0), Some("cuda"), None));
-        assert_eq!(gpu, ", 2.0 x PyTorch f32 eager");
-        let cpu = said(row(Some(1.0), Some("cpu"), None));
-        assert_eq!(cpu, ", 2.0 x PyTorch f32 eager on cpu");
-        let none = said(row(None, None, Some("out of memory")));
+        assert_eq!(said(None, None, None), "");
+        assert_eq!(said(Some(1.0), Some("cuda"), None), ", 2.0 x PyTorch");
+        let cpu = said(Some(1.0), Some("cpu"), None);
+        assert_eq!(cpu, ", 2.0 x PyTorch on cpu");
+        let none = said(None, None, Some("out of memory"));
         assert_eq!(none, ", no PyTorch: out of memory");
     }
 }

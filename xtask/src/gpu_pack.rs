@@ -15,6 +15,9 @@ const MOST: u64 = 60 << 20;
 /// The program that runs everything, and the bundle's folder.
 const PROGRAM: &str = "gpu-check";
 
+/// Burn's side of the comparison of chains: its manifest, its program, and what that is called in the bundle.
+const BURN: [&str; 3] = ["benches/burn/Cargo.toml", "rusty-bench-burn", "burn"];
+
 /// Packages whose test programs run on GPUs.
 const TESTED: [&str; 3] = ["rusty-backend", "rusty-compiler", "rusty-engine"];
 
@@ -48,14 +51,28 @@ pub fn pack() -> Result<()> {
         fs::remove_dir_all(&bundle)?;
     }
     fs::create_dir_all(bundle.join("tests"))?;
-    for program in built(&["build", "--bins"])? {
+    for program in built(&["build", "--bins", "--workspace"])? {
         if program.target == PROGRAM {
             stripped(&program.path, &bundle.join(PROGRAM))?;
         }
     }
-    for program in built(&["test", "--no-run", "--test", "it"])? {
+    for program in built(&["test", "--no-run", "--test", "it", "--workspace"])? {
         if TESTED.contains(&program.package.as_str()) {
             stripped(&program.path, &bundle.join("tests").join(&program.package))?;
+        }
+    }
+    let [manifest, target, burn] = BURN;
+    // Where `cargo bench` builds it, too.
+    let place = [
+        "build",
+        "--manifest-path",
+        manifest,
+        "--target-dir",
+        "target/burn",
+    ];
+    for program in built(&place)? {
+        if program.target == target {
+            stripped(&program.path, &bundle.join(burn))?;
         }
     }
     for path in DATA {
@@ -66,7 +83,7 @@ pub fn pack() -> Result<()> {
     for program in tests
         .iter()
         .map(PathBuf::as_path)
-        .chain([Path::new(PROGRAM)])
+        .chain([Path::new(PROGRAM), Path::new(burn)])
     {
         ensure!(bundle.join(program).exists(), "{program:?} was not built");
     }
@@ -106,17 +123,12 @@ struct Program {
     path: PathBuf,
 }
 
-/// Builds the workspace's programs in release mode.
+/// Builds programs in release mode.
 fn built(arguments: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = Command::new(env!("CARGO"))
         .current_dir(root())
         .args(arguments)
-        .args([
-            "--workspace",
-            "--release",
-            "--message-format",
-            "json-render-diagnostics",
-        ])
+        .args(["--release", "--message-format", "json-render-diagnostics"])
         .stdout(Stdio::piped())
         .spawn()
         .context("cargo does not start")?;

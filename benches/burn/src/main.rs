@@ -1,8 +1,10 @@
 //! Burn's side of the comparison of chains: op by op, on the CPU (its Flex back end) or on a GPU through wgpu, without its
-//! fusion. One job, given as JSON in the first argument; prints one JSON object.
+//! fusion. Each line that it reads is a job, as JSON, and is answered by a line with a JSON object: times, the answer and the
+//! device, or an error.
 
 use burn::tensor::{Bool, Device, DeviceKind, Tensor, TensorData, activation};
 use serde::{Deserialize, Serialize};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// Different rows of activations.
@@ -29,6 +31,13 @@ struct Reply {
     seconds: Vec<f64>,
     /// The last row.
     answer: Vec<f32>,
+    /// The back end.
+    device: &'static str,
+}
+
+#[derive(Serialize)]
+struct Failed {
+    error: String,
 }
 
 /// The number at `i` of input `seed`, between `-spread` and `spread`; every side makes the same.
@@ -179,15 +188,13 @@ fn norm(x: Tensor<2>) -> Tensor<2> {
     x / (squares.mean_dim(1) + 1e-6).sqrt()
 }
 
-fn main() {
-    let argument = std::env::args().nth(1).expect("a job");
-    let job: Job = serde_json::from_str(&argument).expect("a job");
-    let device = match job.device.as_str() {
-        "cpu" => Device::flex(),
-        _ => Device::wgpu(DeviceKind::DefaultDevice),
+fn answer(job: &Job) -> Reply {
+    let (device, name) = match job.device.as_str() {
+        "cpu" => (Device::flex(), "cpu (Flex)"),
+        _ => (Device::wgpu(DeviceKind::DefaultDevice), "wgpu"),
     };
     let maker = Maker {
-        job: &job,
+        job,
         device: &device,
     };
     let chain = maker.chain();
@@ -209,7 +216,31 @@ fn main() {
         all
     };
     times(job.warm_up);
-    let seconds = times(job.timed);
-    let reply = Reply { seconds, answer };
-    println!("{}", serde_json::to_string(&reply).expect("JSON"));
+    Reply {
+        seconds: times(job.timed),
+        answer,
+        device: name,
+    }
+}
+
+fn main() {
+    for line in std::io::stdin().lines() {
+        let job: Job = serde_json::from_str(&line.expect("text")).expect("a job");
+        // Other chains may do. What was wrong is on standard error.
+        let reply = catch_unwind(AssertUnwindSafe(|| answer(&job)));
+        let said = match reply {
+            Ok(reply) => serde_json::to_string(&reply),
+            Err(panic) => serde_json::to_string(&Failed {
+                error: format!("{} panicked: {}", job.chain, reason(&*panic)),
+            }),
+        };
+        println!("{}", said.expect("JSON"));
+    }
+}
+
+/// What a panic says.
+fn reason(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no words")
 }
