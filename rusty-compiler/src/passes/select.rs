@@ -25,6 +25,9 @@ struct Rule {
 /// What helps where nothing is left.
 const ADVICE: &str = "update its driver, or take another device";
 
+/// Bytes of shared memory that nearly all devices have: those with less take tiles of 32 rows.
+const TALL_BYTES: u32 = 32 << 10;
+
 /// Rows for each expert up to which products with experts are matrix-vector products.
 const ROWS_PER_EXPERT: u32 = 4;
 
@@ -91,6 +94,8 @@ const RULES: &[Rule] = &[
         1,
     ),
     rule(contract, small_tile, gpu, Implementation::GemmTiled16, 1),
+    rule(contract, middle_tile, gpu, Implementation::GemmTiled32, 1),
+    rule(contract, any, roomy, Implementation::GemmTiled64, 1),
     rule(contract, any, gpu, Implementation::GemmTiled32, 1),
     rule(attention, any, gpu, Implementation::AttentionFlash, 1),
     rule(route, any, gpu, Implementation::Route, 1),
@@ -122,7 +127,7 @@ fn small_tile(plan: &Plan, _: &Anchor) -> u32 {
     plan.tuning.small_tile_rows
 }
 
-/// Rows up to which matrix units take the middle one; products of few lanes make too few of the larger to keep a device busy.
+/// Rows up to which the middle one is taken; products of few lanes make too few of the larger to keep a device busy.
 fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
         Anchor::Contract { parts, .. }
@@ -201,6 +206,11 @@ fn cpu(target: &Target) -> bool {
 
 fn gpu(target: &Target) -> bool {
     !cpu(target)
+}
+
+/// Whether a cube has room for the tallest tiles.
+fn roomy(target: &Target) -> bool {
+    gpu(target) && target.shared_bytes >= TALL_BYTES
 }
 
 fn planes(target: &Target) -> bool {

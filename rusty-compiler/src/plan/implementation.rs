@@ -33,6 +33,8 @@ pub enum Implementation {
     GemmTiled16,
     /// The same in tiles of 32 rows.
     GemmTiled32,
+    /// The same in tiles of 64 rows.
+    GemmTiled64,
     /// On GPUs: attention.
     AttentionFlash,
     /// On GPUs: the choice of experts.
@@ -120,6 +122,7 @@ impl Implementation {
             Implementation::GemmMatrix128 => matrix(128, 64),
             Implementation::GemmTiled16 => tile(16, 32),
             Implementation::GemmTiled32 => tile(32, 64),
+            Implementation::GemmTiled64 => tile(64, 64),
             Implementation::AttentionFlash => Work::Attention,
             Implementation::Route => Work::Route,
             Implementation::ExpertsBytes => Work::Experts(Some(Sums::Bytes)),
@@ -154,6 +157,7 @@ impl Implementation {
             Implementation::GemmMatrix128 => "gemm_matrix_128",
             Implementation::GemmTiled16 => "gemm_tiled_16",
             Implementation::GemmTiled32 => "gemm_tiled_32",
+            Implementation::GemmTiled64 => "gemm_tiled_64",
             Implementation::AttentionFlash => "attention_flash",
             Implementation::Route => "route",
             Implementation::ExpertsBytes => "experts_bytes",

@@ -11,7 +11,7 @@ pub struct Tuning {
     pub gemv_rows: u32,
     /// Rows up to which the smallest tiles are taken, of matrix units or in single precision.
     pub small_tile_rows: u32,
-    /// Rows up to which matrix units take the middle one.
+    /// Rows up to which the middle one is taken.
     pub middle_tile_rows: u32,
     /// Lanes from which on contractions take the largest tile at all.
     pub large_tile_lanes: u32,

@@ -1,4 +1,4 @@
-//! Tiles of contractions in single precision, small and large ones, for numbers of rows on both sides of theirs; and half precision,
+//! Tiles of contractions in single precision, of all sizes, for numbers of rows on both sides of theirs; and half precision,
 //! whose conversions lose nothing and whose tiles round weights.
 
 use crate::adapted_rows::{PAGES, attach, logits};
@@ -8,10 +8,13 @@ use crate::reference::{PLAIN, all_logits, assert_close, distance, gpu_device, in
 use rusty_backend::Target;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::plan::Tuning;
-use rusty_compiler::{BindOptions, KvFormat, compile};
+use rusty_compiler::{
+    BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
+};
 use rusty_loader::ModelFile;
 
-/// Less than half a small tile, half of it, all but one of it, all of it, all but one of a large one, and a cut one behind whole ones.
+/// Less than half a small tile, half of it, all but one of it, all of it, all but one of a middle one, and a cut one, behind whole
+/// smaller ones.
 const ROWS: [usize; 6] = [5, 8, 15, 16, 31, 60];
 
 /// A model on the tests' GPU, with half precision or as if it had none.
@@ -29,14 +32,20 @@ fn bound(file: &dyn ModelFile, f16: bool, options: BindOptions) -> GpuExecutable
     exe
 }
 
-/// Tunings whose steps of more than one row take small tiles, and large ones.
-fn tilings() -> [(&'static str, Tuning); 2] {
-    let of = |small_tile_rows| Tuning {
+/// Tunings whose steps of more than one row take small tiles, middle ones and tall ones.
+fn tilings() -> [(&'static str, Tuning); 3] {
+    let of = |small_tile_rows, middle_tile_rows| Tuning {
         gemv_rows: 1,
         small_tile_rows,
+        middle_tile_rows,
+        large_tile_lanes: 0,
         ..Tuning::default()
     };
-    [("small tiles", of(u32::MAX)), ("large tiles", of(0))]
+    [
+        ("small tiles", of(u32::MAX, u32::MAX)),
+        ("middle tiles", of(0, u32::MAX)),
+        ("tall tiles", of(0, 0)),
+    ]
 }
 
 /// Whether the tests' GPU has half precision; software Vulkan does.
@@ -50,7 +59,7 @@ fn has_halves() -> bool {
 
 /// Norms in front, residuals and gates behind, projections side by side; floats, and blocks of all kinds.
 #[test]
-fn tiles_of_both_sizes_match_the_reference() {
+fn tiles_of_all_sizes_match_the_reference() {
     for (folder, path, ids, want) in [
         ("models/qwen3-tied", "", "ids.2", "logits.2"),
         (
@@ -78,7 +87,7 @@ fn tiles_of_both_sizes_match_the_reference() {
 
 /// Rows with an adapter, whose inputs differ from part to part, beside rows without.
 #[test]
-fn adapters_do_the_same_in_tiles_of_both_sizes() {
+fn adapters_do_the_same_in_tiles_of_all_sizes() {
     let folder = "models/qwen3-tied";
     let file = rusty_loader::open(golden(folder)).expect(folder);
     let options = BindOptions {
@@ -93,6 +102,48 @@ fn adapters_do_the_same_in_tiles_of_both_sizes() {
         for rows in [8, 62] {
             let have = logits(&mut exe, rows, 1);
             assert_close(&format!("{tiles}, by {rows}"), &[have], &want, 1e-3);
+        }
+    }
+}
+
+/// Logits of every seventh row of a prompt of two whole tall tiles and a cut one, in one step.
+fn of_many_rows(exe: &mut dyn Executable) -> Vec<f32> {
+    let rows = 0..150u32;
+    let tokens: Vec<u32> = rows.clone().map(|i| (i * 37 + 11) % 250).collect();
+    let wants = rows.clone().map(|i| match i % 7 {
+        2 => Want::Logits,
+        _ => Want::Nothing,
+    });
+    let step = Step {
+        tokens: &tokens,
+        positions: &rows.collect::<Vec<_>>(),
+        sequence_of: &vec![0; tokens.len()],
+        sequences: &[Sequence {
+            pages: &(0..24).collect::<Vec<_>>(),
+            rope_length: 150,
+        }],
+        slots: &vec![SlotId::BASE; tokens.len()],
+        wants: &wants.collect::<Vec<_>>(),
+    };
+    let results = exe.run(&step).expect("step").results.into_iter();
+    let logits = results.flat_map(|(_, result)| match result {
+        RowResult::Logits(logits) => logits,
+        other => panic!("asked for logits, got {other:?}"),
+    });
+    logits.collect()
+}
+
+#[test]
+fn tiles_of_all_sizes_agree_on_many_rows() {
+    for path in ["models/qwen3-tied", "gguf/llama/mix-Q4_K_M.gguf"] {
+        let file = rusty_loader::open(golden(path)).expect(path);
+        let mut exe = bound(&*file, false, PLAIN);
+        let [(_, want), others @ ..] = tilings().map(|(tiles, tuning)| {
+            exe.retune(tuning).expect("tuned");
+            (tiles, of_many_rows(&mut exe))
+        });
+        for (tiles, have) in others {
+            assert_close(&format!("{path}, {tiles}"), &[have], &want, 1e-4);
         }
     }
 }

@@ -13,8 +13,8 @@ use super::env::{Buffers, bound, put};
 use super::norms::{RowShares, tile_norms};
 use super::reduce::no_sums;
 use super::tile::{
-    QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane, own_row,
-    own_slice,
+    FINISHED, QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane,
+    own_row, own_slice,
 };
 use cubecl::prelude::*;
 use half::f16;
@@ -57,9 +57,9 @@ impl GemmConfig {
         (self.tile.lanes * self.tile.stride()) as usize
     }
 
-    /// Floats of all parts' products, and all slices of them, of half of a tile's rows.
+    /// Floats of all parts' products, and all slices of them, of the rows that are finished together.
     fn product_floats(&self) -> usize {
-        self.contract.most_parts() * UNITS as usize * SIDE * SIDE / 2
+        self.contract.most_parts() * UNITS as usize * FINISHED * SIDE
     }
 
     /// Bytes of shared memory.
@@ -159,7 +159,8 @@ fn unit_tile<W: Scalar>(
     let tile = comptime!(config.tile);
     let inputs = comptime!(config.inputs());
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
-    let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE * parts));
+    let own_sums = comptime!(tile.side() * SIDE);
+    let mut sums = Array::<f32>::new(comptime!(own_sums * parts));
     let mut squares = no_sums(comptime!(inputs.rows as usize));
     let mut depth = 0u32;
     while depth < config.contract.k {
@@ -180,7 +181,7 @@ fn unit_tile<W: Scalar>(
                 p,
             );
             sync_cube();
-            multiply::<W>(x_tile, w_tile, &mut sums, comptime!(p * SIDE * SIDE), tile);
+            multiply::<W>(x_tile, w_tile, &mut sums, comptime!(p * own_sums), tile);
             sync_cube();
         }
         depth += comptime!(tile.depth());
@@ -280,7 +281,7 @@ fn load_inputs(
     }
 }
 
-/// Products go through shared memory, half of the rows at a time, so that units take pairs of lanes in turn and add up the slices.
+/// Products go through shared memory, a portion of the rows at a time, so that units take pairs of lanes in turn and add up the slices.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
@@ -296,19 +297,20 @@ fn finish(
 ) {
     let parts = comptime!(unit.parts.len());
     let tile = comptime!(config.tile);
-    let (rows, pairs) = comptime!((tile.rows / 2, tile.lanes / 2));
-    for half in 0..2u32 {
-        keep_half(memory, sums, half, parts, tile);
+    let (portions, rows) = comptime!(tile.portions());
+    let pairs = comptime!(tile.lanes / 2);
+    for portion in 0..portions {
+        keep_portion(memory, sums, portion, parts, tile);
         sync_cube();
         let mut task = UNIT_POS;
         while task < comptime!(rows * pairs) {
             let m = task / pairs;
             let local = task % pairs * 2;
-            let at = row + half * rows + m;
+            let at = row + portion * rows + m;
             if at < count && first + local < end {
                 let mut scale = 1.0f32;
                 if comptime!(config.contract.prologue.late_norm().is_some()) {
-                    scale = norms[(half * rows + m) as usize];
+                    scale = norms[(portion * rows + m) as usize];
                 }
                 let mut products = Array::<f32>::new(comptime!(parts * 2));
                 #[unroll]
@@ -337,7 +339,7 @@ fn finish(
     }
 }
 
-/// Part `p` of the product at `at` of half a tile, from all slices.
+/// Part `p` of the product at `at` of a portion, from all slices.
 #[cube]
 fn slices_sum(
     memory: &Shared<[f32]>,
@@ -349,33 +351,34 @@ fn slices_sum(
     let mut sum = 0.0f32;
     #[unroll]
     for slice in 0..comptime!(tile.slices()) {
-        let before = comptime!((slice * parts as u32 + p) * (tile.rows / 2) * tile.lanes);
+        let before = comptime!((slice * parts as u32 + p) * tile.portions().1 * tile.lanes);
         sum += memory[(before + at) as usize];
     }
     sum
 }
 
-/// The sums of the upper or the lower half of the rows, `[slice][part][row][lane]`.
+/// The sums of a portion of the rows, `[slice][part][row][lane]`.
 #[cube]
-fn keep_half(
+fn keep_portion(
     memory: &Shared<[f32]>,
     sums: &Array<f32>,
-    half: u32,
+    portion: u32,
     #[comptime] parts: usize,
     #[comptime] tile: TileShape,
 ) {
     let slice = own_slice(tile);
+    let (portions, rows) = comptime!(tile.portions());
     #[unroll]
-    for own in 0..2usize {
-        if half == own as u32 {
+    for own in 0..portions {
+        if portion == own {
             #[unroll]
-            for i in 0..comptime!(parts * SIDE * SIDE / 2) {
-                let (p, m, l) = comptime!((i / SIDE * 2 / SIDE, i / SIDE % (SIDE / 2), i % SIDE));
+            for i in 0..comptime!(parts * FINISHED * SIDE) {
+                let (p, m, l) = comptime!((i / SIDE / FINISHED, i / SIDE % FINISHED, i % SIDE));
                 let part = slice * comptime!(parts as u32) + comptime!(p as u32);
-                let row = part * comptime!(tile.rows / 2) + own_row(m, tile);
+                let row = part * comptime!(rows) + own_row(m, tile);
                 let at = row * tile.lanes + own_lane(l, tile);
-                let sum = sums[comptime!((p * SIDE + own * SIDE / 2 + m) * SIDE + l)];
-                put(memory, at, sum);
+                let from = comptime!(p * tile.side() + own as usize * FINISHED + m);
+                put(memory, at, sums[comptime!(from * SIDE + l)]);
             }
         }
     }

@@ -2,7 +2,8 @@
 //! memory. Each weight is dequantized once per tile.
 //!
 //! Elements lie in shared memory by fours, neighbours of a row, so that a unit reads four at once: for four rows and four lanes
-//! eight reads serve 64 products. A unit's rows and lanes lie apart, so that those of neighbouring units lie side by side.
+//! eight reads serve 64 products, for eight rows twelve serve 128. A unit's rows and lanes lie apart, so that those of neighbouring
+//! units lie side by side.
 //!
 //! Of a [small](TileShape::SMALL) tile that would be work for a quarter of the units. So its weights' rows are held deeper, and units
 //! in [slices](TileShape::slices) share the depth, whose sums are added at the end.
@@ -14,8 +15,10 @@ use rusty_loader::Format;
 
 /// Units of a cube: one run of the weight tile each.
 pub const UNITS: u32 = 128;
-/// Rows and lanes of a unit.
+/// Lanes of a unit, and its rows at least.
 pub const SIDE: usize = 4;
+/// Rows of a unit whose products are finished together.
+pub const FINISHED: usize = 2;
 /// Elements that are read at once.
 pub const QUAD: u32 = 4;
 
@@ -39,6 +42,11 @@ impl TileShape {
         rows: 32,
         lanes: 64,
     };
+    /// For more rows still, half as often again, and three quarters of the reads of shared memory for each product.
+    pub const TALL: Self = Self {
+        rows: 64,
+        lanes: 64,
+    };
 
     /// Elements of a row in shared memory at once.
     pub const fn depth(self) -> u32 {
@@ -60,9 +68,21 @@ impl TileShape {
         self.lanes / SIDE as u32
     }
 
+    /// Rows of a unit.
+    pub const fn side(self) -> usize {
+        let shared = (self.rows * self.across() / UNITS) as usize;
+        if shared > SIDE { shared } else { SIDE }
+    }
+
     /// Units along the rows, and so the distance of a unit's rows.
     pub const fn down(self) -> u32 {
-        self.rows / SIDE as u32
+        self.rows / self.side() as u32
+    }
+
+    /// Times that [`FINISHED`] of each unit's rows are finished, and the tile's rows of each time, which lie together.
+    pub const fn portions(self) -> (u32, u32) {
+        let portions = (self.side() / FINISHED) as u32;
+        (portions, self.rows / portions)
     }
 
     /// Units that have the same rows and lanes, each some of the depth.
@@ -168,16 +188,16 @@ pub fn multiply<W: Scalar>(
     let slice = own_slice(shape);
     for turn in 0..comptime!(shape.quads() / shape.slices()) {
         let q = turn * comptime!(shape.slices()) + slice;
-        let mut x = Array::<Quad>::new(SIDE);
+        let mut x = Array::<Quad>::new(comptime!(shape.side()));
         #[unroll]
-        for m in 0..SIDE {
+        for m in 0..comptime!(shape.side()) {
             x[m] = x_tile[(own_row(m, shape) * stride + q) as usize];
         }
         #[unroll]
         for l in 0..SIDE {
             let w = Quad::cast_from(w_tile[(own_lane(l, shape) * stride + q) as usize]);
             #[unroll]
-            for m in 0..SIDE {
+            for m in 0..comptime!(shape.side()) {
                 #[unroll]
                 for i in 0..comptime!(QUAD as usize) {
                     sums[comptime!(start + m * SIDE + l)] += x[m].extract(i) * w.extract(i);

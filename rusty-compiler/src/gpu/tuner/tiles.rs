@@ -1,5 +1,5 @@
-//! Which tiles are taken for many rows: the small ones or larger, and whether those in single precision hold weights in half
-//! precision.
+//! Which tiles are taken for many rows: the small, the middle or the largest ones, and whether those in single precision hold
+//! weights in half precision.
 
 use super::trials::Case;
 use super::{BETTER, Tuner, takes};
@@ -8,7 +8,7 @@ use crate::gpu::kernels::gemm::GemmConfig;
 use crate::plan::{Anchor, Implementation, Kernel, Tuning};
 use rusty_backend::Language;
 
-/// Rows for which the smaller two tiles are compared, and the larger two of matrix units, where steps may have so many. Up to the
+/// Rows for which the smaller two tiles are compared, and the larger two, where steps may have so many. Up to the
 /// first of these the largest tile would only multiply more.
 pub(super) const TILE_ROWS: [u32; 4] = [16, 32, 64, 128];
 const LARGE_TILE_ROWS: [u32; 4] = [64, 128, 256, 512];
@@ -18,7 +18,7 @@ const HALF_ROWS: [u32; 2] = [32, 128];
 impl Tuner<'_> {
     /// Measurements that [`Tuner::best_tiles`] makes.
     pub(super) fn of_tiles(&self) -> u64 {
-        2 + 2 * u64::from(self.has_matrix_tiles()) + 2 * u64::from(self.has_half_tiles())
+        2 + 2 * u64::from(self.has_largest_tiles()) + 2 * u64::from(self.has_half_tiles())
     }
 
     /// A tuning with the tiles that are the fastest beside its other choices.
@@ -31,7 +31,7 @@ impl Tuner<'_> {
         let small: Vec<Case> = rows.map(Case::prompt).collect();
         let small = self.crossing(&best, &small, |t, rows| t.small_tile_rows = rows)?;
         best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
-        if self.has_matrix_tiles() {
+        if self.has_largest_tiles() {
             let rows = self.large_tile_rows();
             let middle: Vec<Case> = rows.iter().map(|rows| Case::prompt(*rows)).collect();
             let middle = self.crossing(&best, &middle, |t, rows| t.middle_tile_rows = rows)?;
@@ -59,15 +59,18 @@ impl Tuner<'_> {
 
     /// Numbers of rows for which the larger tiles are compared, if there are such.
     pub(super) fn large_tile_rows(&self) -> Vec<u32> {
-        let tiles = self.has_matrix_tiles();
+        let tiles = self.has_largest_tiles();
         let all = LARGE_TILE_ROWS.into_iter();
         all.filter(|rows| tiles && takes(self.exe, *rows)).collect()
     }
 
-    /// Whether the plan has a choice of matrix units' tiles.
-    fn has_matrix_tiles(&self) -> bool {
+    /// Whether the plan has a choice of the largest tiles.
+    fn has_largest_tiles(&self) -> bool {
         let mut variants = self.exe.plan().kernels.iter().flat_map(|k| &k.variants);
-        variants.any(|v| v.implementation == Implementation::GemmMatrix32)
+        variants.any(|v| {
+            let largest = [Implementation::GemmMatrix128, Implementation::GemmTiled64];
+            largest.contains(&v.implementation)
+        })
     }
 
     /// Whether there is the choice of half precision.
