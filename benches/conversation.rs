@@ -29,19 +29,21 @@ impl Conversation {
         }
     }
 
-    /// The answer to a line.
+    /// The answer to a line: the next one with an object of JSON, as libraries may print what they like.
     ///
     /// # Errors
     /// The program has ended: it said why on this process's own standard error.
     pub fn ask(&mut self, line: &str) -> io::Result<String> {
         writeln!(self.to, "{line}")?;
-        let mut answer = String::new();
-        match self.from.read_line(&mut answer)? {
-            0 => Err(io::Error::new(
-                ErrorKind::UnexpectedEof,
-                "the program ended without an answer",
-            )),
-            _ => Ok(answer),
+        loop {
+            let mut answer = String::new();
+            if self.from.read_line(&mut answer)? == 0 {
+                let ended = "the program ended without an answer";
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, ended));
+            }
+            if answer.starts_with('{') {
+                return Ok(answer);
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ pub fn one_by_one(check: &Check, device: &Present) -> Vec<Outcome> {
 }
 
 /// Burn's program in the bundle.
-pub const BURN: &str = "burn";
+const BURN: &str = "burn";
 
 /// Chains, on the first device beside Burn and PyTorch, where they are there.
 pub fn chains(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
@@ -53,7 +53,7 @@ pub fn chains(check: &Check, part: &Part<'_>) -> Vec<Outcome> {
     outcomes(Stage::Fusion, device, described, lacking)
 }
 
-/// How many times another side's speed a chain has, and on what that ran where it is not the same API; or why it did not.
+/// How many times another side's speed a chain has, and on what that ran where it is not CUDA; or why it did not.
 fn beside(name: &str, own: f64, other: &fusion::Beside) -> String {
     let place = match other.device.as_deref() {
         None | Some(pytorch::GPU) => String::new(),

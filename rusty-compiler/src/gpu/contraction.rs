@@ -15,6 +15,7 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
+use crate::passes::select::{TALL_BYTES, TALL_PARTS};
 use crate::plan::exclusion::HALF_TILES;
 use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Sums, Teams, Unit, Way};
 use rusty_backend::Language;
@@ -30,6 +31,9 @@ const TILE_TEAMS: Teams = Teams {
     bytes: false,
     ahead: false,
 };
+
+// The choice of kernels goes by that.
+const _: () = assert!(TileShape::TALL.shared_bytes(4, TALL_PARTS) <= TALL_BYTES);
 
 /// How matrix-vector products run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,8 +25,10 @@ struct Rule {
 /// What helps where nothing is left.
 const ADVICE: &str = "update its driver, or take another device";
 
-/// Bytes of shared memory that nearly all devices have: those with less take tiles of 32 rows.
-const TALL_BYTES: u32 = 32 << 10;
+/// Bytes of shared memory that nearly all devices have, which tiles of 64 rows may take: devices with less take those of 32.
+pub(crate) const TALL_BYTES: u32 = 32 << 10;
+/// Parts whose products such a tile has room for.
+pub(crate) const TALL_PARTS: usize = 3;
 
 /// Rows for each expert up to which products with experts are matrix-vector products.
 const ROWS_PER_EXPERT: u32 = 4;
@@ -95,7 +97,7 @@ const RULES: &[Rule] = &[
     ),
     rule(contract, small_tile, gpu, Implementation::GemmTiled16, 1),
     rule(contract, middle_tile, gpu, Implementation::GemmTiled32, 1),
-    rule(contract, any, roomy, Implementation::GemmTiled64, 1),
+    rule(few_parts, any, roomy, Implementation::GemmTiled64, 1),
     rule(contract, any, gpu, Implementation::GemmTiled32, 1),
     rule(attention, any, gpu, Implementation::AttentionFlash, 1),
     rule(route, any, gpu, Implementation::Route, 1),
@@ -153,6 +155,11 @@ fn contract(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Contract { .. })
 }
 
+/// Contractions that tiles of 64 rows have room for.
+fn few_parts(_: &Plan, anchor: &Anchor) -> bool {
+    matches!(anchor, Anchor::Contract { parts, .. } if parts.len() <= TALL_PARTS)
+}
+
 /// Contractions whose weights lose nothing to speak of as bf16.
 fn short_floats(plan: &Plan, anchor: &Anchor) -> bool {
     let single = |part: &Part| plan.weights[part.weight.index()].format == Format::F32;
@@ -208,7 +215,7 @@ fn gpu(target: &Target) -> bool {
     !cpu(target)
 }
 
-/// Whether a cube has room for the tallest tiles.
+/// Whether a cube has room for tiles of 64 rows.
 fn roomy(target: &Target) -> bool {
     gpu(target) && target.shared_bytes >= TALL_BYTES
 }

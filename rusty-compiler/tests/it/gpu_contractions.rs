@@ -129,7 +129,7 @@ fn in_tiles(contract: &ContractConfig) -> Vec<KernelSpec> {
         .iter()
         .all(|p| GemmConfig::has_halves(p.format));
     let mut out = vec![];
-    for tile in [TileShape::SMALL, TileShape::LARGE, TileShape::TALL] {
+    for tile in [TileShape::SMALL, TileShape::MIDDLE, TileShape::TALL] {
         for halves in [false, true]
             .into_iter()
             .filter(|halves| !halves || allowed)

@@ -57,18 +57,11 @@ impl GemmConfig {
         (self.tile.lanes * self.tile.stride()) as usize
     }
 
-    /// Floats of all parts' products, and all slices of them, of the rows that are finished together.
-    fn product_floats(&self) -> usize {
-        self.contract.most_parts() * UNITS as usize * FINISHED * SIDE
-    }
-
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
         let of_weight = if self.halves { 2 } else { 4 };
-        let weights = of_weight * QUAD as usize * self.w_quads();
-        let inputs = 4 * QUAD as usize * self.x_quads();
-        let products = 4 * (self.product_floats() + self.tile.rows as usize);
-        (weights + inputs + products) as u32
+        self.tile
+            .shared_bytes(of_weight, self.contract.most_parts())
     }
 }
 
@@ -112,7 +105,9 @@ fn cube_tile<W: Scalar>(buffers: &Buffers<'_>, #[comptime] config: GemmConfig) {
     let row = CUBE_POS_X * config.tile.rows;
     let x_tile = Shared::<[Quad]>::new_slice(comptime!(config.x_quads()));
     let w_tile = Shared::<[Vector<W, Const<4>>]>::new_slice(comptime!(config.w_quads()));
-    let products = Shared::<[f32]>::new_slice(comptime!(config.product_floats()));
+    let products = Shared::<[f32]>::new_slice(comptime!(
+        config.tile.product_floats(config.contract.most_parts())
+    ));
     let norms = Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize));
     if row < count {
         #[unroll]

@@ -15,7 +15,7 @@ use super::tile::{
 use cubecl::prelude::*;
 
 /// The tile: all units have sums of their own.
-pub const TILE: TileShape = TileShape::LARGE;
+pub const TILE: TileShape = TileShape::MIDDLE;
 /// Rows of it.
 pub const ROWS: u32 = TILE.rows;
 /// Elements of a row in shared memory at once, and from one row there to the next in quads.

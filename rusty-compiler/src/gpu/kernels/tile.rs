@@ -38,7 +38,7 @@ impl TileShape {
         lanes: 32,
     };
     /// For many rows: it dequantizes weights half as often.
-    pub const LARGE: Self = Self {
+    pub const MIDDLE: Self = Self {
         rows: 32,
         lanes: 64,
     };
@@ -88,6 +88,20 @@ impl TileShape {
     /// Units that have the same rows and lanes, each some of the depth.
     pub const fn slices(self) -> u32 {
         UNITS / (self.across() * self.down())
+    }
+
+    /// Floats of the products of so many parts, in all slices, of the rows that are finished together.
+    pub const fn product_floats(self, parts: usize) -> usize {
+        parts * UNITS as usize * FINISHED * SIDE
+    }
+
+    /// Bytes of shared memory with weights of so many bytes and products of so many parts.
+    pub const fn shared_bytes(self, of_weight: usize, parts: usize) -> u32 {
+        let quads = QUAD as usize * self.stride() as usize;
+        let inputs = 4 * quads * self.rows as usize;
+        let weights = of_weight * quads * self.lanes as usize;
+        let norms = 4 * self.rows as usize;
+        (inputs + weights + norms + 4 * self.product_floats(parts)) as u32
     }
 }
 

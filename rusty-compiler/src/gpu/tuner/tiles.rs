@@ -8,8 +8,8 @@ use crate::gpu::kernels::gemm::GemmConfig;
 use crate::plan::{Anchor, Implementation, Kernel, Tuning};
 use rusty_backend::Language;
 
-/// Rows for which the smaller two tiles are compared, and the larger two, where steps may have so many. Up to the
-/// first of these the largest tile would only multiply more.
+/// Rows for which the smaller two tiles are compared, and the larger two, where steps may have so many: half of the first of these
+/// is as much as the middle tile takes at least, as the largest would only multiply more.
 pub(super) const TILE_ROWS: [u32; 4] = [16, 32, 64, 128];
 const LARGE_TILE_ROWS: [u32; 4] = [64, 128, 256, 512];
 /// Rows for which weights in half precision are compared with single.
@@ -26,19 +26,26 @@ impl Tuner<'_> {
         if self.has_half_tiles() {
             best = self.better_halves(best)?;
         }
+        // Before a trial leaves a plan without them.
+        let has_largest = self.has_largest_tiles();
         // Fewer rows are multiplied by vectors, whichever tile there is.
         let rows = TILE_ROWS.into_iter().filter(|rows| *rows > best.gemv_rows);
         let small: Vec<Case> = rows.map(Case::prompt).collect();
         let small = self.crossing(&best, &small, |t, rows| t.small_tile_rows = rows)?;
         best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
-        if self.has_largest_tiles() {
-            let rows = self.large_tile_rows();
+        // And these in the small one.
+        let mut rows = match has_largest {
+            true => self.large_tile_rows(),
+            false => vec![],
+        };
+        rows.retain(|rows| *rows > best.small_tile_rows);
+        if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
             let middle: Vec<Case> = rows.iter().map(|rows| Case::prompt(*rows)).collect();
             let middle = self.crossing(&best, &middle, |t, rows| t.middle_tile_rows = rows)?;
             best.middle_tile_rows = match middle {
                 None => best.middle_tile_rows,
-                Some(up_to) if Some(&up_to) == rows.last() => u32::MAX,
-                Some(up_to) => up_to,
+                Some(up_to) if up_to == *last => u32::MAX,
+                Some(up_to) => up_to.max(first / 2),
             };
         }
         Ok(best)
