@@ -1,14 +1,14 @@
 //! Chains of operations as Rusty fuses them, beside Burn and PyTorch op by op.
 //!
-//! All sides make the same numbers in single precision, and where a side's last row is another than ours its times do not count. Each is
-//! timed from inputs that are at hand to the last row in the host's memory, in turn, round by round; Rusty's side also
-//! gathers its inputs from tables, which the others do not.
+//! All sides make the same numbers in single precision, and where a side's last row is another than ours its times do not
+//! count. Each is timed from inputs that are at hand to the last row in the host's memory, in turn, round by round; Rusty's
+//! side also gathers its inputs from tables, which the others do not.
 
 mod chains;
 mod own;
 mod peers;
 
-pub use peers::{Peer, Peers, burn_program};
+pub use peers::{Peers, burn_program};
 
 use crate::middle;
 use chains::{CHAINS, Chain, Dims};
@@ -108,13 +108,14 @@ pub fn compare(
     peers: &mut Peers,
     told: &mut dyn FnMut(Row),
 ) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = CHAINS.iter().filter(|c| c.name.contains(only));
     for (chain, rows) in wanted.flat_map(|c| ROWS.map(|rows| (c, rows))) {
         let job = Job {
             chain: chain.name,
             device: choice.into(),
             gpu: device.gpu().is_some(),
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threads,
             warm_up: effort.warm_up,
             timed: effort.timed,
             dims: Dims::of(rows),

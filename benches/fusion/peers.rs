@@ -14,9 +14,9 @@ const SCRIPT: &str = include_str!("run_pytorch.py");
 #[derive(Default)]
 pub struct Peers {
     /// Burn, where it is asked.
-    pub burn: Peer,
+    pub(super) burn: Peer,
     /// PyTorch, where it is asked.
-    pub pytorch: Peer,
+    pub(super) pytorch: Peer,
 }
 
 impl Peers {
@@ -57,7 +57,7 @@ pub fn burn_program() -> PathBuf {
 
 /// One of them; none where it is not asked, or no more since it ended.
 #[derive(Default)]
-pub struct Peer(Option<Conversation>);
+pub(super) struct Peer(Option<Conversation>);
 
 impl Peer {
     /// What it answers; nothing where it is not asked.

@@ -26,21 +26,17 @@ impl Tuner<'_> {
         if self.has_half_tiles() {
             best = self.better_halves(best)?;
         }
-        // Before a trial leaves a plan without them.
-        let has_largest = self.has_largest_tiles();
+        // Before a trial leaves a plan without such tiles.
+        let mut large = self.large_tile_rows();
         // Fewer rows are multiplied by vectors, whichever tile there is.
         let rows = TILE_ROWS.into_iter().filter(|rows| *rows > best.gemv_rows);
         let small: Vec<Case> = rows.map(Case::prompt).collect();
         let small = self.crossing(&best, &small, |t, rows| t.small_tile_rows = rows)?;
         best.small_tile_rows = small.unwrap_or(best.small_tile_rows);
         // And these in the small one.
-        let mut rows = match has_largest {
-            true => self.large_tile_rows(),
-            false => vec![],
-        };
-        rows.retain(|rows| *rows > best.small_tile_rows);
-        if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
-            let middle: Vec<Case> = rows.iter().map(|rows| Case::prompt(*rows)).collect();
+        large.retain(|rows| *rows > best.small_tile_rows);
+        if let (Some(first), Some(last)) = (large.first(), large.last()) {
+            let middle: Vec<Case> = large.iter().map(|rows| Case::prompt(*rows)).collect();
             let middle = self.crossing(&best, &middle, |t, rows| t.middle_tile_rows = rows)?;
             best.middle_tile_rows = match middle {
                 None => best.middle_tile_rows,
