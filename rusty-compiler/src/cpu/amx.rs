@@ -8,8 +8,9 @@
 //! bit-equal to those of narrower tiles.
 
 use super::amx_registers::{Config, ROW as QUAD};
+use super::block_scales::{BlockScales, Pair};
 use super::forms::Form;
-use super::group_sums::{min_of, scale_of, supers};
+use super::group_sums::{min_of, scale_of};
 use super::kind::Decoding;
 use super::panel::{GROUP, HALF};
 use super::prefetch::Ahead;
@@ -17,6 +18,7 @@ use super::quads::Codes;
 use super::quantize::InputRows;
 use super::simd::Vector;
 use super::simd::avx512::Avx512 as V;
+use super::simd::word_products::WordProducts;
 use super::tile::{Panel, TILE_ROWS as ROWS};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -100,7 +102,7 @@ unsafe fn decode<F: Form>(p: &Panel, chunk: Range<usize>, bytes: &mut Bytes) {
         let mut at = p.block::<F>(chunk.start);
         for i in 0..chunk.len() {
             // Chunks begin with a block.
-            if F::SCALING.block_bytes() > 0 && i.is_multiple_of(p.stretch) {
+            if F::SCALING.has_blocks() && i.is_multiple_of(p.stretch) {
                 at = at.add(F::SCALING.block_bytes());
             }
             let to = bytes.0.as_mut_ptr().add(i * GROUP_BYTES).cast();
@@ -225,7 +227,7 @@ unsafe fn tile<F: Form>(
     const { assert!(CHUNK.is_multiple_of(SINGLE_CHUNK)) };
     debug_assert!(SINGLE_CHUNK.is_multiple_of(p.stretch));
     let mut dots = Dots([[MaybeUninit::uninit(); ROWS * 16]; 2]);
-    let per_group = if F::SCALING.halves() { 2 } else { 1 };
+    let per_group = F::SCALING.pieces();
     let pieces = chunk.len() * per_group;
     // SAFETY: the caller's duty.
     unsafe {
@@ -235,7 +237,7 @@ unsafe fn tile<F: Form>(
             begin(i, w, inputs.add(i * (GROUP / per_group)), x.code_stride);
         };
         let mut sums = [V::splat(0.0); ROWS];
-        if chunk.start > 0 {
+        if chunk.start > 0 && !F::SCALING.has_blocks() {
             each_row!(M => { sums[M] = V::load(out.add(M * stride)); });
         }
         for i in 0..UNDER_WAY.min(pieces) {
@@ -245,7 +247,7 @@ unsafe fn tile<F: Form>(
         let mut at = p.block::<F>(chunk.start);
         for group in chunk.clone().step_by(p.stretch) {
             ahead.step();
-            let supers = supers::<V, F>(at, p.kind.factor);
+            let block = at;
             at = at.add(F::SCALING.block_bytes());
             for g in group..(group + p.stretch).min(chunk.end) {
                 p.ask(g);
@@ -261,35 +263,44 @@ unsafe fn tile<F: Form>(
                     }
                     let dots = dots.0[i % 2].as_ptr().cast();
                     let scales = scales.add(half * F::SCALING.group_bytes() / 2);
-                    let scales = (scales, supers);
                     add::<F>(&mut sums, dots, scales, (p.start, &x, first), (g, half));
                 }
             }
+            if F::SCALING.has_blocks() {
+                let inputs = (p.start, &x, first);
+                add_block::<F>((out, stride), &mut sums, (block, &p), inputs, group);
+            }
         }
-        each_row!(M => { V::store(out.add(M * stride), sums[M]); });
+        if !F::SCALING.has_blocks() {
+            each_row!(M => { V::store(out.add(M * stride), sums[M]); });
+        }
     }
 }
 
-/// Scales and adds the products of a piece, half `half` of group `g` or all of it, whose scales and block's scales are given.
+/// Scales and adds the products of a piece, half `half` of group `g` or all of it, whose scales are given; where these are
+/// steps, by the steps.
 #[inline(always)]
 unsafe fn add<F: Form>(
     sums: &mut [__m512; ROWS],
     dots: *const i32,
-    (scales, (d, dmin)): (*const u8, (__m512, __m512)),
+    scales: *const u8,
     (start, x, first): (usize, &InputRows, usize),
     (g, half): (usize, usize),
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let scale = scale_of::<V, F>(scales, d);
+        let scale = scale_of::<V, F>(scales);
         let (row_scales, between) = (x.scales.add(first * x.groups + g), x.groups);
         each_row!(M => {
             let dot = V::to_f(_mm512_load_si512(dots.add(M * 16).cast()));
-            let by = V::mul(scale, V::splat(*row_scales.add(M * between)));
+            let by = match F::SCALING.has_blocks() {
+                true => scale,
+                false => V::mul(scale, V::splat(*row_scales.add(M * between))),
+            };
             sums[M] = V::fma(dot, by, sums[M]);
         });
-        if F::SCALING.has_min() {
-            let min = min_of::<V, F>(scales, dmin);
+        if F::SCALING.has_min() && !F::SCALING.has_blocks() {
+            let min = min_of::<V>(scales);
             let piece = if F::SCALING.halves() { 2 * g + half } else { g };
             let inputs = x.start_row(first, start).cast::<f32>().add(piece);
             let stride = x.start_row(1, 0).offset_from(x.start_row(0, 0)) as usize;
@@ -297,5 +308,38 @@ unsafe fn add<F: Form>(
                 sums[M] = V::fnma(min, V::splat(*inputs.add(M * stride)), sums[M]);
             });
         }
+    }
+}
+
+/// Adds what the steps of a block, which begins with group `g`, made of its products to `out`, where the first block's
+/// begin at zero, and clears it.
+#[inline(always)]
+unsafe fn add_block<F: Form>(
+    (out, stride): (*mut f32, usize),
+    steps: &mut [__m512; ROWS],
+    (block, p): (*const u8, &Panel),
+    (start, x, first): (usize, &InputRows, usize),
+    g: usize,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let scales = BlockScales::<V>::new::<F>(block, p.kind.factor);
+        let pairs = || Pair::all::<F>(g, p.stretch);
+        // In memory, for all rows: registers are full of their steps.
+        let mut words = [V::splat_i(0); SINGLE_CHUNK];
+        for (words, pair) in words.iter_mut().zip(pairs()) {
+            *words = pair.steps::<V, F>(block);
+        }
+        each_row!(M => {
+            let inputs = x.start_row(first + M, start).cast_const();
+            let mut minima = V::splat_i(0);
+            for (words, pair) in words.iter().zip(pairs()) {
+                minima = V::dot_words(minima, *words, pair.code_sums(inputs));
+            }
+            let (row, out) = (*x.scales.add((first + M) * x.groups + g), out.add(M * stride));
+            let sum = if g > 0 { V::load(out) } else { V::splat(0.0) };
+            V::store(out, scales.add::<F>(sum, steps[M], minima, row));
+            steps[M] = V::splat(0.0);
+        });
     }
 }

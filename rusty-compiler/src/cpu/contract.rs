@@ -93,7 +93,7 @@ impl Contract {
                 .matrix_of(part.weight)
                 .ok_or_else(|| unbound(kernel))?;
             let start = match matrix.kind() {
-                Some(kind) => forms.add(kind.start()).ok_or_else(|| unbound(kernel))?,
+                Some(kind) => forms.add_panels(&kind).ok_or_else(|| unbound(kernel))?,
                 None => {
                     forms.add_floats(!routes && weights.takes_brains(matrix));
                     0

@@ -123,7 +123,7 @@ fn codes(all: &[WeightId], n: usize, weights: &Weights) -> Option<(Vec<PartCode>
     for &weight in all {
         let matrix = weights.matrix_of(weight)?;
         let start = match matrix.kind() {
-            Some(kind) => forms.add(kind.start())?,
+            Some(kind) => forms.add_panels(&kind)?,
             None => {
                 forms.add_floats(weights.takes_brains(matrix));
                 0

@@ -1,11 +1,13 @@
 //! The inner loops of integer tiles: one for all formats, by the planes of their codes and their scaling.
 
+use super::block_scales::add_block;
 use super::forms::Form;
 use super::kind::{Decoding, Scaling};
 use super::panel::GROUP;
 use super::prefetch::Ahead;
 use super::quads::Codes;
 use super::simd::byte_products::ByteProducts;
+use super::simd::word_products::WordProducts;
 use super::simd::{LANES, Vector};
 use super::tile::Panel;
 
@@ -42,7 +44,7 @@ impl<const M: usize> Inputs<M> {
 /// # Safety
 /// The panels and the input rows are whole.
 #[inline(always)]
-pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize, const P: usize>(
+pub(super) unsafe fn sums<V: WordProducts, F: Form, const M: usize, const P: usize>(
     panels: &[Panel; P],
     x: &Inputs<M>,
     ahead: &mut Ahead,
@@ -60,30 +62,37 @@ pub(super) unsafe fn sums<V: ByteProducts, F: Form, const M: usize, const P: usi
         let mut at = 0;
         for first in (0..groups).step_by(stretch) {
             ahead.step();
-            let mut of_block = [(V::splat(0.0), V::splat(0.0)); P];
-            for n in 0..P {
-                of_block[n] = supers::<V, F>(panels[n].at.wrapping_add(at), kind.factor);
-            }
+            let block = at;
             at += F::SCALING.block_bytes();
+            let mut steps = [[V::splat(0.0); M]; P];
             for g in first..(first + stretch).min(groups) {
                 for n in 0..P {
-                    let p = &panels[n];
+                    let (p, at) = (&panels[n], panels[n].at.add(at));
                     p.ask(g);
-                    group::<V, F, M>(&mut sums[n], (p.at.add(at), table), of_block[n], x, g);
+                    let sums = match F::SCALING.has_blocks() {
+                        true => &mut steps[n],
+                        false => &mut sums[n],
+                    };
+                    group::<V, F, M>(sums, (at, table), x, g);
                 }
                 at += F::BYTES;
+            }
+            if F::SCALING.has_blocks() {
+                for n in 0..P {
+                    let block = (panels[n].at.add(block), kind.factor);
+                    add_block::<V, F, M>(&mut sums[n], &steps[n], block, x, (first, stretch));
+                }
             }
         }
         sums
     }
 }
 
-/// Adds the products of group `g`, which lies at `at`.
+/// Adds the products of group `g`, which lies at `at`; where scales are steps, in these.
 #[inline(always)]
 unsafe fn group<V: ByteProducts, F: Form, const M: usize>(
     sums: &mut [V::F; M],
     (at, table): (*const u8, V::B),
-    supers: (V::F, V::F),
     x: &Inputs<M>,
     g: usize,
 ) {
@@ -94,19 +103,19 @@ unsafe fn group<V: ByteProducts, F: Form, const M: usize>(
             let mut dots = starts::<V, F, M>(x, 2 * g);
             quads::<V, F, M, 0>(&mut dots, at, table, x, g);
             quads::<V, F, M, 1>(&mut dots, at, table, x, g);
-            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, 2 * g));
+            add::<V, F, M>(sums, &mut dots, scales, x, (g, 2 * g));
             let mut dots = starts::<V, F, M>(x, 2 * g + 1);
             quads::<V, F, M, 2>(&mut dots, at, table, x, g);
             quads::<V, F, M, 3>(&mut dots, at, table, x, g);
             let scales = scales.add(F::SCALING.group_bytes() / 2);
-            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, 2 * g + 1));
+            add::<V, F, M>(sums, &mut dots, scales, x, (g, 2 * g + 1));
         } else {
             let mut dots = starts::<V, F, M>(x, g);
             quads::<V, F, M, 0>(&mut dots, at, table, x, g);
             quads::<V, F, M, 1>(&mut dots, at, table, x, g);
             quads::<V, F, M, 2>(&mut dots, at, table, x, g);
             quads::<V, F, M, 3>(&mut dots, at, table, x, g);
-            add::<V, F, M>(sums, &mut dots, scales, supers, x, (g, g));
+            add::<V, F, M>(sums, &mut dots, scales, x, (g, g));
         }
     }
 }
@@ -186,70 +195,50 @@ const fn carries<V: ByteProducts, F: Form>() -> usize {
     every
 }
 
-/// Scale and minimum of a block.
+/// Scales of a group or half; steps of the block's.
 #[inline(always)]
-pub(super) unsafe fn supers<V: Vector, F: Form>(block: *const u8, factor: f32) -> (V::F, V::F) {
-    // SAFETY: the caller's duty.
-    unsafe {
-        match F::SCALING {
-            Scaling::Byte | Scaling::Byte16 => (
-                V::mul(V::load_f16(block.cast()), V::splat(factor)),
-                V::splat(0.0),
-            ),
-            Scaling::ByteMin | Scaling::ByteMin16 => (
-                V::load_f16(block.cast()),
-                V::load_f16(block.add(2 * LANES).cast()),
-            ),
-            _ => (V::splat(0.0), V::splat(0.0)),
-        }
-    }
-}
-
-/// Scales of a group or half.
-#[inline(always)]
-pub(super) unsafe fn scale_of<V: Vector, F: Form>(scales: *const u8, d: V::F) -> V::F {
+pub(super) unsafe fn scale_of<V: Vector, F: Form>(scales: *const u8) -> V::F {
     // SAFETY: the caller's duty.
     unsafe {
         match F::SCALING {
             Scaling::Half | Scaling::HalfMin | Scaling::Half16 => V::load_f16(scales.cast()),
             Scaling::Brain => V::load_bf16(scales.cast()),
-            _ => V::mul(d, V::load_i8(scales.cast())),
+            Scaling::Byte | Scaling::Byte16 | Scaling::ByteMin | Scaling::ByteMin16 => {
+                V::load_i8(scales.cast())
+            }
         }
     }
 }
 
-/// Minima of a group or half.
+/// Minima of a group that has no block.
 #[inline(always)]
-pub(super) unsafe fn min_of<V: Vector, F: Form>(scales: *const u8, dmin: V::F) -> V::F {
+pub(super) unsafe fn min_of<V: Vector>(scales: *const u8) -> V::F {
     // SAFETY: the caller's duty.
-    unsafe {
-        match F::SCALING {
-            Scaling::HalfMin => V::load_f16(scales.add(2 * LANES).cast()),
-            _ => V::mul(dmin, V::load_i8(scales.add(LANES).cast())),
-        }
-    }
+    unsafe { V::load_f16(scales.add(2 * LANES).cast()) }
 }
 
 /// `sums[m] += dots[m] * (scale * row scale)`, less the minimum times the sum of the inputs, for group `g` whose starts
-/// are at `start`.
+/// are at `start`; where groups have steps, `sums[m] += dots[m] * step`.
 #[inline(always)]
 unsafe fn add<V: ByteProducts, F: Form, const M: usize>(
     sums: &mut [V::F; M],
     dots: &mut [V::Dots; M],
     scales: *const u8,
-    (d, dmin): (V::F, V::F),
     x: &Inputs<M>,
     (g, start): (usize, usize),
 ) {
     // SAFETY: the caller's duty.
     unsafe {
-        let scale = scale_of::<V, F>(scales, d);
+        let scale = scale_of::<V, F>(scales);
         for m in 0..M {
-            let by = V::mul(scale, V::splat(*x.scales[m].add(g)));
+            let by = match F::SCALING.has_blocks() {
+                true => scale,
+                false => V::mul(scale, V::splat(*x.scales[m].add(g))),
+            };
             sums[m] = V::fma(V::to_f(*V::carried(&mut dots[m])), by, sums[m]);
         }
-        if F::SCALING.has_min() {
-            let min = min_of::<V, F>(scales, dmin);
+        if F::SCALING.has_min() && !F::SCALING.has_blocks() {
+            let min = min_of::<V>(scales);
             for (m, sum) in sums.iter_mut().enumerate() {
                 let inputs = V::splat(*x.starts[m].cast::<f32>().add(start));
                 *sum = V::fnma(min, inputs, *sum);

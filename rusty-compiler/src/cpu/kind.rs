@@ -3,6 +3,7 @@
 //! Everything follows from the [`Codec`]: the width of its codes, what they stand for and how its groups are scaled. A
 //! format that fits one of the combinations in [`forms`](super::forms) needs no code here.
 
+use super::panel::GROUP;
 use super::simd::LANES;
 use rusty_loader::Codec;
 use rusty_loader::formats::{Levels, Unit};
@@ -120,6 +121,21 @@ impl Scaling {
             Scaling::ByteMin | Scaling::ByteMin16 => 4 * LANES,
         }
     }
+
+    /// Whether groups have steps, and what these are multiplied with is a block's.
+    pub(super) const fn has_blocks(self) -> bool {
+        self.block_bytes() > 0
+    }
+
+    /// Whether minima are such steps, too.
+    pub(super) const fn has_min_steps(self) -> bool {
+        self.has_blocks() && self.has_min()
+    }
+
+    /// Scales per group.
+    pub(super) const fn pieces(self) -> usize {
+        if self.halves() { 2 } else { 1 }
+    }
 }
 
 /// How a stored code becomes the unsigned byte that is multiplied.
@@ -147,6 +163,8 @@ pub(super) struct Kind {
     pub(super) table: [u8; 16],
     /// Factor on the scales of blocks.
     pub(super) factor: f32,
+    /// Groups of which the inputs share a scale: a block's, where there are such.
+    pub(super) span: usize,
 }
 
 /// What the bytes' zero makes of a group of inputs.
@@ -158,6 +176,8 @@ pub(super) enum Start {
     Wide,
     /// Sums of inputs, by which minima are multiplied.
     Sums,
+    /// Sums of the inputs' codes, words of two bytes side by side, for minima in steps of a block's.
+    CodeSums,
 }
 
 impl Kind {
@@ -190,14 +210,19 @@ impl Kind {
             zero,
             table,
             factor: codec.scale.factor,
+            span: match scaling.has_blocks() {
+                true => codec.block_len / GROUP,
+                false => 1,
+            },
         };
-        let fits = codec.block_len.is_multiple_of(32) && (!scaling.has_min() || zero == 0);
+        let fits = codec.block_len.is_multiple_of(GROUP) && (!scaling.has_min() || zero == 0);
         (fits && kind.has_kernel()).then_some(kind)
     }
 
     /// What inputs need beside their codes.
     pub(super) fn start(&self) -> (Start, bool) {
         let start = match self.decoding {
+            _ if self.scaling.has_min_steps() => Start::CodeSums,
             _ if self.scaling.has_min() => Start::Sums,
             Decoding::Plain | Decoding::Lookup => Start::Zero(self.zero),
             Decoding::Wide | Decoding::LookupWide => Start::Wide,

@@ -42,7 +42,7 @@ impl KvBlocks {
         }
         let kind = Kind::of(codec)?;
         let mut forms = InputForms::default();
-        forms.add(kind.start())?;
+        forms.add_panels(&kind)?;
         Some(Self {
             panel: PanelLayout {
                 codec,

@@ -27,6 +27,7 @@ mod amx_brains;
 #[cfg(target_arch = "x86_64")]
 mod amx_registers;
 mod attention;
+mod block_scales;
 mod body;
 mod brain_columns;
 mod brain_tile;

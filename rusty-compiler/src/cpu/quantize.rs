@@ -1,10 +1,12 @@
 //! Input rows of a contraction: in single precision, and as bytes for block-quantized weights.
 //!
 //! Each group of 32 values becomes signed bytes with one scale, `x = scale * q`, `scale = max|x| / 127`, once
-//! per row, whatever the number of products that share it. Beside the bytes lie the *starts* that the kernel's panels
-//! need: what the zero point of the weights' codes makes of the group's (or half group's) sum.
+//! per row, whatever the number of products that share it. Where some weights have scales of blocks, the inputs of a block
+//! share one scale, as with K-quants elsewhere (`block_q8_K` in ggml): products are added up within a block before they are
+//! scaled, which costs a bit less than half a bit of the inputs' precision. Beside the bytes lie the *starts* that the
+//! kernel's panels need: what the zero point of the weights' codes makes of the group's (or half group's) sum.
 
-use super::kind::Start;
+use super::kind::{Kind, Start};
 use super::memory::Buffer;
 use super::panel::GROUP;
 use super::simd::{LANES, Vector, per_isa};
@@ -15,6 +17,8 @@ use super::tile::TILE_ROWS;
 pub(super) struct InputForms {
     /// Starts, each once and whether it is per half of a group; the first `None` ends them.
     starts: [Option<(Start, bool)>; MAX_STARTS],
+    /// Groups that share a scale; 0: as 1.
+    span: usize,
     /// Single precision.
     pub(super) floats: bool,
     /// Rounded to brain floats.
@@ -28,6 +32,15 @@ const PAIRED: usize = 2 * LANES;
 const MAX_STARTS: usize = 8;
 
 impl InputForms {
+    /// Adds what panels of a kind are multiplied with: the position of its start, or `None` where there are too many.
+    pub(super) fn add_panels(&mut self, kind: &Kind) -> Option<usize> {
+        let span = self.span();
+        self.span = (1..)
+            .map(|n| n * span)
+            .find(|n| n.is_multiple_of(kind.span))?;
+        self.add(kind.start())
+    }
+
     /// Adds a start; its position, or `None` where there are too many.
     pub(super) fn add(&mut self, start: (Start, bool)) -> Option<usize> {
         let free = |s: &Option<_>| s.is_none_or(|s| s == start);
@@ -47,6 +60,11 @@ impl InputForms {
     /// The same starts, with or without single precision.
     pub(super) fn with_floats(self, floats: bool) -> Self {
         Self { floats, ..self }
+    }
+
+    /// Groups that share a scale.
+    fn span(&self) -> usize {
+        self.span.max(1)
     }
 
     /// Number of starts.
@@ -82,7 +100,7 @@ pub(super) struct InputRows {
     pub(super) code_stride: usize,
     /// `[rows, groups]`.
     pub(super) scales: *mut f32,
-    /// `[rows, start_count, 2 groups]` words: integers, or floats for [`Start::Sums`].
+    /// `[rows, start_count, 2 groups]` words: integers, floats for [`Start::Sums`], half as many for [`Start::CodeSums`].
     starts: *mut i32,
     start_count: usize,
     pub(super) groups: usize,
@@ -253,32 +271,55 @@ pub(super) unsafe fn fill_row_with<V: Vector>(
         if !forms.quantized() {
             return;
         }
-        let codes = rows.codes.add(row * rows.code_stride);
-        let scales = rows.scales.add(row * rows.groups);
-        for g in 0..rows.groups {
-            let x = x.add(g * GROUP);
-            let (a, b) = (V::load(x), V::load(x.add(LANES)));
-            let largest = V::largest(V::max(V::abs(a), V::abs(b)));
-            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-            let by = V::splat(inverse);
-            let codes = codes.add(g * GROUP);
-            let lo = V::sum_i(V::store_i8(codes, V::round(V::mul(a, by))));
-            let hi = V::sum_i(V::store_i8(codes.add(LANES), V::round(V::mul(b, by))));
-            let scale = largest / 127.0;
-            *scales.add(g) = scale;
-            for (at, (start, halves)) in forms.starts.iter().flatten().enumerate() {
-                let to = rows.start_row(row, at);
-                let put = |i: usize, sum: i32| match start {
-                    Start::Zero(zero) => *to.add(i) = -zero * sum,
-                    Start::Wide => *to.add(i) = -V::WIDE_OFFSET * sum,
-                    Start::Sums => *to.add(i).cast::<f32>() = scale * sum as f32,
-                };
-                if *halves {
-                    put(2 * g, lo);
-                    put(2 * g + 1, hi);
-                } else {
-                    put(g, lo + hi);
-                }
+        for first in (0..rows.groups).step_by(forms.span()) {
+            let last = (first + forms.span()).min(rows.groups);
+            let mut largest = V::splat(0.0);
+            for g in first..last {
+                let x = x.add(g * GROUP);
+                let of_group = V::max(V::abs(V::load(x)), V::abs(V::load(x.add(LANES))));
+                largest = V::max(largest, of_group);
+            }
+            let largest = V::largest(largest);
+            for g in first..last {
+                fill_group::<V>(rows, (row, g), x, largest, &forms);
+            }
+        }
+    }
+}
+
+/// Fills group `g` of a row of `x`, whose scale is that of `largest`.
+#[inline(always)]
+unsafe fn fill_group<V: Vector>(
+    rows: InputRows,
+    (row, g): (usize, usize),
+    x: *const f32,
+    largest: f32,
+    forms: &InputForms,
+) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+        let by = V::splat(inverse);
+        let x = x.add(g * GROUP);
+        let codes = rows.codes.add(row * rows.code_stride + g * GROUP);
+        let lo = V::sum_i(V::store_i8(codes, V::round(V::mul(V::load(x), by))));
+        let high = V::round(V::mul(V::load(x.add(LANES)), by));
+        let hi = V::sum_i(V::store_i8(codes.add(LANES), high));
+        let scale = largest / 127.0;
+        *rows.scales.add(row * rows.groups + g) = scale;
+        for (at, (start, halves)) in forms.starts.iter().flatten().enumerate() {
+            let to = rows.start_row(row, at);
+            let put = |i: usize, sum: i32| match start {
+                Start::Zero(zero) => *to.add(i) = -zero * sum,
+                Start::Wide => *to.add(i) = -V::WIDE_OFFSET * sum,
+                Start::Sums => *to.add(i).cast::<f32>() = scale * sum as f32,
+                Start::CodeSums => *to.cast::<i16>().add(i) = sum as i16,
+            };
+            if *halves {
+                put(2 * g, lo);
+                put(2 * g + 1, hi);
+            } else {
+                put(g, lo + hi);
             }
         }
     }

@@ -5,7 +5,7 @@
 use super::forms::Form;
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
-use super::simd::byte_products::ByteProducts;
+use super::simd::word_products::WordProducts;
 use super::simd::{LANES, per_isa};
 use super::stream::{STREAMS, Stream};
 use super::tile::{Panel, tile};
@@ -99,7 +99,7 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn multiply_row_with<V: ByteProducts, F: Form>(
+unsafe fn multiply_row_with<V: WordProducts, F: Form>(
     p: RowPanels,
     (x, row): (InputRows, usize),
     out: *mut f32,

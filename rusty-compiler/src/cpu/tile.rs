@@ -1,7 +1,7 @@
 //! Integer tiles: some input rows times one panel of sixteen outputs.
 //!
 //! Per group of 32 inputs the bytes are multiplied and summed as integers, then scaled once into the float
-//! accumulator. The order of additions of an output does not depend on how many rows share the tile, so a
+//! accumulator, of a block where groups have steps of a block's scale. The order of additions of an output does not depend on how many rows share the tile, so a
 //! row's result is bit-equal alone and in any batch. The weight's decode is shared by the rows of a tile.
 
 use super::forms::Form;
@@ -11,7 +11,7 @@ use super::panel::PanelLayout;
 use super::prefetch::{Ahead, LINE, ask_for};
 use super::quads::Codes;
 use super::quantize::InputRows;
-use super::simd::byte_products::ByteProducts;
+use super::simd::word_products::WordProducts;
 use super::simd::{Level, per_isa};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, amx_registers};
@@ -179,7 +179,7 @@ per_isa! {
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: ByteProducts, F: Form>(
+unsafe fn multiply_with<V: WordProducts, F: Form>(
     panel: Panel,
     x: InputRows,
     place: (usize, usize),
@@ -213,7 +213,7 @@ unsafe fn multiply_with<V: ByteProducts, F: Form>(
 /// As many tiles of `M` rows as there are from row `from` on; returns the first row that is left. The first rows' passes
 /// ask for what comes next.
 #[inline(always)]
-unsafe fn tiles<V: ByteProducts, F: Form, const M: usize>(
+unsafe fn tiles<V: WordProducts, F: Form, const M: usize>(
     panel: Panel,
     x: InputRows,
     (first, rows): (usize, usize),
@@ -243,7 +243,7 @@ unsafe fn tiles<V: ByteProducts, F: Form, const M: usize>(
 /// # Safety
 /// The panels and the input rows are whole; `out` holds 16 values per row and panel.
 #[inline(always)]
-pub(super) unsafe fn tile<V: ByteProducts, F: Form, const M: usize, const P: usize>(
+pub(super) unsafe fn tile<V: WordProducts, F: Form, const M: usize, const P: usize>(
     panels: [Panel; P],
     x: InputRows,
     first: usize,

@@ -1,4 +1,5 @@
-//! Products of 16-bit words, two in each 32-bit lane: what cached values in blocks need of the instruction sets.
+//! Products of 16-bit words, two in each 32-bit lane: what cached values in blocks, and minima in steps, need of the
+//! instruction sets.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::{Floats, Ints};
@@ -16,6 +17,8 @@ pub(in crate::cpu) trait WordProducts: ByteProducts {
     /// 32 signed bytes at `p` as words, each beside that at `q`, two in a lane. Lanes come in the set's own
     /// order, see [`WordProducts::in_order`].
     unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Self::I, Self::I);
+    /// Sixteen bytes below 128 at `p` as words, each beside that at `q`, two in a lane, in order.
+    unsafe fn paired_bytes(p: *const u8, q: *const u8) -> Self::I;
     /// Adds to each lane the dot product of its words with the two of `x`.
     unsafe fn dot_words(acc: Self::I, words: Self::I, x: i32) -> Self::I;
     /// Brings what was made of [`WordProducts::word_pairs`] into the order of the bytes.
@@ -34,6 +37,14 @@ impl WordProducts for super::avx512::Avx512 {
             let a = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast()));
             let b = _mm512_cvtepi8_epi16(_mm256_loadu_si256(q.cast()));
             (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn paired_bytes(p: *const u8, q: *const u8) -> __m512i {
+        unsafe {
+            let low = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let high = _mm512_cvtepu8_epi32(_mm_loadu_si128(q.cast()));
+            _mm512_or_si512(low, _mm512_slli_epi32::<16>(high))
         }
     }
     #[inline(always)]
@@ -71,6 +82,19 @@ impl WordProducts for super::avx2::Avx2 {
                 Ints(_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b))
             };
             (one(0), one(16))
+        }
+    }
+    #[inline(always)]
+    unsafe fn paired_bytes(p: *const u8, q: *const u8) -> Ints {
+        unsafe {
+            let low = _mm256_cvtepu8_epi16(_mm_loadu_si128(p.cast()));
+            let high = _mm256_cvtepu8_epi16(_mm_loadu_si128(q.cast()));
+            let even = _mm256_unpacklo_epi16(low, high);
+            let odd = _mm256_unpackhi_epi16(low, high);
+            Ints(
+                _mm256_permute2x128_si256::<0x20>(even, odd),
+                _mm256_permute2x128_si256::<0x31>(even, odd),
+            )
         }
     }
     #[inline(always)]
@@ -128,6 +152,20 @@ impl WordProducts for super::neon::Neon {
         }
     }
     #[inline(always)]
+    unsafe fn paired_bytes(p: *const u8, q: *const u8) -> Self::I {
+        unsafe {
+            let (a, b) = (vld1q_u8(p), vld1q_u8(q));
+            let (al, ah) = (vmovl_u8(vget_low_u8(a)), vmovl_high_u8(a));
+            let (bl, bh) = (vmovl_u8(vget_low_u8(b)), vmovl_high_u8(b));
+            [
+                vreinterpretq_s32_u16(vzip1q_u16(al, bl)),
+                vreinterpretq_s32_u16(vzip2q_u16(al, bl)),
+                vreinterpretq_s32_u16(vzip1q_u16(ah, bh)),
+                vreinterpretq_s32_u16(vzip2q_u16(ah, bh)),
+            ]
+        }
+    }
+    #[inline(always)]
     unsafe fn dot_words(acc: Self::I, words: Self::I, x: i32) -> Self::I {
         let x = unsafe { vreinterpretq_s16_s32(vdupq_n_s32(x)) };
         super::neon::zip(acc, words, |acc, words| unsafe {
@@ -160,6 +198,11 @@ impl WordProducts for super::scalar::Scalar {
             std::array::from_fn(|i| (word(p, at + i) & 0xffff) | (word(q, at + i) << 16))
         };
         (half(0), half(super::LANES))
+    }
+    #[inline(always)]
+    unsafe fn paired_bytes(p: *const u8, q: *const u8) -> Self::I {
+        let word = |p: *const u8, i: usize| i32::from(unsafe { *p.add(i) });
+        std::array::from_fn(|i| word(p, i) | word(q, i) << 16)
     }
     #[inline(always)]
     unsafe fn dot_words(acc: Self::I, words: Self::I, x: i32) -> Self::I {

@@ -1,9 +1,8 @@
 //! Factors that act on blocks, and gains on what factors give: on the CPU as they are, elsewhere as plain factors.
 
-use super::{Noise, filled, levels};
+use super::{Noise, filled, levels, with_sums};
 use crate::cpu::deltas::low_rank;
 use crate::cpu::deltas::site_tables::SiteTables;
-use crate::cpu::kind::Start;
 use crate::cpu::simd::Level;
 use crate::delta_table::DeltaTable;
 use crate::slots::{Kron, SiteDelta, SlotData, SlotShape};
@@ -106,7 +105,7 @@ fn blocks_are_multiplied_as_they_are() {
 fn check(shape: &Shape, delta: &SiteDelta, x: &[f32], level: Level) {
     let (k, n, rank) = (shape.k(), shape.n(), shape.rank);
     let rows = x.len() / k;
-    let (_inputs, view) = filled(level, x, rows, k, &[(Start::Sums, true)]);
+    let (_inputs, view) = filled(level, x, rows, k, with_sums(k));
     let tables = SiteTables::new(delta, k);
     let run = |first: usize, count: usize| {
         let stride = tables.lows() + 3;

@@ -1,9 +1,8 @@
 //! The two products of an adapter.
 
-use super::{Noise, decoded_input, filled, levels};
+use super::{Noise, decoded_input, filled, levels, with_sums};
 use crate::cpu::deltas::low_rank;
 use crate::cpu::deltas::site_tables::SiteTables;
-use crate::cpu::kind::Start;
 use crate::cpu::quantize::InputRows;
 use crate::cpu::simd::Level;
 use crate::delta_table::DeltaTable;
@@ -33,7 +32,7 @@ fn both_products_match_double_precision() {
             };
             let x = noise.floats(rows * k);
             for level in levels() {
-                let (_inputs, view) = filled(level, &x, rows, k, &[(Start::Sums, true)]);
+                let (_inputs, view) = filled(level, &x, rows, k, with_sums(k));
                 let at = format!("{} {level:?} rank {rank} k {k}", format.name());
                 let u = check_reduce(level, &delta, view, (rows, k), &at);
                 check_expand(level, &delta, &u, (rows, n), &at);
@@ -160,7 +159,7 @@ fn tables_need_no_alignment() {
             })
         };
         for level in levels() {
-            let (_inputs, view) = filled(level, &x, 1, k, &[(Start::Sums, true)]);
+            let (_inputs, view) = filled(level, &x, 1, k, with_sums(k));
             let text = format!("{} {level:?}", format.name());
             let results = [0, 1].map(|by| {
                 let delta = at(by).expect("tables");

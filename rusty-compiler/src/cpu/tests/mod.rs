@@ -59,25 +59,31 @@ fn scaled(codec: &rusty_loader::Codec, mut bytes: Vec<u8>, noise: &mut Noise) ->
     bytes
 }
 
-/// Inputs in single precision and, where there are whole groups, as bytes with these starts.
+/// Inputs in single precision and in these forms.
 fn filled(
     level: Level,
     x: &[f32],
     rows: usize,
     k: usize,
-    starts: &[(Start, bool)],
+    forms: InputForms,
 ) -> (Inputs, InputRows) {
-    let inputs = Inputs::new(rows, k, starts.len(), false);
-    let mut forms = InputForms::default().with_floats(true);
-    for start in starts.iter().filter(|_| k.is_multiple_of(GROUP)) {
-        forms.add(*start).expect("few starts");
-    }
+    let inputs = Inputs::new(rows, k, forms.starts(), false);
+    let forms = forms.with_floats(true);
     let view = inputs.rows(k, forms);
     for row in 0..rows {
         // SAFETY: the buffers hold `rows` rows of `k`.
         unsafe { fill_row(level, view, row, x[row * k..].as_ptr(), k, forms) };
     }
     (inputs, view)
+}
+
+/// Inputs as bytes with sums, where there are whole groups.
+fn with_sums(k: usize) -> InputForms {
+    let mut forms = InputForms::default();
+    if k.is_multiple_of(GROUP) {
+        forms.add((Start::Sums, true)).expect("few starts");
+    }
+    forms
 }
 
 /// What the bytes of a row stand for.

@@ -1,18 +1,19 @@
 //! Inputs, integer tiles and float tiles.
 
-use super::{Noise, blocks, decoded_input, filled, levels, scaled};
+use super::{Noise, blocks, decoded_input, filled, levels, scaled, with_sums};
 use crate::cpu::float::{self, FloatRows, RowKind};
 use crate::cpu::forms;
 use crate::cpu::kind::{Kind, Start};
 use crate::cpu::panel::{GROUP, PanelLayout};
 use crate::cpu::prefetch::{Ahead, Ask};
+use crate::cpu::quantize::{InputForms, InputRows};
 use crate::cpu::row_panels::RowPanels;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
 use crate::cpu::stream::STREAMS;
 use crate::cpu::tile::{Panel, TileRegisters};
 use rusty_loader::Format;
-use rusty_loader::formats::{ALL, OF_CHECKPOINTS};
+use rusty_loader::formats::{ALL, OF_CHECKPOINTS, Q4_0, Q4_K, Q8_0};
 
 #[test]
 fn inputs_are_rounded_within_half_a_step() {
@@ -22,16 +23,44 @@ fn inputs_are_rounded_within_half_a_step() {
     x[k..2 * k].fill(0.0);
     x[2 * k + 3] = 900.0;
     for level in levels() {
-        let (_inputs, view) = filled(level, &x, rows, k, &[(Start::Sums, true)]);
-        for row in 0..rows {
-            let decoded = decoded_input(&view, row, k);
-            for (i, d) in decoded.iter().enumerate() {
+        let (_inputs, view) = filled(level, &x, rows, k, with_sums(k));
+        check_scales(level, &view, &x, (rows, k), GROUP);
+    }
+}
+
+/// Weights with scales of blocks let their inputs share one, others beside them, too.
+#[test]
+fn inputs_of_a_block_share_a_scale() {
+    let (rows, k) = (3, 768);
+    let mut x = Noise(7).floats(rows * k);
+    x[k + 300] = 900.0;
+    let kind = |codec| Kind::of(codec).expect("a kernel");
+    let mut forms = InputForms::default();
+    for codec in [&Q4_0, &Q4_K, &Q8_0] {
+        forms.add_panels(&kind(codec)).expect("few starts");
+    }
+    for level in levels() {
+        let (_inputs, view) = filled(level, &x, rows, k, forms);
+        check_scales(level, &view, &x, (rows, k), Q4_K.block_len);
+    }
+}
+
+/// The inputs of each `span` have a scale that their largest makes 127 of, and are rounded to the nearest.
+fn check_scales(level: Level, view: &InputRows, x: &[f32], (rows, k): (usize, usize), span: usize) {
+    for row in 0..rows {
+        let (decoded, x) = (decoded_input(view, row, k), &x[row * k..][..k]);
+        let spans = decoded.chunks(span).zip(x.chunks(span));
+        for (of_span, (decoded, x)) in spans.enumerate() {
+            let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+            for (i, (d, x)) in decoded.iter().zip(x).enumerate() {
+                let lane = of_span * span + i;
                 // SAFETY: the row was filled.
-                let scale = f64::from(unsafe { *view.scales.add(row * view.groups + i / GROUP) });
-                let error = (d - f64::from(x[row * k + i])).abs();
+                let scale = unsafe { *view.scales.add(row * view.groups + lane / GROUP) };
+                assert_eq!(scale, largest / 127.0, "{level:?} row {row} lane {lane}");
+                let error = (d - f64::from(*x)).abs();
                 assert!(
-                    error <= scale * 0.5001,
-                    "{level:?} row {row} lane {i}: {error}"
+                    error <= f64::from(scale) * 0.5001,
+                    "{level:?} row {row} lane {lane}: {error}"
                 );
             }
         }
@@ -105,8 +134,10 @@ fn check_tiles(
 ) {
     let (k, n, name) = (layout.k, layout.n, layout.codec.name);
     // Another kind's start lies before that of the panel.
-    let starts = [(Start::Zero(77), true), layout.kind.start()];
-    let (_inputs, view) = filled(level, x, rows, k, &starts);
+    let mut forms = InputForms::default();
+    forms.add((Start::Zero(77), true)).expect("few starts");
+    forms.add_panels(&layout.kind).expect("few starts");
+    let (_inputs, view) = filled(level, x, rows, k, forms);
     let run = |panel: usize, first: usize, count: usize| {
         let mut out = vec![f32::NAN; count * LANES];
         let at = panels[panel * layout.panel_bytes()..].as_ptr();
@@ -229,7 +260,7 @@ fn check_rows(
     x: &[f32],
     (rows, n, k): (usize, usize, usize),
 ) {
-    let (_inputs, view) = filled(level, x, rows, k, &[]);
+    let (_inputs, view) = filled(level, x, rows, k, InputForms::default());
     let run = |first: usize, count: usize| {
         let mut out = vec![f32::NAN; count * n];
         let w = FloatRows {

@@ -3,7 +3,7 @@
 use super::{Noise, filled, levels};
 use crate::cpu::float::{self, FloatKind, FloatRows, RowKind};
 use crate::cpu::prefetch::{Ahead, Ask};
-use crate::cpu::quantize::InputRows;
+use crate::cpu::quantize::{InputForms, InputRows};
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::short_rows::{CHUNK, ShortRows, matrix_bytes};
 use crate::cpu::short_tile::{self, Short};
@@ -68,7 +68,7 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
     let x = Noise(3).floats(rows * k);
     for level in levels() {
         let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
-        let (_inputs, view) = filled(level, &x, rows, k, &[]);
+        let (_inputs, view) = filled(level, &x, rows, k, InputForms::default());
         let mut words = vec![0; short_tile::word_bytes(k)];
         for (first, count) in [(0, rows), (0, 1), (4, 2), (9, 5), (3, 7)] {
             // Columns from anywhere on.
