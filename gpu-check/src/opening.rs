@@ -32,6 +32,8 @@ pub fn opened(job: &Opening) -> Result<f64> {
     let file = rusty_loader::open(&job.path)?;
     let options = EngineOptions {
         device: job.device.parse()?,
+        // As `rusty run` without adapters: kernels for them are as many again.
+        adapter_slots: 0,
         ..EngineOptions::default()
     };
     let engine = Engine::load(&*file, &options)?;

@@ -1,5 +1,6 @@
 //! Plans as text for several targets. `INSTA_UPDATE=always cargo test -p rusty-compiler` blesses a change.
 
+use crate::golden_models::MODELS;
 use crate::golden_paths::golden;
 use crate::shape_only::ShapeOnly;
 use rusty_backend::{DescribedDevice, Target};
@@ -62,6 +63,8 @@ fn totals_of_real_models() {
     for (shape, format) in [
         ("qwen3-0.6b", "q4_0"),
         ("qwen3-0.6b", "bf16"),
+        ("llama-3.2-1b", "q4_0"),
+        ("llama-3.2-1b", "bf16"),
         ("llama-3-8b", "q4_0"),
         ("llama-3-8b", "bf16"),
     ] {
@@ -106,17 +109,29 @@ fn a_layer_is_few_dispatches() {
             );
         }
     }
-    // A norm behind a block's last product needs all of its lanes: a launch of its own for attention and one for the feed-forward.
-    for id in ["gemma2", "gemma3"] {
-        let plan = golden_plan(id, "h200");
-        assert_eq!(plan.dispatches(1), 3 + 7 * plan.kv.len() as u32, "{id}");
-    }
     let plan = plan("qwen3", "avx512");
     assert!(
         (plan.unfused_kernels - 4) / 2 > 18,
         "unfused: {} kernels",
         plan.unfused_kernels
     );
+}
+
+/// Launches of a token beside layers. A norm behind a block's last product (Gemma, OLMo 2) needs all of its lanes, and so a
+/// launch; so does each of routing, experts and what experts' results come to.
+#[test]
+fn launches_of_every_architecture() {
+    let mut lines = String::new();
+    for model in MODELS {
+        let plans = ["h200", "m2", "rdna3"].map(|target| (target, golden_plan(model, target)));
+        let layers = plans[0].1.kv.len();
+        let launches = plans.map(|(target, plan)| format!("{} on {target}", plan.dispatches(1)));
+        lines.push_str(&format!(
+            "{model}, {layers} layers: {}\n",
+            launches.join(", ")
+        ));
+    }
+    insta::assert_snapshot!(lines);
 }
 
 /// What passes do to a layer hangs neither on where it stands nor on how many there are, and no layer adds to the arena.
