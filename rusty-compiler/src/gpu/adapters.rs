@@ -181,7 +181,9 @@ impl Pool {
         if needed > limit {
             return Err(DeviceError::TooLarge {
                 device: device.target().name.clone(),
-                what: format!("one binding for the adapters of {label}"),
+                what: format!(
+                    "one binding for the adapters of {label} (lower ranks or tables of fewer bits take less)"
+                ),
                 asked: needed,
                 limit,
             }

@@ -44,7 +44,7 @@ impl Lowering<'_> {
         if !self.has_rows_alone() {
             return self.tiles(kernel, q, spec, 1);
         }
-        let mut scalars = Scalars::default();
+        let mut scalars = self.scalars(kernel)?;
         let places = self.places(kernel, &mut scalars);
         let made = kernel.heads.iter();
         let (queries, pages): (Vec<&Tail>, Vec<&Tail>) =
@@ -136,7 +136,7 @@ impl Lowering<'_> {
         spec: &AttentionSpec,
         queries: u32,
     ) -> Result<(MatrixAttentionConfig, Scalars)> {
-        let mut scalars = Scalars::default();
+        let mut scalars = self.scalars(kernel)?;
         let arg = scalars.push(self.activation(kernel, q)?.0);
         let config = MatrixAttentionConfig {
             queries,
@@ -162,7 +162,7 @@ impl Lowering<'_> {
     }
 
     fn tiles(&self, kernel: &Kernel, q: u16, spec: &AttentionSpec, rows: u32) -> Result<Template> {
-        let mut scalars = Scalars::default();
+        let mut scalars = self.scalars(kernel)?;
         let arg = scalars.push(self.activation(kernel, q)?.0);
         let mut config = AttentionConfig {
             units: 128.min(self.target.max_units),
@@ -210,6 +210,7 @@ impl Lowering<'_> {
             window: spec.window,
             softcap: spec.softcap.map(F32::new),
             kv: self.kv,
+            piece: self.piece(spec.layer),
         })
     }
 

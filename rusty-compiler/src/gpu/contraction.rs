@@ -56,6 +56,10 @@ impl Lowering<'_> {
         let Anchor::Contract { k, parts } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no contraction"));
         };
+        if self.touched_piece(kernel)?.is_some() {
+            // Passes leave keys and values to kernels of whole heads.
+            return Err(self.refuse(kernel, "writes pages that lie in several buffers"));
+        }
         let units = kernel.units();
         if let Some(unit) = units
             .iter()

@@ -8,10 +8,11 @@ mod self_test;
 use super::adapters::Pool;
 use super::arena::arena_bytes;
 use super::attention_cuts::Room;
+use super::caches::{Cache, caches};
 use super::kernels::page_words::PageWords;
 use super::lower::stages;
 use super::operands::encode;
-use super::pages::{caches, page_bytes, page_format, page_words};
+use super::pages::page_format;
 use super::prepare::{
     Pipelines, attention_room, compile, counters, of_this_language, vector_weights,
 };
@@ -54,7 +55,7 @@ pub struct GpuExecutable {
     step: DeviceBuffer,
     picks: DeviceBuffer,
     dummies: [DeviceBuffer; 3],
-    kv: Vec<DeviceBuffer>,
+    kv: Vec<Cache>,
     pages: PageWords,
     /// By stage; empty where adapters cannot act.
     pools: Vec<Option<Pool>>,
@@ -91,7 +92,9 @@ impl GpuExecutable {
         let kv = caches(&plan, &*device, pages, options.pages)?;
         let mut store = WeightStore::new(&plan, file, &*device);
         let (vectors, places) = store.vectors(&vector_weights(&plan))?;
-        let stages = stages(&plan, pages, options.slots > 0, &places, &mut store)?;
+        let pieces = pieces_of(&kv);
+        let of_pages = (pages, &pieces[..]);
+        let stages = stages(&plan, of_pages, options.slots > 0, &places, &mut store)?;
         let (chunks, contents) = store.into_chunks();
         let pipelines = compile(&stages, &plan.target, &*device, &Pipelines::new())?;
         let maker = maker(&contents, &*device)?;
@@ -216,6 +219,11 @@ fn maker(contents: &[Contents], device: &dyn GpuDevice) -> Result<Option<Maker>>
     promised.then(|| Maker::new(device)).transpose()
 }
 
+/// By layer, in how many buffers its pages lie.
+fn pieces_of(kv: &[Cache]) -> Vec<u32> {
+    kv.iter().map(Cache::pieces).collect()
+}
+
 /// Room for the tables of `slots` adapters, by kernel; none where adapters cannot act.
 fn pools(plan: &Plan, slots: u32, device: &dyn GpuDevice) -> Result<Vec<Option<Pool>>> {
     let pool = |k: &Kernel| {
@@ -281,17 +289,10 @@ impl Executable for GpuExecutable {
     fn write_prefix(&mut self, pages: &[u32], prefix: &KvPrefix) -> Result<()> {
         prefix.check_pages(pages, self.options.pages, &self.plan.kv)?;
         for (layer, PrefixLayer { keys, values }) in prefix.layers.iter().enumerate() {
-            let size = page_bytes(&self.plan, layer, self.pages);
             let used = prefix.tokens.div_ceil(PAGE_TOKENS as u32) as usize;
             for (index, page) in pages.iter().enumerate().take(used) {
-                let (kv, first) = (&self.plan.kv[layer], index * PAGE_TOKENS);
-                let words = page_words((keys, values), first, kv, self.pages);
-                debug_assert_eq!(words.len() as u64 * 4, size);
-                self.device.write(
-                    &self.kv[layer],
-                    u64::from(*page) * size,
-                    bytemuck::cast_slice(&words),
-                )?;
+                let (rows, first) = ((&keys[..], &values[..]), index * PAGE_TOKENS);
+                self.kv[layer].write(&*self.device, *page, rows, first)?;
             }
         }
         Ok(())
@@ -304,14 +305,11 @@ impl Executable for GpuExecutable {
                 "page copy from {from} to {to}; there are {pages} pages"
             )));
         }
-        for (layer, buffer) in self.kv.iter().enumerate() {
-            let bytes = page_bytes(&self.plan, layer, self.pages);
-            let at = |page: u32| u64::from(page) * bytes;
-            if from != to {
-                self.device.copy(buffer, at(from), buffer, at(to), bytes)?;
-            }
+        if from == to {
+            return Ok(());
         }
-        Ok(())
+        let mut layers = self.kv.iter();
+        layers.try_for_each(|layer| layer.copy(&*self.device, from, to))
     }
 
     fn memory(&self) -> MemoryUse {
@@ -319,7 +317,7 @@ impl Executable for GpuExecutable {
         MemoryUse {
             mapped_weights: self.weights.streamed_bytes(),
             resident_weights: self.weights.resident_bytes() + self.vectors.bytes(),
-            kv: self.kv.iter().map(DeviceBuffer::bytes).sum(),
+            kv: self.kv.iter().map(Cache::bytes).sum(),
             adapters: pools().map(|p| p.buffer().bytes()).sum(),
             adapter_room: pools().map(Pool::room_bytes).sum(),
             arena: self.arena.bytes() + self.step.bytes() + self.picks.bytes(),

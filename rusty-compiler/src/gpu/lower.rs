@@ -26,6 +26,8 @@ pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
     pub target: &'a Target,
     pub kv: PageWords,
+    /// By layer, in how many buffers its pages lie.
+    pub pieces: &'a [u32],
     pub adapters: bool,
     pub vectors: &'a HashMap<WeightId, u32>,
 }
@@ -33,7 +35,7 @@ pub(super) struct Lowering<'a> {
 /// The launches of every kernel.
 pub(super) fn stages(
     plan: &Plan,
-    kv: PageWords,
+    (kv, pieces): (PageWords, &[u32]),
     adapters: bool,
     vectors: &HashMap<WeightId, u32>,
     store: &mut WeightStore<'_>,
@@ -42,6 +44,7 @@ pub(super) fn stages(
         plan,
         target: &plan.target,
         kv,
+        pieces,
         adapters,
         vectors,
     };
@@ -144,21 +147,23 @@ impl Lowering<'_> {
             Sink::Value(v) => StoreTarget::Arena {
                 arg: scalars.push(self.word(v)),
             },
-            Sink::Key { layer } => StoreTarget::Page {
-                half: 0,
-                halves: halves(&self.plan.kv[layer as usize]),
-                kv: self.kv,
-            },
-            Sink::Val { layer } => StoreTarget::Page {
-                half: 1,
-                halves: halves(&self.plan.kv[layer as usize]),
-                kv: self.kv,
-            },
+            Sink::Key { layer } => self.page(layer, 0),
+            Sink::Val { layer } => self.page(layer, 1),
         };
         Store {
             width: tail.width,
             program: self.program(&tail.body, places, source, tail.width),
             target,
+        }
+    }
+
+    /// Keys (`half` 0) or values of a layer.
+    fn page(&self, layer: u32, half: u32) -> StoreTarget {
+        StoreTarget::Page {
+            half,
+            halves: halves(&self.plan.kv[layer as usize]),
+            kv: self.kv,
+            piece: self.piece(layer),
         }
     }
 
@@ -171,7 +176,7 @@ impl Lowering<'_> {
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let Anchor::Gather { table, .. } = kernel.anchor else {
-            let mut scalars = Scalars::default();
+            let mut scalars = self.scalars(kernel)?;
             let origin = match kernel.anchor {
                 Anchor::SelectRows { x } => {
                     let (word, width) = self.activation(kernel, x)?;
@@ -182,20 +187,14 @@ impl Lowering<'_> {
                 }
                 _ => Origin::Map,
             };
-            return Ok(vec![self.rows_launch(
-                (kernel, &kernel.tails),
-                plane,
-                origin,
-                scalars,
-                None,
-            )]);
+            return self.rows_launches((kernel, &kernel.tails), plane, origin, scalars, None);
         };
         let decl = &self.plan.weights[table.index()];
         let mut launches = Vec::new();
         for spans in store.cut(&[vec![table]]) {
             let spans: Vec<Span> = spans.into_iter().flatten().collect();
             let chunk = store.chunk(&spans, true)?;
-            let mut scalars = Scalars::default();
+            let mut scalars = self.scalars(kernel)?;
             let arg = scalars.push(chunk.offsets[0][0]);
             scalars.push(spans[0].first);
             scalars.push(spans[0].end - spans[0].first);
@@ -205,22 +204,47 @@ impl Lowering<'_> {
                 arg,
                 changed,
             };
-            launches.push(self.rows_launch(
+            launches.extend(self.rows_launches(
                 (kernel, &kernel.tails),
                 plane,
                 origin,
                 scalars,
                 Some(chunk.id),
-            ));
+            )?);
         }
         Ok(launches)
     }
 
-    /// The launch that makes attention's heads for all rows.
-    pub fn heads(&self, kernel: &Kernel) -> Template {
+    /// The launches that make attention's heads for all rows.
+    pub fn heads(&self, kernel: &Kernel) -> Result<Vec<Template>> {
         let plane = self.target.plane_size;
-        let scalars = Scalars::default();
-        self.rows_launch((kernel, &kernel.heads), plane, Origin::Map, scalars, None)
+        let scalars = self.scalars(kernel)?;
+        self.rows_launches((kernel, &kernel.heads), plane, Origin::Map, scalars, None)
+    }
+
+    /// One launch, or one for each buffer of pages: the first of them makes what goes to the arena.
+    fn rows_launches(
+        &self,
+        (kernel, tails): (&Kernel, &[Tail]),
+        plane: u32,
+        origin: Origin,
+        scalars: Scalars,
+        weights: Option<ChunkId>,
+    ) -> Result<Vec<Template>> {
+        let launch = |tails: &[Tail]| {
+            self.rows_launch((kernel, tails), plane, origin, scalars.clone(), weights)
+        };
+        let first = launch(tails);
+        let of_pages = tails.iter().filter(|t| !matches!(t.sink, Sink::Value(_)));
+        let of_pages: Vec<Tail> = of_pages.cloned().collect();
+        if of_pages.is_empty() {
+            return Ok(vec![first]);
+        }
+        let others = self.for_pieces(kernel, launch(&of_pages))?;
+        Ok([first]
+            .into_iter()
+            .chain(others.into_iter().skip(1))
+            .collect())
     }
 
     fn rows_launch(

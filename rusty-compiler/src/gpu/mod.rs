@@ -7,13 +7,15 @@
 //!
 //! Each kernel is written once ([`kernels`]) and specialised by data: formats, widths and bodies are part of a
 //! [`KernelSpec`](text::KernelSpec), places in memory are scalars of a launch. Every kernel binds the same
-//! buffers in the same order, at most seven with the info block, so it fits every device's limit.
+//! buffers in the same order, at most seven with the info block, so it fits every device's limit. What no binding takes is
+//! cut into several launches: weights by rows (`weights.rs`), keys and values by heads (`caches.rs`).
 
 mod adapters;
 mod arena;
 mod attention;
 mod attention_cuts;
 mod bind;
+mod caches;
 mod contraction;
 mod device_properties;
 mod executable;
@@ -24,6 +26,7 @@ pub mod kernels;
 mod lower;
 mod operands;
 mod pages;
+mod pieces;
 mod prepare;
 pub mod random_weights;
 mod residence;

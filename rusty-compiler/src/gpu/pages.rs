@@ -1,17 +1,15 @@
-//! Pages of keys and values: their format and sizes, the buffers that hold them, and pages made on the host.
+//! Pages of keys and values: their format and sizes, and pages made on the host.
 
 use super::kernels::page_words::{BLOCK, PageWords};
 use crate::plan::Plan;
 use crate::{BindOptions, Error, PAGE_TOKENS, Result};
 use half::{bf16, f16};
-use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::KvLayer;
 
-/// Bytes of a page of a layer.
-pub(super) fn page_bytes(plan: &Plan, layer: usize, words: PageWords) -> u64 {
-    let kv = plan.kv[layer];
-    let words = words.token_words(kv.key_lanes());
-    u64::from(halves(&kv)) * PAGE_TOKENS as u64 * u64::from(words) * 4
+/// Bytes of a page of so many heads.
+pub(super) fn page_bytes(heads: &KvLayer, words: PageWords) -> u64 {
+    let words = words.token_words(heads.key_lanes());
+    u64::from(halves(heads)) * PAGE_TOKENS as u64 * u64::from(words) * 4
 }
 
 /// What a page of a layer holds: keys and values, or keys alone.
@@ -22,19 +20,21 @@ pub(super) fn halves(kv: &KvLayer) -> u32 {
     }
 }
 
-/// A page of a layer that holds the keys and values of up to sixteen tokens from `first` on, and zeros; they are whole
-/// prefixes' of the layer's widths.
+/// A page of some heads that holds the keys and values of up to sixteen tokens from `first` on, and zeros. Rows are whole
+/// prefixes' and have all of `count` times as many heads, of which the page's are the `piece`-th.
 pub(super) fn page_words(
     (keys, values): (&[f32], &[f32]),
     first: usize,
-    layer: &KvLayer,
+    (heads, (piece, count)): (&KvLayer, (u32, u32)),
     kv: PageWords,
 ) -> Vec<u32> {
-    let token = kv.token_words(layer.key_lanes()) as usize;
+    let token = kv.token_words(heads.key_lanes()) as usize;
     let mut words = Vec::with_capacity(2 * PAGE_TOKENS * token);
-    let all = [(keys, layer.key_lanes()), (values, layer.value_lanes())];
-    for (half, (rows, width)) in all.iter().take(halves(layer) as usize).enumerate() {
-        let rows = rows.chunks_exact(*width as usize);
+    let all = [(keys, heads.key_lanes()), (values, heads.value_lanes())];
+    for (half, (rows, width)) in all.iter().take(halves(heads) as usize).enumerate() {
+        let (width, before) = (*width as usize, (piece * width) as usize);
+        let rows = rows.chunks_exact(width * count as usize);
+        let rows = rows.map(|row| &row[before..before + width]);
         for row in rows.skip(first).take(PAGE_TOKENS) {
             let end = words.len() + token;
             words.extend(token_words(row, kv));
@@ -129,34 +129,6 @@ pub(super) fn page_format(plan: &Plan, options: &BindOptions) -> Result<PageWord
             reason,
         }),
     }
-}
-
-/// One buffer of pages per layer.
-pub(super) fn caches(
-    plan: &Plan,
-    device: &dyn GpuDevice,
-    words: PageWords,
-    pages: u32,
-) -> Result<Vec<DeviceBuffer>> {
-    let target = device.target();
-    let limit = target.max_binding_bytes.min(u64::from(u32::MAX) * 4);
-    let tokens = u64::from(pages) * PAGE_TOKENS as u64;
-    (0..plan.kv.len())
-        .map(|layer| {
-            let bytes = page_bytes(plan, layer, words) * u64::from(pages.max(1));
-            if bytes > limit {
-                return Err(Error::Target {
-                    target: target.name.clone(),
-                    kernel: format!("keys and values of layer {layer}"),
-                    reason: format!(
-                        "{tokens} tokens take {bytes} bytes, and {limit} fit a binding (a shorter context, fewer sequences \
-                         at a time or a format of fewer bits take less)"
-                    ),
-                });
-            }
-            Ok(device.alloc(bytes, Owner::Kv, &format!("kv.{layer}"))?)
-        })
-        .collect()
 }
 
 #[cfg(test)]

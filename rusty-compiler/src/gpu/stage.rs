@@ -64,6 +64,8 @@ pub(super) struct Template {
     pub shrunk: Option<usize>,
     /// The scalar that says where splits of attention leave their results.
     pub splits: Option<usize>,
+    /// Which of the layer's buffers of pages is bound, where it has several.
+    pub piece: u32,
     pub weights: Option<ChunkId>,
     pub label: String,
 }
@@ -121,7 +123,7 @@ impl Stage {
 }
 
 /// Scalars of a launch, numbered as kernels are told.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Scalars(pub Vec<u32>);
 
 impl Scalars {
@@ -155,6 +157,7 @@ pub(super) fn template(
         scalars: scalars.0,
         shrunk: None,
         splits: None,
+        piece: 0,
         weights,
         label: kernel.name.clone(),
     }

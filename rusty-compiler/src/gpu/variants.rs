@@ -100,9 +100,12 @@ impl Lowering<'_> {
         let Anchor::Attention { q, spec } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no attention"));
         };
-        let heads = (!kernel.heads.is_empty()).then(|| self.heads(kernel));
-        let tiles = self.tile_attention(kernel, *q, spec)?;
-        let rows = self.row_attention(kernel, *q, spec)?;
+        let heads = match kernel.heads[..] {
+            [] => None,
+            _ => Some(self.heads(kernel)?),
+        };
+        let tiles = self.for_pieces(kernel, self.tile_attention(kernel, *q, spec)?)?;
+        let rows = self.for_pieces(kernel, self.row_attention(kernel, *q, spec)?)?;
         let (when, kinds) = match self.has_rows_alone() {
             true => (
                 When::Decode(false),
@@ -113,10 +116,10 @@ impl Lowering<'_> {
                 [(When::Decode(true), rows), (When::Decode(false), tiles)],
             ),
         };
-        let heads = heads.map(|launch| (when, launch));
+        let heads = heads.map(|launches| (when, launches));
         let all = heads.into_iter().chain(kinds);
         Ok(Launches {
-            plain: all.map(|(when, launch)| (when, vec![launch])).collect(),
+            plain: all.collect(),
             adapted: None,
         })
     }

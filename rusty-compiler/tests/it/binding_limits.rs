@@ -94,20 +94,27 @@ fn matrices_that_no_binding_takes_are_cut_and_change_no_bit() {
     }
 }
 
-/// Keys and values of a layer are one binding: those that are too long are refused with ways out, one of which the test above
-/// takes.
+/// Of keys and values a head is one binding: contexts that are too long for that are refused with ways out.
 #[test]
-fn contexts_that_no_binding_takes_are_refused() {
-    let path = "models/qwen3-tied";
-    let file = rusty_loader::open(golden(path)).expect(path);
-    let options = BindOptions {
-        pages: PAGES,
-        kv: KvFormat::F32,
-        slots: 0,
-    };
-    let refused = bound(&*file, narrow(), options);
-    let text = refused.err().expect("too long").to_string();
-    for said in ["layer 0", "80 tokens", "shorter context", "fewer bits"] {
-        assert!(text.contains(said), "{text}");
+fn contexts_that_no_binding_takes_a_head_of_are_refused() {
+    for (path, heads) in [("models/qwen3-tied", 2), ("models/deepseek-v3", 1)] {
+        let file = rusty_loader::open(golden(path)).expect(path);
+        let options = BindOptions {
+            pages: 20,
+            kv: KvFormat::F32,
+            slots: 0,
+        };
+        let refused = bound(&*file, narrow(), options);
+        let text = refused.err().expect("too long").to_string();
+        let each = format!("each of {heads} heads");
+        for said in [
+            "layer 0",
+            "320 tokens",
+            &each,
+            "shorter context",
+            "fewer bits",
+        ] {
+            assert!(text.contains(said), "{path}: {text}");
+        }
     }
 }

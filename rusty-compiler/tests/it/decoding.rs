@@ -75,8 +75,11 @@ enum Beside {
     Prompt,
 }
 
+/// Pages for all of it.
+pub(crate) const PAGES: u32 = 64;
+
 /// Brings into the cache what is there before the first step.
-fn fill(exe: &mut dyn Executable) {
+pub(crate) fn fill(exe: &mut dyn Executable) {
     for (sequence, length) in LENGTHS.into_iter().enumerate() {
         let rows: Vec<_> = (0..length).map(|position| (sequence, position)).collect();
         for chunk in rows.chunks(SELECTED) {
@@ -124,7 +127,7 @@ fn split_keys_give_what_whole_ones_give() {
     ] {
         let file = rusty_loader::open(golden(folder)).expect(folder);
         let options = BindOptions {
-            pages: 64,
+            pages: PAGES,
             kv,
             slots: 0,
         };
@@ -164,7 +167,7 @@ fn short_runs(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
 }
 
 /// Logits of steps of all kinds.
-fn all_steps(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
+pub(crate) fn all_steps(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
     let mut all = decoded(exe, Beside::Others);
     all.extend(decoded(exe, Beside::Prompt));
     all.extend(short_runs(exe));
@@ -177,7 +180,7 @@ fn however_attention_is_cut_it_computes_the_same() {
     let folder = "models/qwen3-tied";
     let file = rusty_loader::open(golden(folder)).expect(folder);
     let options = BindOptions {
-        pages: 64,
+        pages: PAGES,
         kv: KvFormat::F32,
         slots: 0,
     };

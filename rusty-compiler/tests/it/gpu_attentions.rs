@@ -7,6 +7,7 @@ use rusty_compiler::gpu::kernels::body::{Place, Program};
 use rusty_compiler::gpu::kernels::contract::UnitConfig;
 use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
+use rusty_compiler::gpu::kernels::pieces::Piece;
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::row_attention::RowAttentionConfig;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
@@ -52,6 +53,38 @@ pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpe
     out
 }
 
+/// Half of [heads], which lie in two buffers.
+pub(crate) const PIECE: Piece = Piece {
+    heads: 1,
+    head_dim: 64,
+};
+
+/// What [attentions] has of keys and values in several buffers; the first scalar says with which head one starts.
+pub(crate) fn of_pieces(team: Team, rope: &Program, wide: bool) -> Vec<KernelSpec> {
+    let mut out = vec![];
+    for kv in [PageWords::Codes(8), PageWords::F16] {
+        let config = tiles(AttentionShape {
+            kv,
+            piece: Some(PIECE),
+            ..heads()
+        });
+        if team.plane > 0 {
+            out.push(single_rows(team, &config, rope.clone()));
+        }
+        if team.plane > 0 && kv == PageWords::F16 {
+            out.extend(on_matrix_units(&config, wide));
+        }
+        out.push(KernelSpec {
+            kind: Kind::Attention(config),
+            scalars: 2,
+        });
+    }
+    for spec in &mut out {
+        spec.scalars += 1;
+    }
+    out
+}
+
 /// Heads with keys and values of their own, a window and a cap.
 fn heads() -> AttentionShape {
     AttentionShape {
@@ -65,6 +98,7 @@ fn heads() -> AttentionShape {
         window: Some(17),
         softcap: Some(F32::new(30.0)),
         kv: PageWords::F16,
+        piece: None,
     }
 }
 
@@ -111,6 +145,7 @@ fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSp
             half: 0,
             halves: 2,
             kv: config.shape.kv,
+            piece: config.shape.piece,
         },
     };
     KernelSpec {

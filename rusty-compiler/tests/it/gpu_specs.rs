@@ -1,6 +1,6 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
-use crate::gpu_attentions::attentions;
+use crate::gpu_attentions::{PIECE, attentions, of_pieces};
 use crate::gpu_contractions::{contractions, in_other_formats, of_expert};
 use crate::gpu_rows::{gathered, rows_of, selected};
 use crate::softmax::softmax_program;
@@ -12,6 +12,7 @@ use rusty_compiler::gpu::kernels::expert_deltas::{self, ExpertDeltasConfig};
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
 use rusty_compiler::gpu::kernels::grouped::SumConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
+use rusty_compiler::gpu::kernels::pieces::Piece;
 use rusty_compiler::gpu::kernels::random::{RandomConfig, scalar as random};
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::route::RouteConfig;
@@ -73,13 +74,15 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         }),
         scalars: 14,
     });
-    out.push(rotated(team));
+    out.push(rotated(team, PageWords::Bf16, None));
     let of_step = (team, header::ROWS);
     out.push(rows_of(of_step, Origin::Map, softmax_program(), 2));
     let table = Format::Blocks(&Q4_K);
     out.extend([gathered(team, table, false), gathered(team, table, true)]);
     out.push(selected(team));
     out.extend(attentions(team, rope_program(), wide));
+    out.extend(of_pieces(team, &rope_program(), wide));
+    out.push(rotated(team, PageWords::Codes(8), Some(PIECE)));
     out.extend(routes());
     out.extend(experts(team, wide));
     out.push(KernelSpec {
@@ -136,18 +139,15 @@ fn rope_program() -> Program {
     }
 }
 
-/// Heads that are rotated, to the arena and to pages.
-fn rotated(team: Team) -> KernelSpec {
+/// Heads that are rotated, to the arena and to pages of two formats, or to one of several buffers of them.
+fn rotated(team: Team, kv: PageWords, piece: Option<Piece>) -> KernelSpec {
     let page = |half, kv| Sink::Page {
         half,
         halves: 2,
         kv,
+        piece,
     };
-    let targets = [
-        Sink::Arena { arg: 2 },
-        page(0, PageWords::F16),
-        page(1, PageWords::Bf16),
-    ];
+    let targets = [Sink::Arena { arg: 2 }, page(0, PageWords::F16), page(1, kv)];
     let store = |target| Store {
         width: 256,
         program: rope_program(),
@@ -160,7 +160,7 @@ fn rotated(team: Team) -> KernelSpec {
             origin: Origin::Map,
             tails: Vec::from(targets.map(store)),
         }),
-        scalars: 3,
+        scalars: 3 + u32::from(piece.is_some()) as usize,
     }
 }
 

@@ -4,9 +4,11 @@ use crate::gpu_specs::{in_further_formats, specs};
 use naga::back::hlsl::ShaderModel;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use rusty_backend::{Family, KernelText, Language, Target, WgpuApi};
+use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::rows::Origin;
+use rusty_compiler::gpu::kernels::sink::Target as Sink;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 
 /// Targets that stand for the languages: with plane operations and without, which for WGSL is without half precision, too, and which no
@@ -80,7 +82,12 @@ fn label(spec: &KernelSpec) -> String {
     };
     let of_kind = match &spec.kind {
         Kind::Rows(c) => match c.origin {
-            Origin::Map => String::new(),
+            Origin::Map => pieces(
+                c.tails
+                    .iter()
+                    .any(|t| matches!(t.target, Sink::Page { piece: Some(_), .. })),
+            )
+            .into(),
             Origin::Gather {
                 format, changed, ..
             } => format!(
@@ -96,9 +103,9 @@ fn label(spec: &KernelSpec) -> String {
             format!("{} {}{halves}", contract(&c.contract), c.tile.rows)
         }
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
-        Kind::Attention(c) => format!(" {:?}", c.shape.kv),
-        Kind::MatrixAttention(c) => format!(" {:?} {}", c.shape.kv, c.queries),
-        Kind::RowAttention(c) => format!(" {:?}", c.shape.kv),
+        Kind::Attention(c) => of_shape(&c.shape),
+        Kind::MatrixAttention(c) => format!("{} {}", of_shape(&c.shape), c.queries),
+        Kind::RowAttention(c) => of_shape(&c.shape),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) => of_experts(&c.experts),
         Kind::Grouped(c) => of_experts(c),
@@ -106,6 +113,14 @@ fn label(spec: &KernelSpec) -> String {
         _ => String::new(),
     };
     format!("{}{of_kind}", spec.name())
+}
+
+fn of_shape(shape: &AttentionShape) -> String {
+    format!(" {:?}{}", shape.kv, pieces(shape.piece.is_some()))
+}
+
+fn pieces(cut: bool) -> &'static str {
+    if cut { " in pieces" } else { "" }
 }
 
 fn of_experts(config: &ExpertsConfig) -> String {

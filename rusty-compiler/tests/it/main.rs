@@ -13,6 +13,8 @@ mod brain_floats;
 mod byte_products;
 mod caches;
 #[cfg(feature = "gpu")]
+mod cut_heads;
+#[cfg(feature = "gpu")]
 mod decoding;
 #[path = "../../../tests/expected.rs"]
 mod expected;

@@ -140,6 +140,31 @@ fn kernels_of_other_facts_are_right() {
     right("tested-shared", |t| t.plane_ops = false, path, (kv, 2));
 }
 
+/// Those of layers whose heads lie in two buffers, with planes, without, and on matrix units.
+#[test]
+fn kernels_of_heads_in_pieces_are_right() {
+    let path = "models/qwen3-tied";
+    let half: fn(&mut Target) = |t| t.max_binding_bytes = 48 << 10;
+    right("tested-pieces", half, path, (KvFormat::F16, 0));
+    let without_planes: fn(&mut Target) = |t| {
+        t.max_binding_bytes = 48 << 10;
+        t.plane_ops = false;
+    };
+    right(
+        "tested-pieces-shared",
+        without_planes,
+        path,
+        (KvFormat::F16, 0),
+    );
+    let tiles: fn(&mut Target) = |t| {
+        t.max_binding_bytes = 48 << 10;
+        t.matrix_tiles = vec![(16, 8, 16)];
+    };
+    right("tested-pieces-tiles", tiles, path, (KvFormat::Bf16, 0));
+    let codes: fn(&mut Target) = |t| t.max_binding_bytes = 32 << 10;
+    right("tested-pieces-codes", codes, path, (KvFormat::Q8_0, 0));
+}
+
 /// A model on a GPU with a broken kernel, and what it does without.
 fn replaced(gpu: &Arc<WatchedGpu>, file: &dyn ModelFile) -> Result<GpuExecutable> {
     let mut exe = executable(gpu, file, OPTIONS);

@@ -210,7 +210,7 @@ impl GpuExecutable {
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
             (_, Kind::Gemv(config)) if config.shrinks => &self.counters,
-            (Some(layer), _) => &self.kv[layer as usize],
+            (Some(layer), _) => self.kv[layer as usize].buffer(template.piece),
             (None, _) => &self.dummies[1],
         };
         let acts = template.shrunk.is_some() || matches!(template.spec.kind, Kind::ExpertDeltas(_));

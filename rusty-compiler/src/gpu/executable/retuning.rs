@@ -1,6 +1,6 @@
 //! Kernels chosen anew for weights that lie where they are.
 
-use super::GpuExecutable;
+use super::{GpuExecutable, pieces_of};
 use crate::gpu::attention_cuts::Room;
 use crate::gpu::lower::stages;
 use crate::gpu::prepare::{Pipelines, attention_room, compile};
@@ -91,6 +91,8 @@ impl GpuExecutable {
     /// The launches of a plan of the same weights.
     fn lowered(&self, plan: &Plan, adapters: bool) -> Result<Vec<Stage>> {
         let mut store = WeightStore::known(plan, &*self.device, self.chunks.clone());
-        stages(plan, self.pages, adapters, &self.places, &mut store)
+        let pieces = pieces_of(&self.kv);
+        let pages = (self.pages, &pieces[..]);
+        stages(plan, pages, adapters, &self.places, &mut store)
     }
 }

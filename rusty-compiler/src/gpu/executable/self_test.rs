@@ -44,7 +44,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// The first launch of each kernel in a step of this shape, in order; none where the step does not take the choice.
+    /// The [distinct] launches of a step of this shape, in order; none where the step does not take the choice.
     fn launches(&self, shape: Shape) -> Option<Vec<Template>> {
         // No trial's rows want a hidden state.
         let taken = self.choice.when == When::Hidden || is_now(self.choice.when, shape);
@@ -249,11 +249,12 @@ fn attention(template: &Template) -> bool {
     )
 }
 
-/// The first launch of each kernel, in order.
+/// The first launch of each kernel, in order; of layers in several buffers, that of each buffer.
 fn distinct<'a>(choices: impl Iterator<Item = &'a Choice>) -> Vec<Template> {
     let mut all: Vec<Template> = Vec::new();
     for template in choices.flat_map(|choice| &choice.templates) {
-        if all.iter().all(|t| t.spec != template.spec) {
+        let same = |t: &Template| t.spec == template.spec && t.piece == template.piece;
+        if !all.iter().any(same) {
             all.push(template.clone());
         }
     }

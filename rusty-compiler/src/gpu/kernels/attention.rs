@@ -5,7 +5,8 @@
 //! of their own where there are planes, [`row_attention`](super::row_attention); elsewhere they are tiles of one. Values may be the first lanes of the keys (arXiv 2405.04434).
 
 use super::attention_shape::{
-    AttentionShape, KEYS, LOWEST, capped, first_key, lanes_of, locate, position_of, visible,
+    AttentionShape, KEYS, LOWEST, capped, cube_of_heads, first_key, lanes_of, locate, position_of,
+    visible,
 };
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
@@ -162,7 +163,7 @@ fn load_queries(
     while at < comptime!(config.queries() * config.shape.head_dim) {
         let query = at / dim;
         let m = query / group;
-        let head = CUBE_POS_Y * group + query % group;
+        let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
         let row = first + min(m, rows - 1);
         let from = buffers.args[comptime!(config.arg)]
             + row * comptime!(config.shape.heads * config.shape.head_dim)
@@ -333,7 +334,7 @@ fn store(
             let mut products = Array::<f32>::new(2usize);
             products[0] = sums[comptime!(i as usize * 2)] / sum;
             products[1] = sums[comptime!(i as usize * 2 + 1)] / sum;
-            let head = CUBE_POS_Y * group + query % group;
+            let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
             let lane = head * config.shape.value_dim + (task % half) * 2;
             finish_pair(
                 buffers,

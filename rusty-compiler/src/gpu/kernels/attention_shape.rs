@@ -5,6 +5,7 @@ use super::elementwise::safe_tanh;
 use super::env::{Buffers, header, put};
 use super::page_blocks::pair_of;
 use super::page_words::PageWords;
+use super::pieces::{FIRST_HEAD, Piece};
 use super::sink::token_base;
 use crate::plan::F32;
 use cubecl::prelude::*;
@@ -38,6 +39,8 @@ pub struct AttentionShape {
     pub softcap: Option<F32>,
     /// Storage.
     pub kv: PageWords,
+    /// What each buffer has, where the layer's keys and values lie in several.
+    pub piece: Option<Piece>,
 }
 
 impl AttentionShape {
@@ -51,14 +54,19 @@ impl AttentionShape {
         if self.of_keys { 1 } else { 2 }
     }
 
-    /// Words of a token's keys, or values.
-    pub fn words(&self) -> u32 {
-        self.kv.token_words(self.kv_heads * self.head_dim)
+    /// Key/value heads of a launch.
+    pub fn launch_heads(&self) -> u32 {
+        self.piece.map_or(self.kv_heads, |piece| piece.heads)
     }
 
-    /// Cubes of a tile.
+    /// Words of a token's keys, or values, in a launch's buffer.
+    pub fn words(&self) -> u32 {
+        self.kv.token_words(self.launch_heads() * self.head_dim)
+    }
+
+    /// Cubes of a tile in a launch.
     pub fn cubes(&self) -> u32 {
-        self.kv_heads * self.shares
+        self.launch_heads() * self.shares
     }
 }
 
@@ -128,6 +136,16 @@ pub fn locate(
             ) + head,
         );
         i += units;
+    }
+}
+
+/// Number of the cube among those of all of the layer's heads.
+#[cube]
+pub fn cube_of_heads(buffers: &Buffers<'_>, #[comptime] shape: AttentionShape) -> u32 {
+    if comptime!(shape.piece.is_some()) {
+        CUBE_POS_Y + buffers.args[FIRST_HEAD] * comptime!(shape.shares)
+    } else {
+        CUBE_POS_Y
     }
 }
 

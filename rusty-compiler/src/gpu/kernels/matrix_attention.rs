@@ -6,7 +6,7 @@
 //! one after the other. Other formats of pages, and heads that do not fit, are for the kernel in single precision.
 
 use super::attention_shape::{
-    AttentionShape, KEYS, LOWEST, capped, first_key, locate, position_of, visible,
+    AttentionShape, KEYS, LOWEST, capped, cube_of_heads, first_key, locate, position_of, visible,
 };
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
@@ -323,7 +323,8 @@ fn store(
                     buffers,
                     &products,
                     first + query / group,
-                    (CUBE_POS_Y * group + query % group) * dim + lane,
+                    (cube_of_heads(buffers, comptime!(config.shape)) * group + query % group) * dim
+                        + lane,
                     end,
                     comptime!(config.unit.clone()),
                     1usize,

@@ -1,6 +1,6 @@
 //! What [attention on matrix units](super::matrix_attention) holds in shared memory, and how queries, keys and values come there.
 
-use super::attention_shape::{KEYS, LOWEST};
+use super::attention_shape::{KEYS, LOWEST, cube_of_heads};
 use super::env::{Buffers, put};
 use super::fragments::{ALIGNMENT, PLANE, packed};
 use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
@@ -65,7 +65,7 @@ pub fn load_queries(
     while at < comptime!(config.queries * config.shape.head_dim / 2) {
         let (query, pair) = (at / comptime!(dim / 2), at % comptime!(dim / 2));
         let row = first + min(query / group, rows - 1);
-        let head = CUBE_POS_Y * group + query % group;
+        let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
         let from = buffers.args[comptime!(config.arg)]
             + row * comptime!(config.shape.heads * config.shape.head_dim)
             + head * dim

@@ -43,6 +43,7 @@ pub mod norms;
 pub mod page_blocks;
 pub mod page_words;
 pub mod pairs;
+pub mod pieces;
 pub mod random;
 pub mod reduce;
 pub mod route;

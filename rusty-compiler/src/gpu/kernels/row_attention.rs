@@ -9,7 +9,7 @@
 //! Where the plan says so, a cube makes its queries itself, and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
 
-use super::attention_shape::{AttentionShape, position_of};
+use super::attention_shape::{AttentionShape, cube_of_heads, position_of};
 use super::body::{Program, evaluate};
 use super::contract::UnitConfig;
 use super::env::{Buffers, SPLIT_WORDS, bound, header, put};
@@ -291,7 +291,7 @@ fn make_keys(buffers: &Buffers<'_>, row: u32, #[comptime] config: RowAttentionCo
     #[unroll]
     for s in 0..comptime!(config.stores.len()) {
         let size = comptime!(config.stores[s].program.segment);
-        let first = CUBE_POS_Y / config.shape.shares * size;
+        let first = cube_of_heads(buffers, comptime!(config.shape)) / config.shape.shares * size;
         let factors = segment_factors(
             buffers,
             0u32,
@@ -327,7 +327,7 @@ fn make_queries(
     let group = comptime!(config.shape.group());
     let last = comptime!(config.query.insts.len() - 1);
     for head in 0..group {
-        let first = (CUBE_POS_Y * group + head) * dim;
+        let first = (cube_of_heads(buffers, comptime!(config.shape)) * group + head) * dim;
         let factors = segment_factors(
             buffers,
             0u32,

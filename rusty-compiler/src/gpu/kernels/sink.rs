@@ -3,13 +3,14 @@
 //! Stores are made for pairs of lanes, because two half-precision keys or values share a word, or for whole blocks.
 //!
 //! A page of a layer holds 16 tokens' keys, then their values (none where values are lanes of the keys); each token's
-//! heads are contiguous.
+//! heads are contiguous, all of them or those of a [piece](super::pieces).
 
 use super::bits::{bf16_pair, f16_pair};
 use super::body::{Program, evaluate};
 use super::env::{Buffers, header, put};
 use super::page_blocks::{rotate, store_codes};
 use super::page_words::{BLOCK, PageWords};
+use super::pieces::{Piece, first_lane};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -29,10 +30,20 @@ pub enum Target {
         halves: u32,
         /// Storage.
         kv: PageWords,
+        /// What each buffer has, where the layer's pages lie in several.
+        piece: Option<Piece>,
     },
 }
 
 impl Target {
+    /// What each buffer has of pages that lie in several.
+    fn piece(&self) -> Option<Piece> {
+        match self {
+            Target::Page { piece, .. } => *piece,
+            Target::Arena { .. } => None,
+        }
+    }
+
     /// Bits of a code where blocks are stored.
     fn block_bits(&self) -> Option<u32> {
         match self {
@@ -56,6 +67,14 @@ pub struct Store {
     pub target: Target,
 }
 
+impl Store {
+    /// Lanes of a token in a launch's buffer of pages.
+    fn token_lanes(&self) -> u32 {
+        let piece = self.target.piece();
+        piece.map_or(self.width, |piece| piece.lanes())
+    }
+}
+
 /// Word at which a token's keys (`half` 0) or values start.
 #[cube]
 pub fn token_base(
@@ -71,7 +90,8 @@ pub fn token_base(
     ((page * halves + half) * tokens + position % tokens) * words
 }
 
-/// Stores lanes `first` to before `end` of a tail whose lanes the cube has all to itself: whole blocks, where pages have blocks.
+/// Stores lanes `first` to before `end` of a tail whose lanes the cube has all to itself: whole blocks, where pages have blocks. Of
+/// pages in several buffers, what the launch's has.
 #[cube]
 pub fn store_segment(
     buffers: &Buffers<'_>,
@@ -84,6 +104,7 @@ pub fn store_segment(
     #[comptime] store: Store,
     #[comptime] units: u32,
 ) {
+    let (first, end) = held(buffers, first, end, comptime!(store.target.piece()));
     let bits = comptime!(store.target.block_bits());
     if let Some(bits) = bits {
         let mut lane = first + UNIT_POS * BLOCK;
@@ -119,6 +140,43 @@ pub fn store_segment(
     }
 }
 
+/// What of lanes `first` to before `end` the launch's buffer has.
+#[cube]
+fn held(
+    buffers: &Buffers<'_>,
+    first: u32,
+    end: u32,
+    #[comptime] piece: Option<Piece>,
+) -> (u32, u32) {
+    match piece {
+        Some(piece) => {
+            let start = first_lane(buffers, piece);
+            (
+                max(first, start),
+                min(end, start + comptime!(piece.lanes())),
+            )
+        }
+        None => (first, end),
+    }
+}
+
+/// A lane, and the end of lanes, counted from the first that the launch's buffer has.
+#[cube]
+fn inside(
+    buffers: &Buffers<'_>,
+    lane: u32,
+    end: u32,
+    #[comptime] piece: Option<Piece>,
+) -> (u32, u32) {
+    match piece {
+        Some(piece) => {
+            let start = first_lane(buffers, piece);
+            (lane - start, end - start)
+        }
+        None => (lane, end),
+    }
+}
+
 /// Evaluates a tail for a block of lanes from `first` on and stores its codes in the row's page.
 #[cube]
 fn store_block(
@@ -147,14 +205,21 @@ fn store_block(
         lanes[i as usize] = stored(lane, comptime!(PageWords::Codes(bits)));
     }
     rotate(&mut lanes);
-    if let Target::Page { half, halves, kv } = comptime!(store.target) {
+    if let Target::Page {
+        half,
+        halves,
+        kv,
+        piece,
+    } = comptime!(store.target)
+    {
         let token = token_of(
             buffers,
             row,
             half,
             halves,
-            comptime!(kv.token_words(store.width)),
+            comptime!(kv.token_words(store.token_lanes())),
         );
+        let (first, _) = inside(buffers, first, first, piece);
         let at = token + first / BLOCK * comptime!(bits + 1);
         store_codes(buffers.words, at, &lanes, bits);
     }
@@ -226,10 +291,16 @@ pub fn store_pair(
                 put(buffers.arena, at + 1, high);
             }
         }
-        Target::Page { half, halves, kv } => {
-            let words = comptime!(kv.token_words(store.width));
+        Target::Page {
+            half,
+            halves,
+            kv,
+            piece,
+        } => {
+            let words = comptime!(kv.token_words(store.token_lanes()));
             let token = token_of(buffers, row, half, halves, words);
             let (low, high) = (stored(low, kv), stored(high, kv));
+            let (lane, end) = inside(buffers, lane, end, piece);
             put_pair(buffers, token, low, high, lane, end, kv);
         }
     }

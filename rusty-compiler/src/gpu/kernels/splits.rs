@@ -1,5 +1,6 @@
 //! Partial results of [attention of rows alone](super::row_attention): of planes in shared memory, of splits in the arena.
 
+use super::attention_shape::cube_of_heads;
 use super::contract::finish_pair;
 use super::env::{Buffers, put};
 use super::row_attention::RowAttentionConfig;
@@ -94,7 +95,7 @@ pub fn finish(
             buffers,
             &products,
             row,
-            CUBE_POS_Y * group * dim + lane,
+            cube_of_heads(buffers, comptime!(config.shape)) * group * dim + lane,
             end,
             comptime!(config.unit.clone()),
             1usize,

@@ -3,7 +3,6 @@
 use super::reference::{Expected, Found};
 use super::rows::TrialRows;
 use crate::gpu::executable::GpuExecutable;
-use crate::gpu::pages::{page_bytes, token_lanes};
 use crate::gpu::stage::Template;
 use crate::gpu::text::Kind;
 use crate::plan::PlanValueId;
@@ -53,11 +52,7 @@ impl GpuExecutable {
                 Found::Value { value, row, lanes } => {
                     self.lanes(&mut read, (*value, *row), rows.count(), lanes)?
                 }
-                Found::Page {
-                    half,
-                    of_step,
-                    width,
-                } => self.page_lanes(layer, (*half, *width), rows, *of_step)?,
+                Found::Page { half, of_step } => self.page_lanes(layer, *half, rows, *of_step)?,
                 Found::Pick { row } => {
                     let word = self.device.read(&self.picks, *row as u64 * 4, 4)?;
                     let picked: Vec<u32> = bytemuck::pod_collect_to_vec(&word);
@@ -96,7 +91,7 @@ impl GpuExecutable {
     fn page_lanes(
         &self,
         layer: Option<u32>,
-        (half, width): (u32, u32),
+        half: u32,
         rows: &TrialRows,
         of_step: usize,
     ) -> Result<Vec<f32>> {
@@ -106,13 +101,6 @@ impl GpuExecutable {
             rows.pages(sequence)[position as usize / PAGE_TOKENS],
             position as usize % PAGE_TOKENS,
         );
-        let token = u64::from(self.pages.token_words(width)) * 4;
-        let first = u64::from(page) * page_bytes(&self.plan, layer, self.pages);
-        let at = u64::from(half) * PAGE_TOKENS as u64 + at as u64;
-        let bytes = self
-            .device
-            .read(&self.kv[layer], first + at * token, token)?;
-        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
-        Ok(token_lanes(&words, self.pages))
+        self.kv[layer].token(&*self.device, page, half, at)
     }
 }

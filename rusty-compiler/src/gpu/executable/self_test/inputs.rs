@@ -2,7 +2,7 @@
 
 use super::rows::TrialRows;
 use crate::gpu::executable::GpuExecutable;
-use crate::gpu::pages::{kept_lanes, page_bytes, page_words};
+use crate::gpu::pages::kept_lanes;
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
 use crate::{PAGE_TOKENS, Result};
 use rusty_graph::L;
@@ -83,13 +83,10 @@ impl GpuExecutable {
             let seed = 1000 + 2 * sequence as u32;
             let keys = lanes(kv.key_lanes(), seed);
             let values = lanes(kv.value_lanes(), seed + 1);
-            let size = page_bytes(&self.plan, layer as usize, self.pages);
+            let cache = &self.kv[layer as usize];
             for (number, page) in rows.pages(sequence).iter().enumerate() {
                 let both = (&keys.data[..], &values.data[..]);
-                let words = page_words(both, number * PAGE_TOKENS, &kv, self.pages);
-                let at = u64::from(*page) * size;
-                let words = bytemuck::cast_slice(&words);
-                self.device.write(&self.kv[layer as usize], at, words)?;
+                cache.write(&*self.device, *page, both, number * PAGE_TOKENS)?;
             }
             inputs.cache.push([keys, values].map(|m| self.kept(&m)));
         }
@@ -108,14 +105,9 @@ impl GpuExecutable {
 
     /// Leaves the pages of a layer that trials may have written as empty ones are: what a wrong kernel left is no number perhaps.
     pub(super) fn clear_pages(&self, layer: u32, rows: &TrialRows) -> Result<()> {
-        let size = page_bytes(&self.plan, layer as usize, self.pages);
-        let zeros = vec![0u8; size as usize];
-        let lists = (0..rows.sequences()).flat_map(|s| rows.pages(s));
-        for page in lists {
-            let at = u64::from(*page) * size;
-            self.device.write(&self.kv[layer as usize], at, &zeros)?;
-        }
-        Ok(())
+        let cache = &self.kv[layer as usize];
+        let mut lists = (0..rows.sequences()).flat_map(|s| rows.pages(s));
+        lists.try_for_each(|page| cache.clear(&*self.device, *page))
     }
 }
 

@@ -31,11 +31,7 @@ pub(super) enum Found {
         lanes: Vec<u32>,
     },
     /// Keys (`half` 0) or values of the token of a step's row.
-    Page {
-        half: u32,
-        of_step: usize,
-        width: u32,
-    },
+    Page { half: u32, of_step: usize },
     /// The token that a row chose.
     Pick { row: usize },
 }
@@ -184,7 +180,6 @@ impl Reference<'_> {
             let page = |half| Found::Page {
                 half,
                 of_step: self.rows.of_step(*row),
-                width: tail.width,
             };
             let kept = || kept_lanes(made.row(i), self.pages);
             let (found, want) = match tail.sink {

@@ -1,0 +1,159 @@
+//! Layers whose keys and values no binding takes: their heads lie in several buffers, and no bit changes.
+
+use crate::decoding::{PAGES, all_steps, fill};
+use crate::golden_paths::golden;
+use crate::watched_gpu::WatchedGpu;
+use rusty_backend::{GpuDevice, Owner, Target};
+use rusty_compiler::gpu::GpuExecutable;
+use rusty_compiler::{
+    BindOptions, Executable, KvFormat, KvPrefix, PrefixLayer, RowResult, Sequence, SlotId, Step,
+    Want, compile,
+};
+use rusty_loader::ModelFile;
+use std::sync::Arc;
+
+/// What a GPU says of itself.
+type Facts = fn(&mut Target);
+
+const FLOATS: Facts = |t| *t = t.in_single_precision();
+const WITHOUT_PLANES: Facts = |t| {
+    *t = t.in_single_precision();
+    t.plane_ops = false;
+};
+/// Tiles of attention run on what stands for matrix units.
+const MATRIX_UNITS: Facts = |t| {
+    *t = t.in_single_precision();
+    t.matrix_tiles = vec![(16, 8, 16)];
+};
+
+/// A model on a GPU of some facts that binds at most `limit` bytes.
+fn bound(
+    file: &dyn ModelFile,
+    kv: KvFormat,
+    facts: Facts,
+    limit: u64,
+) -> (Arc<WatchedGpu>, GpuExecutable) {
+    let gpu = WatchedGpu::new(|target| {
+        facts(target);
+        target.max_binding_bytes = target.max_binding_bytes.min(limit);
+    });
+    let graph = rusty_graph::arch::build(file).expect("graph");
+    let plan = compile(&graph, gpu.target()).expect("plan");
+    let options = BindOptions {
+        pages: PAGES,
+        kv,
+        slots: 0,
+    };
+    let exe = GpuExecutable::bind(plan, file, gpu.clone(), options).expect("bound");
+    (gpu, exe)
+}
+
+/// Labels and bytes of the buffers of keys and values.
+fn pages_of(gpu: &WatchedGpu) -> Vec<(String, u64)> {
+    let made = gpu.made().into_iter();
+    let pages = made.filter(|made| made.owner == Owner::Kv);
+    pages.map(|made| (made.label, made.bytes)).collect()
+}
+
+/// A model whose layers are one buffer each, and the same on a GPU that takes a `pieces`-th of one.
+fn whole_and_cut(
+    path: &str,
+    kv: KvFormat,
+    facts: Facts,
+    pieces: u64,
+) -> (GpuExecutable, GpuExecutable) {
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let (gpu, whole) = bound(&*file, kv, facts, u64::MAX);
+    let layers = pages_of(&gpu);
+    let limit = layers[0].1 / pieces;
+    let (narrow, cut) = bound(&*file, kv, facts, limit);
+    let buffers = pages_of(&narrow);
+    assert_eq!(buffers.len(), layers.len() * pieces as usize, "{path}");
+    assert!(buffers.iter().all(|(_, bytes)| *bytes == limit), "{path}");
+    assert_eq!(buffers[1].0, "kv.0.1");
+    assert_eq!(cut.memory().kv, whole.memory().kv);
+    (whole, cut)
+}
+
+/// Rows alone whose keys are split and not, tiles beside them, runs of a few rows.
+fn check(path: &str, kv: KvFormat, facts: Facts, pieces: u64) {
+    let (mut whole, mut cut) = whole_and_cut(path, kv, facts, pieces);
+    fill(&mut whole);
+    fill(&mut cut);
+    let want = all_steps(&mut whole);
+    assert!(want.iter().flatten().any(|l| *l != 0.0), "{path} {kv:?}");
+    assert!(all_steps(&mut cut) == want, "{path} {kv:?} {pieces}");
+}
+
+#[test]
+fn heads_in_several_buffers_change_no_bit() {
+    for kv in KvFormat::ALL {
+        check("models/qwen3-tied", kv, FLOATS, 2);
+    }
+    // Windows and caps of scores; more buffers; several heads in one.
+    check("models/gemma2", KvFormat::F32, FLOATS, 2);
+    check("models/llama-mha-f16", KvFormat::F16, FLOATS, 4);
+    check("models/llama-mha-f16", KvFormat::F32, FLOATS, 2);
+}
+
+/// Rows alone are tiles of one, and a map of its own makes heads.
+#[test]
+fn heads_in_several_buffers_change_no_bit_without_planes() {
+    for kv in [KvFormat::F16, KvFormat::Q8_0] {
+        check("models/qwen3-tied", kv, WITHOUT_PLANES, 2);
+    }
+    check("models/llama-mha-f16", KvFormat::F16, WITHOUT_PLANES, 2);
+}
+
+#[test]
+fn heads_in_several_buffers_change_no_bit_on_matrix_units() {
+    check("models/qwen3-tied", KvFormat::F16, MATRIX_UNITS, 2);
+    check("models/qwen3-tied", KvFormat::Bf16, MATRIX_UNITS, 2);
+    check("models/llama-mha-f16", KvFormat::F16, MATRIX_UNITS, 2);
+}
+
+/// Logits of some tokens behind so many.
+fn behind(exe: &mut GpuExecutable, first: u32, pages: &[u32]) -> Vec<(u32, RowResult)> {
+    let tokens: Vec<u32> = (0..20).map(|i| (i * 37 + 11) % 250).collect();
+    let step = Step {
+        tokens: &tokens,
+        positions: &(first..first + 20).collect::<Vec<_>>(),
+        sequence_of: &[0; 20],
+        sequences: &[Sequence {
+            pages,
+            rope_length: 64,
+        }],
+        slots: &[SlotId::BASE; 20],
+        wants: &[Want::Logits; 20],
+    };
+    exe.run(&step).expect("step").results
+}
+
+/// Keys and values in front of a sequence, and pages that are copied, are those of all heads.
+#[test]
+fn prefixes_and_copies_reach_all_heads() {
+    let path = "models/llama-mha-f16";
+    let (mut whole, mut cut) = whole_and_cut(path, KvFormat::F16, FLOATS, 4);
+    let (tokens, lanes) = (20u32, 64usize);
+    let noise = |seed: u32| -> Arc<[f32]> {
+        let hash = |i: u32| (seed * 7919 + i).wrapping_mul(2_654_435_761) >> 8;
+        let all = 0..tokens * lanes as u32;
+        all.map(|i| hash(i) as f32 / (1 << 23) as f32 - 1.0)
+            .collect()
+    };
+    let layer = |n: u32| PrefixLayer {
+        keys: noise(2 * n),
+        values: noise(2 * n + 1),
+    };
+    let prefix = KvPrefix {
+        tokens,
+        layers: (1..=2).map(layer).collect(),
+    };
+    let [want, have] = [&mut whole, &mut cut].map(|exe| {
+        exe.write_prefix(&[7, 3], &prefix).expect("written");
+        exe.copy_page(3, 12).expect("copied");
+        exe.copy_page(7, 5).expect("copied");
+        behind(exe, tokens, &[5, 12, 1])
+    });
+    assert!(have == want);
+}
