@@ -162,11 +162,10 @@ fn cut(
             target: target.name.clone(),
             kernel: format!("keys and values of layer {layer}"),
             reason: format!(
-                "{} tokens take {} bytes for each of {} heads, and {limit} fit a binding (a shorter context, fewer sequences \
+                "{} tokens take {} bytes for each key/value head, and {limit} fit a binding (a shorter context, fewer sequences \
                  at a time or a format of fewer bits take less)",
                 u64::from(pages) * PAGE_TOKENS as u64,
                 bytes(&of(whole.kv_heads.max(1))),
-                whole.kv_heads,
             ),
         })
 }

@@ -160,7 +160,7 @@ fn rotated(team: Team, kv: PageWords, piece: Option<Piece>) -> KernelSpec {
             origin: Origin::Map,
             tails: Vec::from(targets.map(store)),
         }),
-        scalars: 3 + u32::from(piece.is_some()) as usize,
+        scalars: 3 + usize::from(piece.is_some()),
     }
 }
 

@@ -8,7 +8,7 @@ use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
 use rusty_compiler::gpu::kernels::rows::Origin;
-use rusty_compiler::gpu::kernels::sink::Target as Sink;
+use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
 
 /// Targets that stand for the languages: with plane operations and without, which for WGSL is without half precision, too, and which no
@@ -82,12 +82,7 @@ fn label(spec: &KernelSpec) -> String {
     };
     let of_kind = match &spec.kind {
         Kind::Rows(c) => match c.origin {
-            Origin::Map => pieces(
-                c.tails
-                    .iter()
-                    .any(|t| matches!(t.target, Sink::Page { piece: Some(_), .. })),
-            )
-            .into(),
+            Origin::Map => pieces(c.tails.iter().any(of_piece)).into(),
             Origin::Gather {
                 format, changed, ..
             } => format!(
@@ -117,6 +112,10 @@ fn label(spec: &KernelSpec) -> String {
 
 fn of_shape(shape: &AttentionShape) -> String {
     format!(" {:?}{}", shape.kv, pieces(shape.piece.is_some()))
+}
+
+fn of_piece(store: &Store) -> bool {
+    matches!(store.target, Sink::Page { piece: Some(_), .. })
 }
 
 fn pieces(cut: bool) -> &'static str {
