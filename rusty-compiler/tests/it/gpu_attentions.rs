@@ -167,7 +167,15 @@ fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSp
 /// The kernels of tiles on matrix units, where the heads fit.
 fn on_matrix_units(config: &AttentionConfig, native: bool) -> Vec<KernelSpec> {
     let mut out = vec![];
-    for (queries, kv) in [(32, PageWords::Bf16), (64, PageWords::F16)] {
+    let all = [
+        (32, PageWords::Bf16),
+        (64, PageWords::F16),
+        // Planes have halves of blocks, and whole ones.
+        (32, PageWords::Codes(4)),
+        (64, PageWords::Codes(8)),
+        (64, PageWords::Codes(4)),
+    ];
+    for (queries, kv) in all {
         let config = MatrixAttentionConfig {
             queries,
             shape: AttentionShape { kv, ..config.shape },

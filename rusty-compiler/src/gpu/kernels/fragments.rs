@@ -32,7 +32,10 @@ pub struct Halves {
     pub native: bool,
 }
 
-/// Two values in a word, the first in the low bits.
+/// The largest number in half precision.
+const LARGEST_HALF: f32 = 65504.0;
+
+/// Two values in a word, the first in the low bits; in half precision what is beyond it becomes infinite.
 #[cube]
 pub fn packed(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
     if comptime!(!halves.native && halves.f16) {
@@ -58,6 +61,71 @@ pub fn packed(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
             );
         }
         out
+    }
+}
+
+/// The same, but what is beyond half precision becomes its largest number.
+#[cube]
+pub fn packed_finite(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
+    if comptime!(halves.f16 && halves.native) {
+        let low = f32::reinterpret(u32::reinterpret(low));
+        let high = f32::reinterpret(u32::reinterpret(high));
+        let out: u32;
+        gpu_asm!(
+            "cvt.rn.satfinite.f16x2.f32 {d}, {h}, {l};",
+            h = in(_) high, l = in(_) low, d = out(_) out,
+            options(nomem),
+        );
+        out
+    } else if comptime!(halves.f16) {
+        let low = clamp(low, -LARGEST_HALF, LARGEST_HALF);
+        packed(low, clamp(high, -LARGEST_HALF, LARGEST_HALF), halves)
+    } else {
+        packed(low, high, halves)
+    }
+}
+
+/// The words of `count` values, which are [finite](packed_finite()).
+#[cube]
+pub fn words_of(
+    values: &Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] halves: Halves,
+) -> Array<u32> {
+    let mut words = Array::<u32>::new(comptime!(count / 2));
+    #[unroll]
+    for i in 0..comptime!(count / 2) {
+        let (low, high) = (values[comptime!(i * 2)], values[comptime!(i * 2 + 1)]);
+        words[i] = packed_finite(low, high, halves);
+    }
+    words
+}
+
+/// Stores `count` words from `to` on, both multiples of four, by fours where the language can.
+#[cube]
+pub fn put_words(
+    tile: &Shared<[u32]>,
+    to: u32,
+    words: &Array<u32>,
+    #[comptime] count: usize,
+    #[comptime] native: bool,
+) {
+    if comptime!(native) {
+        #[unroll]
+        for i in 0..comptime!(count / 4) {
+            let mut four = Vector::<u32, Const<4>>::empty();
+            #[unroll]
+            for w in 0..4usize {
+                four.insert(w, words[comptime!(i * 4 + w)]);
+            }
+            let fours = tile.as_vectorized().with_vector_size::<Const<4>>();
+            put(fours, to / 4 + i as u32, four);
+        }
+    } else {
+        #[unroll]
+        for i in 0..count {
+            put(tile, to + i as u32, words[i]);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 //! queries, rows by heads of a key/value head, and steps over the keys with the running softmax.
 //!
 //! Keys and values are multiplied as they are stored, in half precision or bf16; queries and the softmax's weights are
-//! rounded to the same. Keys lie in shared memory as rows of lane pairs, values as rows of key pairs, in the same place
-//! one after the other. Other formats of pages, and heads that do not fit, are for the kernel in single precision.
+//! rounded to the same. What is stored in [blocks](super::matrix_attention_blocks) is multiplied in half precision. Keys lie in shared
+//! memory as rows of lane pairs, values as rows of key pairs, in the same place one after the other. Pages in single precision, which
+//! are asked for to round nothing, and heads that do not fit are for the kernel in single precision.
 
 use super::attention_shape::{
     AttentionShape, KEYS, LOWEST, capped, cube_of_heads, first_key, locate, position_of, visible,
@@ -11,9 +12,11 @@ use super::attention_shape::{
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
 use super::fragments::{Halves, PLANE, exchange_words, packed};
+use super::matrix_attention_blocks::{has_whole_blocks, turn_sums};
 use super::matrix_attention_loads::{CubeMemory, load_keys, load_queries, load_values};
 use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::page_words::PageWords;
+use super::page_blocks::rotate_shared;
+use super::page_words::{BLOCK, PageWords};
 use cubecl::prelude::*;
 
 /// Words that keep fragments of neighbouring rows in different banks.
@@ -42,19 +45,24 @@ impl MatrixAttentionConfig {
         self.queries / self.shape.group()
     }
 
-    /// Whether heads are cut into whole fragments.
+    /// Whether heads are cut into whole fragments, and what pages hold becomes 16-bit floats.
     pub fn is_whole(&self) -> bool {
         let across = UNITS / PLANE / (self.queries / PLANE_ROWS);
+        let (keys, values) = (self.shape.head_dim, self.shape.value_dim);
         self.rows() > 0
-            && self.shape.head_dim.is_multiple_of(16)
-            && self.shape.value_dim.is_multiple_of(8 * across)
-            && matches!(self.shape.kv, PageWords::F16 | PageWords::Bf16)
+            && keys.is_multiple_of(16)
+            && values.is_multiple_of(8 * across)
+            && match self.shape.kv {
+                PageWords::F32 => false,
+                PageWords::F16 | PageWords::Bf16 => true,
+                PageWords::Codes(_) => keys.is_multiple_of(BLOCK) && values.is_multiple_of(BLOCK),
+            }
     }
 
     /// What fragments hold.
     pub fn halves(&self) -> Halves {
         Halves {
-            f16: self.shape.kv == PageWords::F16,
+            f16: self.shape.kv != PageWords::Bf16,
             native: self.native,
         }
     }
@@ -159,6 +167,9 @@ fn attend(
         weigh(memory, &mut sums, comptime!(config.clone()));
         sync_cube();
         key += KEYS;
+    }
+    if comptime!(config.shape.kv.is_blocks() && has_whole_blocks(config.result())) {
+        turn_sums(&mut sums, comptime!(config.result()));
     }
     store(buffers, memory, &sums, first, rows, config);
 }
@@ -307,6 +318,12 @@ fn store(
     for q in 0..4u32 {
         keep_quarter(&memory.pages, sums, q, 1usize, comptime!(config.result()));
         sync_cube();
+        // Blocks of which planes have parts are rotated back here.
+        if comptime!(config.shape.kv.is_blocks() && !has_whole_blocks(config.result())) {
+            let queries = comptime!(config.queries / 4);
+            rotate_shared(&memory.pages, comptime!(dim / BLOCK), dim, queries, UNITS);
+            sync_cube();
+        }
         let mut task = UNIT_POS;
         while task < comptime!(config.queries / 4 * config.shape.value_dim / 2) {
             let (m, lane) = (task / comptime!(dim / 2), task % comptime!(dim / 2) * 2);

@@ -2,9 +2,11 @@
 
 use super::attention_shape::{KEYS, LOWEST, cube_of_heads};
 use super::env::{Buffers, put};
-use super::fragments::{ALIGNMENT, PLANE, packed};
+use super::fragments::{ALIGNMENT, PLANE, packed_finite};
 use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
+use super::matrix_attention_blocks::{load_coded_keys, load_coded_values, load_rotated_queries};
 use super::matrix_product::UNITS;
+use super::page_words::PageWords;
 use cubecl::prelude::*;
 
 /// Shared memory of a cube.
@@ -49,7 +51,7 @@ impl CubeMemory {
     }
 }
 
-/// Scaled queries; query `m * group + h` is head `h` of row `m`, those behind the last repeat it.
+/// Scaled queries, rotated where keys are; query `m * group + h` is head `h` of row `m`, those behind the last repeat it.
 #[cube]
 pub fn load_queries(
     buffers: &Buffers<'_>,
@@ -58,23 +60,10 @@ pub fn load_queries(
     rows: u32,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    let dim = comptime!(config.shape.head_dim);
-    let group = comptime!(config.shape.group());
-    let scale = comptime!(config.shape.scale.get());
-    let mut at = UNIT_POS;
-    while at < comptime!(config.queries * config.shape.head_dim / 2) {
-        let (query, pair) = (at / comptime!(dim / 2), at % comptime!(dim / 2));
-        let row = first + min(query / group, rows - 1);
-        let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
-        let from = buffers.args[comptime!(config.arg)]
-            + row * comptime!(config.shape.heads * config.shape.head_dim)
-            + head * dim
-            + pair * 2;
-        let low = buffers.arena[from as usize] * scale;
-        let high = buffers.arena[(from + 1) as usize] * scale;
-        let word = packed(low, high, comptime!(config.halves()));
-        put(&memory.q, query * comptime!(config.stride()) + pair, word);
-        at += UNITS;
+    if comptime!(config.shape.kv.is_blocks()) {
+        load_rotated_queries(buffers, memory, first, rows, comptime!(config.clone()));
+    } else {
+        load_plain_queries(buffers, memory, first, rows, comptime!(config.clone()));
     }
     let mut query = UNIT_POS;
     while query < config.queries {
@@ -85,25 +74,85 @@ pub fn load_queries(
 }
 
 #[cube]
+fn load_plain_queries(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    first: u32,
+    rows: u32,
+    #[comptime] config: MatrixAttentionConfig,
+) {
+    let pairs = comptime!(config.shape.head_dim / 2);
+    let scale = comptime!(config.shape.scale.get());
+    let mut at = UNIT_POS;
+    while at < comptime!(config.queries * config.shape.head_dim / 2) {
+        let (query, pair) = (at / pairs, at % pairs);
+        let start = query_start(buffers, query, first, rows, comptime!(config.clone()));
+        let from = start + pair * 2;
+        let low = buffers.arena[from as usize] * scale;
+        let high = buffers.arena[(from + 1) as usize] * scale;
+        let word = packed_finite(low, high, comptime!(config.halves()));
+        put(&memory.q, query * comptime!(config.stride()) + pair, word);
+        at += UNITS;
+    }
+}
+
+/// Word of the arena at which a query starts.
+#[cube]
+pub fn query_start(
+    buffers: &Buffers<'_>,
+    query: u32,
+    first: u32,
+    rows: u32,
+    #[comptime] config: MatrixAttentionConfig,
+) -> u32 {
+    let dim = comptime!(config.shape.head_dim);
+    let group = comptime!(config.shape.group());
+    let row = first + min(query / group, rows - 1);
+    let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
+    buffers.args[comptime!(config.arg)]
+        + row * comptime!(config.shape.heads * config.shape.head_dim)
+        + head * dim
+}
+
+/// Keys, words as they lie or what codes stand for.
+#[cube]
 pub fn load_keys(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    let pairs = comptime!(config.shape.head_dim / 2);
-    let mut at = UNIT_POS;
-    while at < comptime!(KEYS * config.shape.head_dim / 2) {
-        let (key, pair) = (at / pairs, at % pairs);
-        let from = memory.places[(key * 2) as usize] + pair;
-        let word = buffers.words[from as usize];
-        put(&memory.pages, key * comptime!(config.stride()) + pair, word);
-        at += UNITS;
+    if let PageWords::Codes(bits) = comptime!(config.shape.kv) {
+        load_coded_keys(buffers, memory, bits, config);
+    } else {
+        let pairs = comptime!(config.shape.head_dim / 2);
+        let mut at = UNIT_POS;
+        while at < comptime!(KEYS * config.shape.head_dim / 2) {
+            let (key, pair) = (at / pairs, at % pairs);
+            let from = memory.places[(key * 2) as usize] + pair;
+            let word = buffers.words[from as usize];
+            put(&memory.pages, key * comptime!(config.stride()) + pair, word);
+            at += UNITS;
+        }
     }
 }
 
-/// Values, turned: of a pair of lanes and a pair of keys two words.
+/// Values, turned.
 #[cube]
 pub fn load_values(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    #[comptime] config: MatrixAttentionConfig,
+) {
+    if let PageWords::Codes(bits) = comptime!(config.shape.kv) {
+        load_coded_values(buffers, memory, bits, config);
+    } else {
+        load_words_of_values(buffers, memory, config);
+    }
+}
+
+/// Values as they lie: of a pair of lanes and a pair of keys two words.
+#[cube]
+fn load_words_of_values(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     #[comptime] config: MatrixAttentionConfig,

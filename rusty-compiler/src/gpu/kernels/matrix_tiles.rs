@@ -4,7 +4,7 @@
 use super::contract::{UnitConfig, scalar, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
-use super::fragments::packed;
+use super::fragments::{packed, put_words};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
 use super::norms::RowShares;
@@ -59,7 +59,13 @@ pub fn load_weights(
             let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
             words[i] = packed(low, high, comptime!(config.halves()));
         }
-        put_words(tiles, to, &words, comptime!(config.native));
+        put_words(
+            tiles,
+            to,
+            &words,
+            comptime!(RUN / 2),
+            comptime!(config.native),
+        );
     }
 }
 
@@ -141,27 +147,5 @@ pub fn load_inputs(
         }
         let value = packed(low, high, comptime!(config.halves()));
         put(tiles, (before + m) * STRIDE + word, value);
-    }
-}
-
-/// Stores eight words from `to` on, a multiple of four, by fours where the language can.
-#[cube]
-fn put_words(tile: &Shared<[u32]>, to: u32, words: &Array<u32>, #[comptime] native: bool) {
-    if comptime!(native) {
-        #[unroll]
-        for i in 0..2usize {
-            let mut four = Vector::<u32, Const<4>>::empty();
-            #[unroll]
-            for w in 0..4usize {
-                four.insert(w, words[comptime!(i * 4 + w)]);
-            }
-            let fours = tile.as_vectorized().with_vector_size::<Const<4>>();
-            put(fours, to / 4 + i as u32, four);
-        }
-    } else {
-        #[unroll]
-        for i in 0..8usize {
-            put(tile, to + i as u32, words[i]);
-        }
     }
 }

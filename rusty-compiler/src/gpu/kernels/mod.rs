@@ -36,6 +36,7 @@ pub mod gemv_sums;
 pub mod grouped;
 pub mod matrix;
 pub mod matrix_attention;
+pub mod matrix_attention_blocks;
 pub mod matrix_attention_loads;
 pub mod matrix_product;
 pub mod matrix_tiles;

@@ -30,8 +30,8 @@ pub fn rotate(lanes: &mut Array<f32>) {
 /// Rotates blocks in shared memory: in each of `runs` runs, `stride` words apart, the first `blocks`. All units of the cube
 /// call it together, with barriers around it.
 #[cube]
-pub fn rotate_shared(
-    values: &Shared<[f32]>,
+pub fn rotate_shared<T: CubePrimitive>(
+    values: &Shared<[T]>,
     #[comptime] blocks: u32,
     #[comptime] stride: u32,
     #[comptime] runs: u32,
@@ -43,12 +43,12 @@ pub fn rotate_shared(
         let mut lanes = Array::<f32>::new(32usize);
         #[unroll]
         for i in 0..32usize {
-            lanes[i] = values[(first + i as u32) as usize];
+            lanes[i] = f32::reinterpret(values[(first + i as u32) as usize]);
         }
         rotate(&mut lanes);
         #[unroll]
         for i in 0..32usize {
-            put(values, first + i as u32, lanes[i]);
+            put(values, first + i as u32, T::reinterpret(lanes[i]));
         }
         task += units;
     }
@@ -93,4 +93,32 @@ pub fn pair_of(words: &[u32], at: u32, pair: u32, #[comptime] bits: u32) -> (f32
     let low = f32::cast_from(word & mask) - middle;
     let high = f32::cast_from((word >> bits) & mask) - middle;
     (low * step, high * step)
+}
+
+/// The values of the codes in a word, from `to` on. A code's bits are the upper ones of the mantissa of a float from 1 to 2, which takes
+/// no conversion.
+#[cube]
+pub fn word_values(
+    word: u32,
+    step: f32,
+    out: &mut Array<f32>,
+    #[comptime] to: usize,
+    #[comptime] bits: u32,
+) {
+    let up = comptime!(23 - bits);
+    let slope = step * comptime!((1u32 << bits) as f32);
+    // What half of the range, which stands for 0, becomes.
+    let less = slope * 1.5;
+    #[unroll]
+    for i in 0..comptime!(32 / bits) {
+        let place = comptime!(i * bits);
+        let moved = if comptime!(place > up) {
+            word >> comptime!(place - up)
+        } else {
+            word << comptime!(up - place)
+        };
+        let code = moved & comptime!(((1u32 << bits) - 1) << up);
+        let number = f32::reinterpret(code | comptime!(1.0f32.to_bits()));
+        out[comptime!(to + i as usize)] = slope * number - less;
+    }
 }
