@@ -27,7 +27,7 @@ pub struct EngineOptions {
     /// from the file in each step, the last layers first; so a model may be larger than the memory.
     pub gpu_memory: Option<u64>,
     /// Whether floats, and on GPUs weights of block formats, are multiplied in single precision only. Without, few rows of block formats round inputs to bytes with a scale for each
-    /// sixteen where the GPU has packed products, more rows round inputs and weights to bf16 and queries to what keys are stored in (with what blocks of keys and values stand
+    /// sixteen where the GPU has packed products, more rows round inputs and weights to bf16 (those of weights in F16 to half precision) and queries to what keys are stored in (with what blocks of keys and values stand
     /// for, to half precision) where it has matrix units, or weights of block formats to half precision where its kernels are WGSL and it has that. With, products are slower, and rows hardly depend on how many
     /// there are. A CPU with AVX-512 BF16 rounds inputs of weights in BF16 to bf16 without it; those of block formats are bytes with and
     /// without.

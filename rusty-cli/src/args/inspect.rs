@@ -40,7 +40,7 @@ pub struct Compile {
     /// Storage of keys and values for which kernels are made.
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Make kernels that round no inputs to bytes or to bf16, for use with or without `--single-precision`; others serve only without.
+    /// Make kernels that round no inputs to bytes or 16-bit floats, for use with or without `--single-precision`; others serve only without.
     #[arg(long)]
     pub single_precision: bool,
     /// Leave out the kernels that take adapters.

@@ -166,7 +166,7 @@ fn few_parts(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Contract { parts, .. } if parts.len() <= TALL_PARTS)
 }
 
-/// Contractions whose weights lose nothing to speak of as bf16.
+/// Contractions whose weights lose nothing to speak of as bf16; those in F16 are not even rounded to it.
 fn short_floats(plan: &Plan, anchor: &Anchor) -> bool {
     let single = |part: &Part| plan.weights[part.weight.index()].format == Format::F32;
     matches!(anchor, Anchor::Contract { parts, .. } if !parts.iter().any(single))

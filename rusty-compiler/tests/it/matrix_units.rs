@@ -69,17 +69,73 @@ fn agrees(name: &str, file: &dyn ModelFile, way: Way, other: Way, most: (f64, f6
 
 #[test]
 fn contractions_on_matrix_units_agree_with_tiles() {
-    for path in ["gguf/qwen3-float/BF16.gguf", "gguf/llama/mix-Q4_K_M.gguf"] {
+    for (path, most) in [
+        ("gguf/qwen3-float/BF16.gguf", (0.05, 1e-4, 1.5e-3)),
+        (IN_HALVES, (0.008, 2e-6, 4e-5)),
+        ("gguf/llama/mix-Q4_K_M.gguf", (0.05, 1e-4, 1.5e-3)),
+    ] {
         let file = rusty_loader::open(golden(path)).expect(path);
-        let (way, other) = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
-        agrees(path, &*file, way, other, (0.05, 1e-4, 1.5e-3));
+        products_agree(path, &*file, most);
     }
 }
 
-/// A model whose weights are single precision, which stays apart from matrix units.
-struct Singles(Box<dyn ModelFile>);
+/// A model all of whose matrices are in half precision.
+const IN_HALVES: &str = "gguf/qwen3-float/F16.gguf";
 
-impl ModelFile for Singles {
+fn products_agree(name: &str, file: &dyn ModelFile, most: (f64, f64, f64)) {
+    let (way, other) = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
+    agrees(name, file, way, other, most);
+}
+
+/// Inputs beyond half precision, before a norm and of a product of their own: what they make is neither infinite nor of the largest
+/// half.
+#[test]
+fn inputs_beyond_half_precision_are_multiplied_as_they_are() {
+    let file = rusty_loader::open(golden(IN_HALVES)).expect(IN_HALVES);
+    let large = Changed(file, |name, mut values| {
+        let gain = if name.contains("0.attn_norm") {
+            1e6
+        } else {
+            1.0
+        };
+        values.iter_mut().for_each(|v| *v *= gain);
+        let format = match name.contains("norm") {
+            true => Format::F32,
+            false => Format::F16,
+        };
+        (format, values)
+    });
+    products_agree("large inputs", &large, (0.05, 1e-4, 1.5e-3));
+}
+
+/// Rounded to bf16, as other weights are, those in half precision would give logits that are several times as far away.
+#[test]
+fn weights_in_half_precision_keep_their_bits() {
+    let file = rusty_loader::open(golden(IN_HALVES)).expect(IN_HALVES);
+    let single = (vec![], KvFormat::F32);
+    let want = logits(&mut bound(&*file, single, 0), 62, 0);
+    let units = || (vec![TILES], KvFormat::F32);
+    let have = logits(&mut bound(&*file, units(), 0), 62, 0);
+    let (own, _) = distance(&have, &want);
+    let rounded = Changed(file, |name, values| match name.contains("norm") {
+        true => (Format::F32, values),
+        false => (Format::Bf16, values),
+    });
+    let have = logits(&mut bound(&rounded, units(), 0), 62, 0);
+    let (as_bf16, _) = distance(&have, &want);
+    println!("rms {own}, rounded to bf16 {as_bf16}");
+    assert!(own > 0.0 && own * 4.0 < as_bf16, "{own}, {as_bf16}");
+}
+
+/// A model with other weights: by a tensor's name and values what they become.
+struct Changed(Box<dyn ModelFile>, fn(&str, Vec<f32>) -> (Format, Vec<f32>));
+
+/// A model whose weights are single precision, which stays apart from matrix units.
+fn in_singles(file: Box<dyn ModelFile>) -> Changed {
+    Changed(file, |_, values| (Format::F32, values))
+}
+
+impl ModelFile for Changed {
     fn arch(&self) -> &str {
         self.0.arch()
     }
@@ -92,9 +148,10 @@ impl ModelFile for Singles {
         let view = self.0.tensor(name)?;
         let mut values = vec![0.0; view.elements()];
         view.format.decode_row(&view.bytes, &mut values);
+        let (format, values) = self.1(name, values);
         Some(WeightView {
-            bytes: SharedBytes::from_vec(values.into_iter().flat_map(f32::to_le_bytes).collect()),
-            format: Format::F32,
+            bytes: SharedBytes::from_vec(format.encode(&values)?),
+            format,
             shape: view.shape,
         })
     }
@@ -151,6 +208,6 @@ fn attention_agrees(path: &str, kv: KvFormat, most: (f64, f64, f64)) {
         HEADS_OF_64 => rusty_loader::random::model(path, "f32"),
         _ => rusty_loader::open(golden(path)),
     };
-    let file = Singles(file.expect(path));
+    let file = in_singles(file.expect(path));
     agrees(path, &file, (vec![TILES], kv), (vec![], kv), most);
 }

@@ -133,11 +133,19 @@ pub fn put_words(
 #[cube]
 fn unpacked(word: u32, #[comptime] halves: Halves) -> (f32, f32) {
     if comptime!(halves.f16) {
-        (f16_value(word & 0xffff), f16_value(word >> 16))
+        (half_value(word & 0xffff), half_value(word >> 16))
     } else {
         let low = f32::reinterpret(word << 16);
         (low, f32::reinterpret(word & 0xffff_0000))
     }
+}
+
+/// As [`f16_value()`], but infinities stay infinite wherever it runs, as they do on matrix units.
+#[cube]
+fn half_value(bits: u32) -> f32 {
+    let infinite = (bits & 0x7c00) == 0x7c00;
+    let value = u32::reinterpret(f16_value(bits));
+    f32::reinterpret(value | select(infinite, 0x7f80_0000u32, 0u32))
 }
 
 /// What [`load_matrices()`] reads begins at a multiple of so many bytes.

@@ -1,17 +1,23 @@
 //! Contraction for many rows on matrix units: a cube makes a tile of rows by lanes, whose inputs and dequantized weights it
-//! holds in bf16 in shared memory. Other cubes of the same processor multiply while it fetches.
+//! holds in 16 bits in shared memory. Other cubes of the same processor multiply while it fetches.
 //!
-//! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision.
+//! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision. Where all
+//! weights are stored in half precision they are multiplied as they lie, and inputs are rounded to that: three bits more of both.
+//! Half precision ends at 65504, and models have inputs beyond it: a few lanes of rows before their norm (which is made
+//! [last](super::norms)), and of gated products. Clamped, they would be finite and wrong; to scale a row its largest would have to be
+//! known before its first product. So they become infinite, and with them, whatever the weights, all products of their row, which is
+//! looked for once at the end: such a tile is made again in bf16. Below, what half precision lacks (2^-25 at most, where numbers are
+//! no longer normal) counts only in rows whose largest input is as small as 1e-5.
 
 use super::contract::{
     ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar,
 };
 use super::env::{Buffers, bound};
-use super::fragments::{ALIGNMENT, Halves, exchange_words};
-use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::matrix_tiles::{input_shares, load_inputs, load_weights};
+use super::fragments::{Halves, exchange_words};
+use super::matrix_depth::{CubeMemory, multiply_depth, overflows};
+use super::matrix_product::{MatrixTile, PLANE_ROWS, UNITS, keep_quarter};
+use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
-use super::reduce::no_sums;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -32,42 +38,47 @@ pub struct MatrixConfig {
 }
 
 impl MatrixConfig {
-    /// Fragments are bf16.
+    /// What fragments hold at first: half precision where all weights are stored so, else bf16.
     pub fn halves(&self) -> Halves {
         Halves {
-            f16: false,
+            f16: self.contract.parts.iter().all(|p| p.format == Format::F16),
             native: self.native,
         }
     }
 
-    /// Whether words of weights are fetched as they lie.
-    pub fn by_words(&self, part: usize) -> bool {
-        let bf16 = self.contract.parts[part].format == Format::Bf16;
-        bf16 && self.contract.k.is_multiple_of(DEPTH)
+    /// Whether words of weights are fetched as they lie, for fragments that hold `halves`.
+    pub fn by_words(&self, part: usize, halves: Halves) -> bool {
+        let own = if halves.f16 {
+            Format::F16
+        } else {
+            Format::Bf16
+        };
+        self.contract.parts[part].format == own && self.contract.k.is_multiple_of(DEPTH)
     }
 
-    /// Tiles of inputs: adapters may change those of each part.
-    fn inputs(&self) -> usize {
+    /// Tiles of inputs of so many parts: adapters may change those of each.
+    pub fn inputs_of(&self, parts: usize) -> usize {
         match self.contract.adapters {
-            Some(_) => self.contract.most_parts(),
+            Some(_) => parts,
             None => 1,
         }
     }
 
     /// First row of the weights in the memory of both tiles, behind the inputs.
     pub fn weights_from(&self) -> u32 {
-        self.inputs() as u32 * self.tile.rows
+        self.inputs_of(self.contract.most_parts()) as u32 * self.tile.rows
     }
 
     /// Words of the inputs and weights; products lie there, too, a quarter of a tile's rows.
-    fn tile_words(&self) -> usize {
+    pub fn tile_words(&self) -> usize {
         let parts = self.contract.most_parts() as u32;
         let rows = self.weights_from() + parts * self.tile.lanes;
         let products = parts * self.tile.rows / 4 * self.tile.lanes;
         (rows * STRIDE).max(products) as usize
     }
 
-    fn exchange_words(&self) -> usize {
+    /// Words of what stands for matrix units.
+    pub fn exchange_words(&self) -> usize {
         match self.native {
             true => 1,
             false => exchange_words(UNITS, self.tile.fragments()),
@@ -123,28 +134,6 @@ pub fn matrix(
     }
 }
 
-/// Shared memory of a cube, whichever unit it works in.
-#[derive(CubeType)]
-struct CubeMemory {
-    /// Norm factors of the rows.
-    norms: Shared<[f32]>,
-    /// Inputs and behind them weights, rows of [`STRIDE`] words; products before they are stored.
-    tiles: Shared<[u32]>,
-    /// What stands for matrix units exchanges.
-    exchange: Shared<[u32]>,
-}
-
-#[cube]
-impl CubeMemory {
-    fn new(#[comptime] config: MatrixConfig) -> Self {
-        CubeMemory {
-            norms: Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize)),
-            tiles: Shared::<[u32]>::new_aligned_slice(comptime!(config.tile_words()), ALIGNMENT),
-            exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
-        }
-    }
-}
-
 #[cube]
 fn unit_tile(
     buffers: &Buffers<'_>,
@@ -155,34 +144,42 @@ fn unit_tile(
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let parts = comptime!(unit.parts.len());
     let tile = comptime!(config.tile);
-    let inputs = comptime!(if config.contract.adapters.is_some() {
-        parts
-    } else {
-        1
-    });
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
-    let mut sums = Array::<f32>::new(comptime!(parts * tile.fragments() * 8));
-    let mut squares = no_sums(comptime!(input_shares(tile).rows as usize));
-    let mut depth = 0u32.runtime();
-    while depth < config.contract.k {
-        load_tiles(
-            buffers,
-            memory,
-            &mut squares,
-            count,
-            row,
-            first,
-            depth,
-            inputs,
-            comptime!(config.clone()),
-            comptime!(unit.clone()),
-        );
-        sync_cube();
-        multiply_tiles(memory, &mut sums, inputs, parts, comptime!(config.clone()));
-        sync_cube();
-        depth += DEPTH;
+    let mut sums = Array::<f32>::new(comptime!(unit.parts.len() * tile.fragments() * 8));
+    let mut squares = Array::<f32>::new(comptime!(input_shares(tile).rows as usize));
+    let halves = comptime!(config.halves());
+    multiply_depth(
+        buffers,
+        memory,
+        &mut sums,
+        &mut squares,
+        count,
+        row,
+        first,
+        halves,
+        comptime!(config.clone()),
+        comptime!(unit.clone()),
+    );
+    if comptime!(halves.f16) {
+        let inputs = comptime!(config.inputs_of(unit.parts.len()));
+        if overflows(memory, &sums, inputs, tile) {
+            multiply_depth(
+                buffers,
+                memory,
+                &mut sums,
+                &mut squares,
+                count,
+                row,
+                first,
+                comptime!(Halves {
+                    f16: false,
+                    ..halves
+                }),
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
+            );
+        }
     }
     if comptime!(config.contract.prologue.late_norm().is_some()) {
         tile_norms(
@@ -195,77 +192,6 @@ fn unit_tile(
         );
     }
     finish(buffers, memory, &sums, count, row, first, end, config, unit);
-}
-
-/// The weights of a unit's parts and the first `inputs` of their inputs, a step of the depth.
-#[cube]
-fn load_tiles(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    squares: &mut Array<f32>,
-    count: u32,
-    row: u32,
-    first: u32,
-    depth: u32,
-    #[comptime] inputs: usize,
-    #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
-) {
-    #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        load_weights(
-            buffers,
-            &memory.tiles,
-            first,
-            depth,
-            p,
-            comptime!(config.clone()),
-            comptime!(unit.clone()),
-        );
-        if comptime!(p < inputs) {
-            load_inputs(
-                buffers,
-                &memory.tiles,
-                squares,
-                count,
-                row,
-                depth,
-                p,
-                comptime!(unit.parts[p]),
-                comptime!(config.clone()),
-            );
-        }
-    }
-}
-
-/// Adds the products of the inputs' tiles, one or one for each part, with those of the weights.
-#[cube]
-fn multiply_tiles(
-    memory: &CubeMemory,
-    sums: &mut Array<f32>,
-    #[comptime] inputs: usize,
-    #[comptime] parts: usize,
-    #[comptime] config: MatrixConfig,
-) {
-    let tile = comptime!(config.tile);
-    #[unroll]
-    for p in 0..parts {
-        let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
-        multiply(
-            &memory.tiles,
-            &memory.tiles,
-            &memory.exchange,
-            sums,
-            comptime!(Product {
-                tile,
-                left: (from * tile.rows, STRIDE),
-                right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
-                depth: DEPTH,
-                at: p * tile.fragments() * 8,
-                halves: config.halves(),
-            }),
-        );
-    }
 }
 
 /// Products go through the memory of the tiles by their bits, a quarter at a time (of both fragments below each other the upper

@@ -1,10 +1,9 @@
-//! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in bf16, and the norm
-//! factors of its rows.
+//! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in 16 bits.
 
 use super::contract::{UnitConfig, scalar, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
-use super::fragments::{packed, put_words};
+use super::fragments::{Halves, packed, put_words};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
 use super::norms::RowShares;
@@ -18,6 +17,7 @@ pub fn load_weights(
     first: u32,
     depth: u32,
     #[comptime] p: usize,
+    #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
 ) {
@@ -27,7 +27,7 @@ pub fn load_weights(
     let own = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
     let last = buffers.args[comptime!(unit.arg + scalar::END)] - first - 1;
-    if comptime!(config.by_words(unit.parts[p])) {
+    if comptime!(config.by_words(unit.parts[p], halves)) {
         load_words(
             buffers,
             tiles,
@@ -57,7 +57,7 @@ pub fn load_weights(
         #[unroll]
         for i in 0..comptime!(RUN / 2) {
             let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
-            words[i] = packed(low, high, comptime!(config.halves()));
+            words[i] = packed(low, high, halves);
         }
         put_words(
             tiles,
@@ -69,7 +69,7 @@ pub fn load_weights(
     }
 }
 
-/// Weights of bf16 as they lie, from byte `start` on.
+/// Weights of 16 bits as they lie, from byte `start` on.
 #[cube]
 fn load_words(
     buffers: &Buffers<'_>,
@@ -131,6 +131,7 @@ pub fn load_inputs(
     depth: u32,
     #[comptime] p: usize,
     #[comptime] part: usize,
+    #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
 ) {
     let before = comptime!(p as u32 * config.tile.rows);
@@ -145,7 +146,7 @@ pub fn load_inputs(
         if comptime!(p == 0) {
             squares[i as usize] += square;
         }
-        let value = packed(low, high, comptime!(config.halves()));
+        let value = packed(low, high, halves);
         put(tiles, (before + m) * STRIDE + word, value);
     }
 }

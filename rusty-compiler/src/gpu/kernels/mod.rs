@@ -38,6 +38,7 @@ pub mod matrix;
 pub mod matrix_attention;
 pub mod matrix_attention_blocks;
 pub mod matrix_attention_loads;
+pub mod matrix_depth;
 pub mod matrix_product;
 pub mod matrix_tiles;
 pub mod norms;

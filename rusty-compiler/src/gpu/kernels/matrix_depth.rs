@@ -1,0 +1,186 @@
+//! The steps of a tile on [matrix units](super::matrix) over the depth: each loads inputs and weights and adds their products.
+
+use super::contract::UnitConfig;
+use super::env::{Buffers, put};
+use super::fragments::{ALIGNMENT, Halves};
+use super::matrix::{DEPTH, MatrixConfig, STRIDE};
+use super::matrix_product::{MatrixTile, Product, multiply};
+use super::matrix_tiles::{input_shares, load_inputs, load_weights};
+use cubecl::prelude::*;
+
+/// Shared memory of a cube, whichever unit it works in.
+#[derive(CubeType)]
+pub struct CubeMemory {
+    /// Norm factors of the rows.
+    pub norms: Shared<[f32]>,
+    /// Inputs and behind them weights, rows of [`STRIDE`] words; products before they are stored.
+    pub tiles: Shared<[u32]>,
+    /// What stands for matrix units exchanges; whether a tile [overflows()].
+    pub exchange: Shared<[u32]>,
+}
+
+#[cube]
+impl CubeMemory {
+    /// Memory for a configuration.
+    pub fn new(#[comptime] config: MatrixConfig) -> Self {
+        CubeMemory {
+            norms: Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize)),
+            tiles: Shared::<[u32]>::new_aligned_slice(comptime!(config.tile_words()), ALIGNMENT),
+            exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
+        }
+    }
+}
+
+/// The products of a tile over all of the depth, and the squares of its inputs, with fragments that hold `halves`.
+#[cube]
+pub fn multiply_depth(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    sums: &mut Array<f32>,
+    squares: &mut Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    #[comptime] halves: Halves,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let parts = comptime!(unit.parts.len());
+    let inputs = comptime!(config.inputs_of(parts));
+    #[unroll]
+    for i in 0..comptime!(parts * config.tile.fragments() * 8) {
+        sums[i] = 0.0f32.runtime();
+    }
+    #[unroll]
+    for i in 0..comptime!(input_shares(config.tile).rows as usize) {
+        squares[i] = 0.0f32.runtime();
+    }
+    let mut depth = 0u32.runtime();
+    while depth < config.contract.k {
+        load_tiles(
+            buffers,
+            memory,
+            squares,
+            count,
+            row,
+            first,
+            depth,
+            halves,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
+        sync_cube();
+        multiply_tiles(
+            memory,
+            sums,
+            inputs,
+            parts,
+            halves,
+            comptime!(config.clone()),
+        );
+        sync_cube();
+        depth += DEPTH;
+    }
+}
+
+/// Whether a row's products are infinite or no numbers, for all units of the cube alike. They are in all lanes where one of its inputs
+/// is, so that of each row and part that has inputs of its own a unit looks at one.
+#[cube]
+pub fn overflows(
+    memory: &CubeMemory,
+    sums: &Array<f32>,
+    #[comptime] inputs: usize,
+    #[comptime] tile: MatrixTile,
+) -> bool {
+    let fragments = comptime!(tile.fragments());
+    let mut largest = 0u32.runtime();
+    #[unroll]
+    for i in 0..comptime!(inputs * 4) {
+        let sum = sums[comptime!(i / 2 * fragments * 4 + i % 2 * 2)];
+        largest = max(largest, u32::reinterpret(sum) & 0x7f80_0000);
+    }
+    if UNIT_POS == 0 {
+        put(&memory.exchange, 0u32, 0u32.runtime());
+    }
+    sync_cube();
+    if largest == 0x7f80_0000 {
+        put(&memory.exchange, 0u32, 1u32.runtime());
+    }
+    sync_cube();
+    memory.exchange[0] == 1
+}
+
+/// The weights of a unit's parts and the inputs that they have, a step of the depth.
+#[cube]
+fn load_tiles(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    squares: &mut Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    depth: u32,
+    #[comptime] halves: Halves,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let inputs = comptime!(config.inputs_of(unit.parts.len()));
+    #[unroll]
+    for p in 0..comptime!(unit.parts.len()) {
+        load_weights(
+            buffers,
+            &memory.tiles,
+            first,
+            depth,
+            p,
+            halves,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
+        if comptime!(p < inputs) {
+            load_inputs(
+                buffers,
+                &memory.tiles,
+                squares,
+                count,
+                row,
+                depth,
+                p,
+                comptime!(unit.parts[p]),
+                halves,
+                comptime!(config.clone()),
+            );
+        }
+    }
+}
+
+/// Adds the products of the inputs' tiles, one or one for each part, with those of the weights.
+#[cube]
+fn multiply_tiles(
+    memory: &CubeMemory,
+    sums: &mut Array<f32>,
+    #[comptime] inputs: usize,
+    #[comptime] parts: usize,
+    #[comptime] halves: Halves,
+    #[comptime] config: MatrixConfig,
+) {
+    let tile = comptime!(config.tile);
+    #[unroll]
+    for p in 0..parts {
+        let from = comptime!((if inputs > 1 { p } else { 0 }) as u32);
+        multiply(
+            &memory.tiles,
+            &memory.tiles,
+            &memory.exchange,
+            sums,
+            comptime!(Product {
+                tile,
+                left: (from * tile.rows, STRIDE),
+                right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
+                depth: DEPTH,
+                at: p * tile.fragments() * 8,
+                halves,
+            }),
+        );
+    }
+}
