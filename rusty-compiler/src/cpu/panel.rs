@@ -22,7 +22,7 @@ use super::simd::LANES;
 use half::{bf16, f16};
 use rusty_loader::Codec;
 
-/// Inputs per group: what one activation scale covers.
+/// Inputs per group: what one scale covers, of inputs where weights have no blocks of several.
 pub(super) const GROUP: usize = 32;
 /// Inputs per half of a group.
 pub(super) const HALF: usize = 16;
