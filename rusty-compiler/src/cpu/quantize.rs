@@ -3,8 +3,9 @@
 //! Each group of 32 values becomes signed bytes with one scale, `x = scale * q`, `scale = max|x| / 127`, once
 //! per row, whatever the number of products that share it. Where some weights have scales of blocks, the inputs of a block
 //! share one scale, as with K-quants elsewhere (`block_q8_K` in ggml): products are added up within a block before they are
-//! scaled, which costs a bit less than half a bit of the inputs' precision. Beside the bytes lie the *starts* that the
-//! kernel's panels need: what the zero point of the weights' codes makes of the group's (or half group's) sum.
+//! scaled. Of normally distributed inputs that costs less than half a bit: the largest of 256 is 1.3 times that of 32 on average.
+//! Beside the bytes lie the *starts* that the kernel's panels need: what the zero point of the weights' codes makes of the group's
+//! (or half group's) sum.
 
 use super::kind::{Kind, Start};
 use super::memory::Buffer;

@@ -59,12 +59,25 @@ fn agrees(name: &str, file: &dyn ModelFile, way: Way, other: Way, most: (f64, f6
             let have = logits(&mut exe, chunk, slots);
             let (rms, apart) = distance(&have, &want);
             let kl = mean_kl(&have, &want, TOKENS as usize);
-            let said = format!("{said}, by {chunk}: rms {rms}, 1 - cosine {apart}, mean KL {kl}");
+            let said = format!(
+                "{said}, by {chunk}: rms {rms}, 1 - cosine {apart}, mean KL {kl}; {}",
+                rows_apart(&have, &want)
+            );
             println!("{said}");
             assert!(rms > 0.0, "{said}: no other kernel");
             assert!(rms < most.0 && apart < most.1 && kl < most.2, "{said}");
         }
     }
+}
+
+/// How far apart rows are: a few far ones tell of another expert, many of arithmetic.
+fn rows_apart(have: &[f32], want: &[f32]) -> String {
+    let vocab = want.len() / TOKENS as usize;
+    let rows = have.chunks_exact(vocab).zip(want.chunks_exact(vocab));
+    let mut all: Vec<(f64, usize)> = rows.map(|(h, w)| distance(h, w).0).zip(0..).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (middle, farthest) = (all[all.len() / 2].0, &all[all.len() - 3..]);
+    format!("rms of rows {middle} in the middle, farthest {farthest:?}")
 }
 
 #[test]

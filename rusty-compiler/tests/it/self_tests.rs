@@ -40,7 +40,7 @@ fn unknown(name: &str, change: fn(&mut Target)) -> Arc<WatchedGpu> {
 }
 
 /// Whether kernels of the tests' GPU may have halves; those of software Vulkan may.
-fn has_halves() -> bool {
+pub(crate) fn has_halves() -> bool {
     let device = gpu_device();
     let has = device.target().f16 && device.target().language == Language::Wgsl;
     if !has {

@@ -5,6 +5,7 @@ use crate::adapted_rows::{PAGES, attach, logits};
 use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::reference::{PLAIN, all_logits, assert_close, distance, gpu_device, in_floats, mean_kl};
+use crate::self_tests::has_halves;
 use rusty_backend::Target;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::plan::Tuning;
@@ -46,15 +47,6 @@ fn tilings() -> [(&'static str, Tuning); 3] {
         ("middle tiles", of(0, u32::MAX)),
         ("tall tiles", of(0, 0)),
     ]
-}
-
-/// Whether the tests' GPU has half precision; software Vulkan does.
-fn has_halves() -> bool {
-    let has = gpu_device().target().f16;
-    if !has {
-        println!("the GPU has no half precision: nothing to test");
-    }
-    has
 }
 
 /// Norms in front, residuals and gates behind, projections side by side; floats, and blocks of all kinds.

@@ -87,7 +87,7 @@ pub fn packed_finite(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
 
 /// The words of `count` values, which are [finite](packed_finite()).
 #[cube]
-pub fn words_of(
+pub fn packed_lanes(
     values: &Array<f32>,
     #[comptime] count: usize,
     #[comptime] halves: Halves,
@@ -127,6 +127,25 @@ pub fn put_words(
             put(tile, to + i as u32, words[i]);
         }
     }
+}
+
+/// Stores `count` values as [`packed_lanes()`] from word `to` on; it and the words are multiples of four.
+#[cube]
+pub fn put_lanes(
+    tile: &Shared<[u32]>,
+    to: u32,
+    lanes: &Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] halves: Halves,
+) {
+    let words = packed_lanes(lanes, count, halves);
+    put_words(
+        tile,
+        to,
+        &words,
+        comptime!(count / 2),
+        comptime!(halves.native),
+    );
 }
 
 /// The two values of a word.

@@ -6,7 +6,7 @@
 
 use super::attention_shape::KEYS;
 use super::env::{Buffers, put};
-use super::fragments::{put_words, words_of};
+use super::fragments::{packed_lanes, put_lanes};
 use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
 use super::matrix_attention_loads::{CubeMemory, query_start};
 use super::matrix_product::{MatrixTile, UNITS};
@@ -38,18 +38,13 @@ pub fn load_rotated_queries(
             lanes[i as usize] = buffers.arena[(from + block * BLOCK + i) as usize] * scale;
         }
         rotate(&mut lanes);
-        let words = words_of(
+        let to = query * comptime!(config.stride()) + block * comptime!(BLOCK / 2);
+        put_lanes(
+            &memory.q,
+            to,
             &lanes,
             comptime!(BLOCK as usize),
             comptime!(config.halves()),
-        );
-        let to = query * comptime!(config.stride()) + block * comptime!(BLOCK / 2);
-        put_words(
-            &memory.q,
-            to,
-            &words,
-            comptime!(BLOCK as usize / 2),
-            comptime!(config.native),
         );
         at += UNITS;
     }
@@ -68,14 +63,13 @@ pub fn load_coded_keys(
     while at < comptime!(KEYS * config.shape.head_dim / RUN) {
         let (key, run) = (at / runs, at % runs);
         let lanes = run_values(buffers.words, memory.places[(key * 2) as usize], run, bits);
-        let words = words_of(&lanes, comptime!(RUN as usize), comptime!(config.halves()));
         let to = key * comptime!(config.stride()) + run * comptime!(RUN / 2);
-        put_words(
+        put_lanes(
             &memory.pages,
             to,
-            &words,
-            comptime!(RUN as usize / 2),
-            comptime!(config.native),
+            &lanes,
+            comptime!(RUN as usize),
+            comptime!(config.halves()),
         );
         at += UNITS;
     }
@@ -102,7 +96,7 @@ pub fn load_coded_values(
             pairs[comptime!(2 * i)] = first[i];
             pairs[comptime!(2 * i + 1)] = second[i];
         }
-        let words = words_of(
+        let words = packed_lanes(
             &pairs,
             comptime!(2 * RUN as usize),
             comptime!(config.halves()),
