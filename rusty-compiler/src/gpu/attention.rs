@@ -4,7 +4,7 @@ use super::kernels::attention::AttentionConfig;
 use super::kernels::attention_shape::AttentionShape;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::UnitConfig;
-use super::kernels::matrix_attention::MatrixAttentionConfig;
+use super::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
 use super::kernels::reduce::Team;
 use super::kernels::row_attention::RowAttentionConfig;
 use super::lower::Lowering;
@@ -22,6 +22,8 @@ pub(super) const ATTENTION_ROWS: u32 = 8;
 const MOST_QUERIES: u32 = 32;
 /// Floats that a unit may hold, of 255 registers that units have at most.
 const MOST_REGISTERS: usize = 160;
+/// Cuts of attention on matrix units, the first that fits: values of heads up to 256 lanes, and of wider ones.
+const MATRIX_CUTS: [MatrixAttentionCut; 3] = [matrix_cut(1, 1, 64), matrix_cut(1, 1, 32), matrix_cut(2, 4, 32)];
 /// Planes of a cube of that kernel: each leaves a result in shared memory.
 const MOST_PLANES: u32 = 8;
 /// Cubes among which an attention launch splits rows' keys at most; more would wait for each other.
@@ -114,8 +116,8 @@ impl Lowering<'_> {
         spec: &AttentionSpec,
     ) -> Result<Template> {
         if self.target.multiplies_bf16() && !self.plan.excludes(MATRIX_ATTENTION, kernel) {
-            for queries in [64, 32] {
-                let (config, scalars) = self.matrix_attention(kernel, q, spec, queries)?;
+            for cut in MATRIX_CUTS {
+                let (config, scalars) = self.matrix_attention(kernel, q, spec, cut)?;
                 let fits = config.shared_bytes() <= self.target.shared_bytes
                     && config.registers() <= MOST_REGISTERS;
                 if config.is_whole() && fits {
@@ -134,12 +136,12 @@ impl Lowering<'_> {
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
-        queries: u32,
+        cut: MatrixAttentionCut,
     ) -> Result<(MatrixAttentionConfig, Scalars)> {
         let mut scalars = self.scalars(kernel)?;
         let arg = scalars.push(self.activation(kernel, q)?.0);
         let config = MatrixAttentionConfig {
-            queries,
+            cut,
             shape: self.shape(kernel, spec)?,
             arg,
             unit: self.unit(kernel, &mut scalars),
@@ -222,6 +224,14 @@ impl Lowering<'_> {
             return Err(self.refuse(kernel, reason));
         }
         Ok(())
+    }
+}
+
+const fn matrix_cut(below: u32, across: u32, keys: u32) -> MatrixAttentionCut {
+    MatrixAttentionCut {
+        below,
+        across,
+        keys,
     }
 }
 

@@ -240,7 +240,11 @@ impl Lowering<'_> {
             Way::Matrix { rows, lanes } => {
                 let config = MatrixConfig {
                     contract: config,
-                    tile: MatrixTile { rows, lanes },
+                    tile: MatrixTile {
+                        rows,
+                        lanes,
+                        below: 2,
+                    },
                     native: self.target.language == Language::CudaC,
                 };
                 let shared = config.shared_bytes();

@@ -5,7 +5,7 @@ use rusty_compiler::gpu::kernels::attention::AttentionConfig;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::body::{Place, Program};
 use rusty_compiler::gpu::kernels::contract::UnitConfig;
-use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionConfig;
+use rusty_compiler::gpu::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::pieces::Piece;
 use rusty_compiler::gpu::kernels::reduce::Team;
@@ -168,16 +168,18 @@ fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSp
 fn on_matrix_units(config: &AttentionConfig, native: bool) -> Vec<KernelSpec> {
     let mut out = vec![];
     let all = [
-        (32, PageWords::Bf16),
-        (64, PageWords::F16),
-        // Planes have halves of blocks, and whole ones.
-        (32, PageWords::Codes(4)),
-        (64, PageWords::Codes(8)),
-        (64, PageWords::Codes(4)),
+        (2, 4, 32, PageWords::Bf16),
+        (1, 1, 64, PageWords::F16),
+        (1, 2, 32, PageWords::Codes(4)),
+        (1, 1, 32, PageWords::Codes(8)),
     ];
-    for (queries, kv) in all {
+    for (below, across, keys, kv) in all {
         let config = MatrixAttentionConfig {
-            queries,
+            cut: MatrixAttentionCut {
+                below,
+                across,
+                keys,
+            },
             shape: AttentionShape { kv, ..config.shape },
             arg: config.arg,
             unit: config.unit.clone(),

@@ -117,7 +117,11 @@ fn spec(kind: Kind) -> KernelSpec {
 fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> KernelSpec {
     spec(Kind::Matrix(MatrixConfig {
         contract: contract.clone(),
-        tile: MatrixTile { rows, lanes },
+        tile: MatrixTile {
+            rows,
+            lanes,
+            below: 2,
+        },
         native: contract.wide,
     }))
 }

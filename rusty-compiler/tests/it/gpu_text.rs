@@ -99,7 +99,7 @@ fn label(spec: &KernelSpec) -> String {
         }
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
         Kind::Attention(c) => of_shape(&c.shape),
-        Kind::MatrixAttention(c) => format!("{} {}", of_shape(&c.shape), c.queries),
+        Kind::MatrixAttention(c) => format!("{} {:?}", of_shape(&c.shape), c.cut),
         Kind::RowAttention(c) => of_shape(&c.shape),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) => of_experts(&c.experts),

@@ -18,9 +18,9 @@ pub const PLANE: u32 = 32;
 /// Right fragments that the substitute multiplies at once.
 const AT_ONCE: usize = 4;
 
-/// Words of shared memory that the substitute needs for `units` units with `right` right fragments each.
-pub fn exchange_words(units: u32, right: usize) -> usize {
-    units as usize * (8 + 2 * right.min(AT_ONCE))
+/// Words of shared memory that the substitute needs for `units` units with `left` left and `right` right fragments each.
+pub fn exchange_words(units: u32, (left, right): (usize, usize)) -> usize {
+    units as usize * (4 * left + 2 * right.min(AT_ONCE))
 }
 
 /// What fragments hold, and what multiplies them.
@@ -148,6 +148,23 @@ pub fn put_lanes(
     );
 }
 
+/// 2 to the power of a number; 0 of what is far below.
+#[cube]
+pub fn power_of_two(exponent: f32, #[comptime] native: bool) -> f32 {
+    if comptime!(native) {
+        let exponent = f32::reinterpret(u32::reinterpret(exponent));
+        let out: f32;
+        gpu_asm!(
+            "ex2.approx.ftz.f32 {d}, {e};",
+            e = in(_) exponent, d = out(_) out,
+            options(nomem),
+        );
+        out
+    } else {
+        (exponent * std::f32::consts::LN_2).exp()
+    }
+}
+
 /// The two values of a word.
 #[cube]
 fn unpacked(word: u32, #[comptime] halves: Halves) -> (f32, f32) {
@@ -185,7 +202,21 @@ pub fn load_matrices(tile: &Shared<[u32]>, at: u32) -> Vector<u32, Const<4>> {
     out
 }
 
-/// Adds the products of two left fragments, one below the other, with `count` right ones, side by side, to the sums from
+/// The same matrices turned (`.trans`): unit `4 g + t` gets halves `g` of rows `2 t` and `2 t + 1` of each.
+#[cube]
+pub fn load_turned_matrices(tile: &Shared<[u32]>, at: u32) -> Vector<u32, Const<4>> {
+    let row = &tile[at as usize..(at + 4) as usize];
+    let address = generic_to_shared::<u32>(row.as_ptr());
+    let out: Vector<u32, Const<4>>;
+    gpu_asm!(
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {d}, [{a}];",
+        d = out(_) out, a = mem_in(_) address,
+        options(explicit_mem),
+    );
+    out
+}
+
+/// Adds the products of some left fragments, below each other, with some right ones, side by side (`counts`), to the sums from
 /// `at` on, `[left][right][4]`. All units of the cube call it together.
 #[cube]
 pub fn multiply_add(
@@ -193,15 +224,16 @@ pub fn multiply_add(
     right: &Array<u32>,
     sums: &mut Array<f32>,
     exchange: &Shared<[u32]>,
-    #[comptime] count: usize,
+    #[comptime] counts: (usize, usize),
     #[comptime] at: usize,
     #[comptime] halves: Halves,
 ) {
+    let (below, count) = comptime!(counts);
     if comptime!(halves.native) {
         #[unroll]
         for n in 0..count {
             #[unroll]
-            for m in 0..2usize {
+            for m in 0..below {
                 let place = comptime!(at + (m * count + n) * 4);
                 instruction(
                     left,
@@ -218,7 +250,7 @@ pub fn multiply_add(
         #[unroll]
         for some in 0..comptime!(count.div_ceil(AT_ONCE)) {
             let from = comptime!(some * AT_ONCE);
-            substitute(left, right, sums, exchange, from, count, at, halves);
+            substitute(left, right, sums, exchange, from, counts, at, halves);
         }
     }
 }
@@ -275,25 +307,27 @@ fn substitute(
     sums: &mut Array<f32>,
     exchange: &Shared<[u32]>,
     #[comptime] from: usize,
-    #[comptime] count: usize,
+    #[comptime] counts: (usize, usize),
     #[comptime] at: usize,
     #[comptime] halves: Halves,
 ) {
+    let (below, count) = comptime!(counts);
     let some = comptime!((count - from).min(AT_ONCE));
-    let words = comptime!(8 + 2 * some as u32);
+    let behind = comptime!(4 * below as u32);
+    let words = comptime!(behind + 2 * some as u32);
     #[unroll]
-    for i in 0..8usize {
+    for i in 0..comptime!(4 * below) {
         put(exchange, UNIT_POS * words + i as u32, left[i]);
     }
     #[unroll]
     for i in 0..comptime!(2 * some) {
         let word = right[comptime!(2 * from + i)];
-        put(exchange, UNIT_POS * words + 8 + i as u32, word);
+        put(exchange, UNIT_POS * words + behind + i as u32, word);
     }
     sync_cube();
     let plane = UNIT_POS / PLANE * PLANE;
     let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
-    for product in 0..comptime!(8 * some as u32) {
+    for product in 0..comptime!((4 * below * some) as u32) {
         let (m, n, i) = (
             product / comptime!(4 * some as u32),
             product / 4 % comptime!(some as u32),
@@ -305,7 +339,7 @@ fn substitute(
             let row = plane + group * 4 + pair % 4;
             let a = exchange[(row * words + m * 4 + pair / 4 * 2 + i / 2) as usize];
             let unit = plane + column * 4 + pair % 4;
-            let b = exchange[(unit * words + 8 + n * 2 + pair / 4) as usize];
+            let b = exchange[(unit * words + behind + n * 2 + pair / 4) as usize];
             let (a_low, a_high) = unpacked(a, halves);
             let (b_low, b_high) = unpacked(b, halves);
             sum += a_low * b_low + a_high * b_high;

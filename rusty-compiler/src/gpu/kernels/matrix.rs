@@ -15,7 +15,7 @@ use super::contract::{
 use super::env::{Buffers, bound};
 use super::fragments::{Halves, exchange_words};
 use super::matrix_depth::{CubeMemory, multiply_depth, overflows};
-use super::matrix_product::{MatrixTile, PLANE_ROWS, UNITS, keep_quarter};
+use super::matrix_product::{MatrixTile, UNITS, keep_eights};
 use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
 use cubecl::prelude::*;
@@ -69,11 +69,11 @@ impl MatrixConfig {
         self.inputs_of(self.contract.most_parts()) as u32 * self.tile.rows
     }
 
-    /// Words of the inputs and weights; products lie there, too, a quarter of a tile's rows.
+    /// Words of the inputs and weights; products lie there, too, eight rows of each plane.
     pub fn tile_words(&self) -> usize {
         let parts = self.contract.most_parts() as u32;
         let rows = self.weights_from() + parts * self.tile.lanes;
-        let products = parts * self.tile.rows / 4 * self.tile.lanes;
+        let products = parts * self.tile.rows / self.tile.eights() * self.tile.lanes;
         (rows * STRIDE).max(products) as usize
     }
 
@@ -81,7 +81,7 @@ impl MatrixConfig {
     pub fn exchange_words(&self) -> usize {
         match self.native {
             true => 1,
-            false => exchange_words(UNITS, self.tile.fragments()),
+            false => exchange_words(UNITS, (self.tile.below, self.tile.fragments())),
         }
     }
 
@@ -146,7 +146,7 @@ fn unit_tile(
 ) {
     let tile = comptime!(config.tile);
     let end = buffers.args[comptime!(unit.arg + scalar::END)];
-    let mut sums = Array::<f32>::new(comptime!(unit.parts.len() * tile.fragments() * 8));
+    let mut sums = Array::<f32>::new(comptime!(unit.parts.len() * tile.sums()));
     let mut squares = Array::<f32>::new(comptime!(input_shares(tile).rows as usize));
     let halves = comptime!(config.halves());
     multiply_depth(
@@ -194,8 +194,8 @@ fn unit_tile(
     finish(buffers, memory, &sums, count, row, first, end, config, unit);
 }
 
-/// Products go through the memory of the tiles by their bits, a quarter at a time (of both fragments below each other the upper
-/// or lower half), so that the tails are one piece of code and units take neighbouring pairs of lanes.
+/// Products go through the memory of the tiles by their bits, eight rows of each plane at a time, so that the tails are one piece of
+/// code and units take neighbouring pairs of lanes.
 #[cube]
 fn finish(
     buffers: &Buffers<'_>,
@@ -210,16 +210,15 @@ fn finish(
 ) {
     let tile = comptime!(config.tile);
     let parts = comptime!(unit.parts.len());
-    let quarter = comptime!(tile.rows / 4);
+    let some = comptime!(tile.rows / tile.eights());
     let products = &memory.tiles;
-    for q in 0..4u32 {
-        keep_quarter(products, sums, q, parts, tile);
+    for eight in 0..comptime!(tile.eights()) {
+        keep_eights(products, sums, eight, parts, tile);
         sync_cube();
         let mut task = UNIT_POS;
-        while task < comptime!(quarter * tile.lanes / 2) {
+        while task < comptime!(some * tile.lanes / 2) {
             let (m, local) = (task / (tile.lanes / 2), task % (tile.lanes / 2) * 2);
-            // Of each plane's rows eight.
-            let own = m / 8 * PLANE_ROWS + q * 8 + m % 8;
+            let own = m / 8 * tile.plane_rows() + eight * 8 + m % 8;
             let at = row + own;
             if at < count && first + local < end {
                 let mut scale = 1.0f32;
@@ -231,7 +230,7 @@ fn finish(
                 for p in 0..parts {
                     #[unroll]
                     for side in 0..2usize {
-                        let from = (comptime!(p as u32 * quarter) + m) * tile.lanes + local;
+                        let from = (comptime!(p as u32 * some) + m) * tile.lanes + local;
                         pair[comptime!(p * 2 + side)] =
                             f32::reinterpret(products[(from + side as u32) as usize]) * scale;
                     }

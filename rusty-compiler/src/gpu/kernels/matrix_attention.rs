@@ -1,34 +1,45 @@
-//! [Attention of tiles of rows](super::attention) on matrix units (FlashAttention-2, arXiv 2307.08691): a cube takes 32 or 64
-//! queries, rows by heads of a key/value head, and steps over the keys with the running softmax.
+//! [Attention of tiles of rows](super::attention) on matrix units (FlashAttention-2, arXiv 2307.08691): a cube takes a tile of queries,
+//! rows by heads of a key/value head, and steps over the keys with the running softmax.
+//!
+//! Each plane has queries of its own: their scores stay in its units' registers, become the softmax's weights there, and are the left
+//! fragments of the product with the values. Planes share the step's keys and values in shared memory, where values come while scores
+//! are made, and the next step's keys while values are weighed. Values too wide for a unit's registers are cut among planes side by side,
+//! which make the scores of their queries each for itself.
 //!
 //! Keys and values are multiplied as they are stored, in half precision or bf16; queries and the softmax's weights are
-//! rounded to the same. What is stored in [blocks](super::matrix_attention_blocks) is multiplied in half precision. Keys lie in shared
-//! memory as rows of lane pairs, values as rows of key pairs, in the same place one after the other. Pages in single precision, which
-//! are asked for to round nothing, and heads that do not fit are for the kernel in single precision.
+//! rounded to the same. What is stored in [blocks](super::matrix_attention_blocks) is multiplied in half precision. Pages in single
+//! precision, which are asked for to round nothing, and heads that do not fit are for the kernel in single precision.
 
-use super::attention_shape::{
-    AttentionShape, KEYS, LOWEST, capped, cube_of_heads, first_key, locate, position_of, visible,
-};
+use super::async_copies::{await_copies, close_copies};
+use super::attention_shape::{AttentionShape, cube_of_heads, first_key, position_of};
 use super::contract::{UnitConfig, finish_pair};
 use super::env::{Buffers, bound, header, put};
-use super::fragments::{Halves, PLANE, exchange_words, packed};
-use super::matrix_attention_blocks::{has_whole_blocks, turn_sums};
-use super::matrix_attention_loads::{CubeMemory, load_keys, load_queries, load_values};
-use super::matrix_product::{MatrixTile, PLANE_ROWS, Product, UNITS, keep_quarter, multiply};
-use super::page_blocks::rotate_shared;
+use super::fragments::{Halves, PLANE, exchange_words};
+use super::matrix_attention_loads::{CubeMemory, load_keys, load_queries, load_values, locate};
+use super::matrix_attention_softmax::{Running, finish_sums, score, soften, weigh};
+use super::matrix_product::{MatrixTile, Product, UNITS};
 use super::page_words::{BLOCK, PageWords};
 use cubecl::prelude::*;
 
 /// Words that keep fragments of neighbouring rows in different banks.
 const APART: u32 = 4;
-/// Words from one query's weights, or one lane's values, to the next.
-pub const KEY_STRIDE: u32 = KEYS / 2 + APART;
+
+/// How a cube's planes share its tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixAttentionCut {
+    /// Fragments of 16 queries of a plane.
+    pub below: u32,
+    /// Planes side by side, which share the values' lanes: 1, 2 or 4.
+    pub across: u32,
+    /// Keys of a step, a multiple of 16.
+    pub keys: u32,
+}
 
 /// What the kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixAttentionConfig {
-    /// Queries of a cube: 32 or 64.
-    pub queries: u32,
+    /// The cut.
+    pub cut: MatrixAttentionCut,
     /// The attention.
     pub shape: AttentionShape,
     /// Scalar: arena word of the queries.
@@ -40,22 +51,28 @@ pub struct MatrixAttentionConfig {
 }
 
 impl MatrixAttentionConfig {
+    /// Queries of a cube.
+    pub fn queries(&self) -> u32 {
+        UNITS / PLANE / self.cut.across * self.cut.below * 16
+    }
+
     /// Query rows of a tile.
     pub fn rows(&self) -> u32 {
-        self.queries / self.shape.group()
+        self.queries() / self.shape.group()
     }
 
     /// Whether heads are cut into whole fragments, and what pages hold becomes 16-bit floats.
     pub fn is_whole(&self) -> bool {
-        let across = UNITS / PLANE / (self.queries / PLANE_ROWS);
         let (keys, values) = (self.shape.head_dim, self.shape.value_dim);
         self.rows() > 0
             && keys.is_multiple_of(16)
-            && values.is_multiple_of(8 * across)
+            && values.is_multiple_of(8 * self.cut.across)
             && match self.shape.kv {
                 PageWords::F32 => false,
                 PageWords::F16 | PageWords::Bf16 => true,
-                PageWords::Codes(_) => keys.is_multiple_of(BLOCK) && values.is_multiple_of(BLOCK),
+                PageWords::Codes(_) => {
+                    keys.is_multiple_of(BLOCK) && values.is_multiple_of(BLOCK * self.cut.across)
+                }
             }
     }
 
@@ -67,30 +84,61 @@ impl MatrixAttentionConfig {
         }
     }
 
-    /// Words from one query, or key, to the next.
-    pub fn stride(&self) -> u32 {
-        self.shape.head_dim / 2 + APART
+    /// Whether pages come to shared memory as they lie, by copies that nobody waits for at once.
+    pub fn copies(&self) -> bool {
+        self.native && !self.shape.kv.is_blocks()
     }
 
-    /// Queries by keys.
-    fn scores(&self) -> MatrixTile {
-        MatrixTile {
-            rows: self.queries,
-            lanes: KEYS,
+    /// Words from one query, key or value in shared memory to the next.
+    pub fn stride(&self) -> u32 {
+        self.shape.head_dim.max(self.shape.value_dim) / 2 + APART
+    }
+
+    /// First row in shared memory of the values: behind the keys, where they are not lanes of those.
+    pub fn values_from(&self) -> u32 {
+        let keys = self.queries();
+        if self.shape.of_keys { keys } else { keys + self.cut.keys }
+    }
+
+    /// The scores of a plane's queries: it has all keys.
+    pub fn scores(&self) -> Product {
+        let below = self.cut.below as usize;
+        Product {
+            tile: MatrixTile {
+                rows: UNITS / PLANE * 16 * self.cut.below,
+                lanes: self.cut.keys,
+                below,
+            },
+            left: (0, self.stride()),
+            right: (self.queries(), self.stride()),
+            turned: false,
+            depth: self.shape.head_dim,
+            at: 0,
+            halves: self.halves(),
         }
     }
 
     /// Queries by lanes of values.
-    fn result(&self) -> MatrixTile {
-        MatrixTile {
-            rows: self.queries,
-            lanes: self.shape.value_dim,
+    pub fn result(&self) -> Product {
+        Product {
+            tile: MatrixTile {
+                rows: self.queries(),
+                lanes: self.shape.value_dim,
+                below: self.cut.below as usize,
+            },
+            left: (0, 0),
+            right: (self.values_from(), self.stride()),
+            turned: true,
+            depth: self.cut.keys,
+            at: 0,
+            halves: self.halves(),
         }
     }
 
-    /// Words of keys, or values.
-    pub fn pages_words(&self) -> usize {
-        (KEYS * self.stride()).max(self.shape.value_dim * KEY_STRIDE) as usize
+    /// Words of the queries, keys and values; the result lies there, too.
+    pub fn tile_words(&self) -> usize {
+        let rows = self.values_from() + self.cut.keys;
+        (rows * self.stride()).max(self.queries() * self.shape.value_dim) as usize
     }
 
     /// Words of what stands for matrix units.
@@ -98,22 +146,22 @@ impl MatrixAttentionConfig {
         match self.native {
             true => 1,
             false => {
-                let most = self.scores().fragments().max(self.result().fragments());
-                exchange_words(UNITS, most)
+                let most = self.scores().tile.fragments();
+                let most = most.max(self.result().tile.fragments());
+                exchange_words(UNITS, (self.cut.below as usize, most))
             }
         }
     }
 
-    /// Floats of a unit's sums.
+    /// Floats of a unit's sums and scores.
     pub fn registers(&self) -> usize {
-        self.result().fragments() * 8
+        self.result().tile.sums() + self.scores().tile.sums()
     }
 
     /// Bytes of shared memory.
     pub fn shared_bytes(&self) -> u32 {
-        let per_query = self.stride() + KEYS + 1 + KEY_STRIDE + 3;
-        let rest = self.pages_words() + self.exchange_words();
-        4 * (self.queries * per_query + 2 * KEYS + rest as u32)
+        let words = self.tile_words() + self.exchange_words();
+        4 * (words as u32 + 2 * self.cut.keys)
     }
 }
 
@@ -130,13 +178,19 @@ pub fn matrix_attention(
     #[comptime] config: MatrixAttentionConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let tile = buffers.step[header::TILES] + CUBE_POS_X * 2;
+    // The last tiles see most keys: they begin first.
+    let tile = buffers.step[header::TILES] + from_last(CUBE_POS_X, CUBE_COUNT_X) * 2;
     let first = buffers.step[tile as usize];
     let rows = buffers.step[(tile + 1) as usize];
     let memory = CubeMemory::new(comptime!(config.clone()));
     if rows > 0 {
         attend(&buffers, &memory, first, rows, config);
     }
+}
+
+#[cube]
+fn from_last(number: u32, count: u32) -> u32 {
+    count - 1 - number
 }
 
 #[cube]
@@ -148,208 +202,123 @@ fn attend(
     #[comptime] config: MatrixAttentionConfig,
 ) {
     let shape = comptime!(config.shape);
-    load_queries(buffers, memory, first, rows, comptime!(config.clone()));
-    let mut sums = Array::<f32>::new(comptime!(config.result().fragments() * 8));
     let lowest = position_of(buffers, first);
     let end = position_of(buffers, first + rows - 1) + 1;
-    let mut key = first_key(lowest, shape);
     let pages = buffers.step[(buffers.step[header::PAGES] + first) as usize];
+    let mut key = first_key(lowest, shape);
+    let mut turn = 0u32;
+    load_queries(buffers, memory, first, rows, comptime!(config.clone()));
+    locate(buffers, memory, pages, key, end, turn, comptime!(config.clone()));
+    sync_cube();
+    load_next(buffers, memory, key < end, turn, comptime!(config.clone()));
+    let mut running = Running::new(comptime!(config.clone()));
     while key < end {
-        locate(buffers, &memory.places, pages, key, end, shape, UNITS);
+        let next = key + config.cut.keys;
+        locate(buffers, memory, pages, next, end, 1 - turn, comptime!(config.clone()));
+        if comptime!(!shape.of_keys) {
+            load_values(buffers, memory, turn, comptime!(config.clone()));
+        }
+        // Groups that may be under way are the values', and later those of the next keys.
+        await_tile(comptime!(config.copies()), comptime!(!shape.of_keys as usize));
+        score(memory, &mut running, lowest, rows, key, comptime!(config.clone()));
+        if comptime!(!shape.of_keys) {
+            sync_cube();
+            load_next(buffers, memory, next < end, 1 - turn, comptime!(config.clone()));
+        }
+        soften(&mut running, comptime!(config.clone()));
+        if comptime!(!shape.of_keys) {
+            await_tile(comptime!(config.copies()), 1usize);
+        }
+        weigh(memory, &mut running, comptime!(config.clone()));
         sync_cube();
-        load_keys(buffers, memory, comptime!(config.clone()));
-        sync_cube();
-        score(memory, lowest, rows, key, comptime!(config.clone()));
-        sync_cube();
-        soften(memory, comptime!(config.clone()));
-        load_values(buffers, memory, comptime!(config.clone()));
-        sync_cube();
-        weigh(memory, &mut sums, comptime!(config.clone()));
-        sync_cube();
-        key += KEYS;
+        if comptime!(shape.of_keys) {
+            load_next(buffers, memory, next < end, 1 - turn, comptime!(config.clone()));
+        }
+        key = next;
+        turn = 1 - turn;
     }
-    if comptime!(config.shape.kv.is_blocks() && has_whole_blocks(config.result())) {
-        turn_sums(&mut sums, comptime!(config.result()));
-    }
-    store(buffers, memory, &sums, first, rows, config);
+    finish_sums(&mut running, comptime!(config.clone()));
+    store(buffers, memory, &running, first, rows, config);
 }
 
-/// Scores of the step's keys; what a query may not see is [`LOWEST`].
+/// Loads the next step's keys where there is one. Without, too, a group of copies is closed, which the next wait counts.
 #[cube]
-fn score(
+fn load_next(
+    buffers: &Buffers<'_>,
     memory: &CubeMemory,
-    lowest: u32,
-    rows: u32,
-    key: u32,
+    more: bool,
+    turn: u32,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    let tile = comptime!(config.scores());
-    let fragments = comptime!(tile.fragments());
-    let mut sums = Array::<f32>::new(comptime!(fragments * 8));
-    #[unroll]
-    for i in 0..comptime!(fragments * 8) {
-        sums[i] = 0.0f32.runtime();
+    if more {
+        load_keys(buffers, memory, turn, comptime!(config.clone()));
     }
-    multiply(
-        &memory.q,
-        &memory.pages,
-        &memory.exchange,
-        &mut sums,
-        comptime!(Product {
-            tile,
-            left: (0, config.stride()),
-            right: (0, config.stride()),
-            depth: config.shape.head_dim,
-            at: 0,
-            halves: config.halves(),
-        }),
-    );
-    let plane = UNIT_POS / PLANE;
-    let first = plane / tile.across() * PLANE_ROWS + UNIT_POS % PLANE / 4;
-    let column = plane % tile.across() * tile.plane_lanes() + UNIT_POS % 4 * 2;
-    #[unroll]
-    for i in 0..comptime!(fragments * 8) {
-        let (m, n) = comptime!((i / 4 / fragments, i / 4 % fragments));
-        let (half, side) = comptime!((i % 4 / 2, i % 2));
-        let query = first + comptime!((m * 16 + half * 8) as u32);
-        let at = column + comptime!((n * 8 + side) as u32);
-        let own = lowest + min(query / comptime!(config.shape.group()), rows - 1);
-        let seen = visible(key + at, own, comptime!(config.shape));
-        let value = select(seen, capped(sums[i], comptime!(config.shape)), LOWEST);
-        put(&memory.scores, query * comptime!(KEYS + 1) + at, value);
+    if comptime!(config.copies()) {
+        close_copies();
     }
 }
 
-/// Scores become weights relative to the running maximum; neighbouring units share a query's keys.
+/// Waits until all units' copies are there but for the last `but` groups of each.
 #[cube]
-fn soften(memory: &CubeMemory, #[comptime] config: MatrixAttentionConfig) {
-    let sharing = comptime!(UNITS / config.queries);
-    let own = comptime!(KEYS / sharing);
-    let (query, part) = (UNIT_POS / sharing, UNIT_POS % sharing);
-    let first = query * comptime!(KEYS + 1) + part * own;
-    let before = memory.state[(query * 3) as usize];
-    let mut highest = before;
-    #[unroll]
-    for i in 0..own {
-        highest = max(highest, memory.scores[(first + i) as usize]);
+fn await_tile(#[comptime] copies: bool, #[comptime] but: usize) {
+    if comptime!(copies) {
+        await_copies(but);
     }
-    #[unroll]
-    for level in 0..comptime!(sharing.ilog2()) {
-        highest = max(
-            highest,
-            plane_shuffle_xor(highest, comptime!(1u32 << level)),
-        );
-    }
-    let mut sum = 0.0f32;
-    #[unroll]
-    for pair in 0..comptime!(own / 2) {
-        let low = weight(memory.scores[(first + pair * 2) as usize], highest);
-        let high = weight(memory.scores[(first + pair * 2 + 1) as usize], highest);
-        sum += low + high;
-        let to = query * KEY_STRIDE + part * comptime!(own / 2) + pair;
-        let word = packed(low, high, comptime!(config.halves()));
-        put(&memory.weights, to, word);
-    }
-    #[unroll]
-    for level in 0..comptime!(sharing.ilog2()) {
-        let other = plane_shuffle_xor(sum, comptime!(1u32 << level));
-        sum += other;
-    }
-    if part == 0 {
-        let factor = (before - highest).exp();
-        let total = memory.state[(query * 3 + 1) as usize] * factor + sum;
-        put(&memory.state, query * 3, highest);
-        put(&memory.state, query * 3 + 1, total);
-        put(&memory.state, query * 3 + 2, factor);
-    }
+    sync_cube();
 }
 
-/// What a score counts beside the highest.
-#[cube]
-fn weight(score: f32, highest: f32) -> f32 {
-    select(score > LOWEST * 0.5, (score - highest).exp(), 0.0f32)
-}
-
-/// Adds the weighted values.
-#[cube]
-fn weigh(memory: &CubeMemory, sums: &mut Array<f32>, #[comptime] config: MatrixAttentionConfig) {
-    let tile = comptime!(config.result());
-    let fragments = comptime!(tile.fragments());
-    let first = UNIT_POS / PLANE / tile.across() * PLANE_ROWS + UNIT_POS % PLANE / 4;
-    #[unroll]
-    for eight in 0..4usize {
-        let (m, half) = comptime!((eight / 2, eight % 2));
-        let query = first + comptime!((m * 16 + half * 8) as u32);
-        let factor = memory.state[(query * 3 + 2) as usize];
-        #[unroll]
-        for i in 0..comptime!(fragments * 2) {
-            sums[comptime!((m * fragments + i / 2) * 4 + half * 2 + i % 2)] *= factor;
-        }
-    }
-    multiply(
-        &memory.weights,
-        &memory.pages,
-        &memory.exchange,
-        sums,
-        comptime!(Product {
-            tile,
-            left: (0, KEY_STRIDE),
-            right: (0, KEY_STRIDE),
-            depth: KEYS,
-            at: 0,
-            halves: config.halves(),
-        }),
-    );
-}
-
-/// Stores what the tails make of the weighted values, a quarter of the queries at a time.
+/// Stores what the tails make of the weighted values.
 #[cube]
 fn store(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
-    sums: &Array<f32>,
+    running: &Running,
     first: u32,
     rows: u32,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    let dim = comptime!(config.shape.value_dim);
     let group = comptime!(config.shape.group());
+    let dim = comptime!(config.shape.value_dim);
     let end = comptime!(config.shape.heads * config.shape.value_dim).runtime();
-    for q in 0..4u32 {
-        keep_quarter(&memory.pages, sums, q, 1usize, comptime!(config.result()));
-        sync_cube();
-        // Blocks of which planes have parts are rotated back here.
-        if comptime!(config.shape.kv.is_blocks() && !has_whole_blocks(config.result())) {
-            let queries = comptime!(config.queries / 4);
-            rotate_shared(&memory.pages, comptime!(dim / BLOCK), dim, queries, UNITS);
-            sync_cube();
-        }
-        let mut task = UNIT_POS;
-        while task < comptime!(config.queries / 4 * config.shape.value_dim / 2) {
-            let (m, lane) = (task / comptime!(dim / 2), task % comptime!(dim / 2) * 2);
-            let query = m / 8 * PLANE_ROWS + q * 8 + m % 8;
-            if query / group < rows {
-                let sum = memory.state[(query * 3 + 1) as usize];
-                let mut products = Array::<f32>::new(2usize);
-                #[unroll]
-                for side in 0..2usize {
-                    let at = m * dim + lane + side as u32;
-                    products[side] = f32::reinterpret(memory.pages[at as usize]) / sum;
-                }
-                finish_pair(
-                    buffers,
-                    &products,
-                    first + query / group,
-                    (cube_of_heads(buffers, comptime!(config.shape)) * group + query % group) * dim
-                        + lane,
-                    end,
-                    comptime!(config.unit.clone()),
-                    1usize,
-                    comptime!(None),
-                );
+    let tile = comptime!(config.result().tile);
+    let plane = UNIT_POS / PLANE;
+    let own = plane / tile.across() * tile.plane_rows() + UNIT_POS % PLANE / 4;
+    let lanes = plane % tile.across() * tile.plane_lanes() + UNIT_POS % 4 * 2;
+    #[unroll]
+    for i in 0..comptime!(tile.sums()) {
+        let (m, n, half, side) = comptime!((
+            i / 4 / tile.fragments(),
+            i / 4 % tile.fragments(),
+            i / 2 % 2,
+            i % 2
+        ));
+        let query = own + comptime!((m * 16 + half * 8) as u32);
+        let at = query * dim + lanes + comptime!((n * 8 + side) as u32);
+        put(&memory.tiles, at, u32::reinterpret(running.sums[i]));
+    }
+    sync_cube();
+    let mut task = UNIT_POS;
+    while task < comptime!(config.queries() * config.shape.value_dim / 2) {
+        let (query, lane) = (task / comptime!(dim / 2), task % comptime!(dim / 2) * 2);
+        if query / group < rows {
+            let mut products = Array::<f32>::new(2usize);
+            #[unroll]
+            for side in 0..2usize {
+                let at = query * dim + lane + side as u32;
+                products[side] = f32::reinterpret(memory.tiles[at as usize]);
             }
-            task += UNITS;
+            finish_pair(
+                buffers,
+                &products,
+                first + query / group,
+                (cube_of_heads(buffers, comptime!(config.shape)) * group + query % group) * dim
+                    + lane,
+                end,
+                comptime!(config.unit.clone()),
+                1usize,
+                comptime!(None),
+            );
         }
-        sync_cube();
+        task += UNITS;
     }
 }

@@ -4,11 +4,10 @@
 //! Queries are rotated like keys before they are rounded, sums of values rotated back. Codes times steps are rounded to half precision,
 //! whatever is beyond it to its largest number: a rotated block of the largest lanes that are stored would be.
 
-use super::attention_shape::KEYS;
-use super::env::{Buffers, put};
-use super::fragments::{packed_lanes, put_lanes};
-use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
-use super::matrix_attention_loads::{CubeMemory, query_start};
+use super::env::Buffers;
+use super::fragments::put_lanes;
+use super::matrix_attention::MatrixAttentionConfig;
+use super::matrix_attention_loads::{CubeMemory, TokenRows, query_start};
 use super::matrix_product::{MatrixTile, UNITS};
 use super::page_blocks::{rotate, word_values};
 use super::page_words::BLOCK;
@@ -27,9 +26,9 @@ pub fn load_rotated_queries(
     #[comptime] config: MatrixAttentionConfig,
 ) {
     let blocks = comptime!(config.shape.head_dim / BLOCK);
-    let scale = comptime!(config.shape.scale.get());
+    let scale = comptime!(config.query_scale());
     let mut at = UNIT_POS;
-    while at < comptime!(config.queries * config.shape.head_dim / BLOCK) {
+    while at < comptime!(config.queries() * config.shape.head_dim / BLOCK) {
         let (query, block) = (at / blocks, at % blocks);
         let from = query_start(buffers, query, first, rows, comptime!(config.clone()));
         let mut lanes = Array::<f32>::new(comptime!(BLOCK as usize));
@@ -40,7 +39,7 @@ pub fn load_rotated_queries(
         rotate(&mut lanes);
         let to = query * comptime!(config.stride()) + block * comptime!(BLOCK / 2);
         put_lanes(
-            &memory.q,
+            &memory.tiles,
             to,
             &lanes,
             comptime!(BLOCK as usize),
@@ -50,62 +49,30 @@ pub fn load_rotated_queries(
     }
 }
 
-/// Keys of codes of `bits` bits.
+/// Keys or values of codes of `bits` bits.
 #[cube]
-pub fn load_coded_keys(
+pub fn load_coded_rows(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
+    turn: u32,
     #[comptime] bits: u32,
+    #[comptime] rows: TokenRows,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    let runs = comptime!(config.shape.head_dim / RUN);
+    let runs = comptime!(rows.dim / RUN);
     let mut at = UNIT_POS;
-    while at < comptime!(KEYS * config.shape.head_dim / RUN) {
+    while at < comptime!(config.cut.keys * rows.dim / RUN) {
         let (key, run) = (at / runs, at % runs);
-        let lanes = run_values(buffers.words, memory.places[(key * 2) as usize], run, bits);
-        let to = key * comptime!(config.stride()) + run * comptime!(RUN / 2);
+        let place = memory.places[(turn * config.cut.keys + key) as usize];
+        let lanes = run_values(buffers.words, place + rows.behind, run, bits);
+        let to = (rows.first + key) * comptime!(config.stride()) + run * comptime!(RUN / 2);
         put_lanes(
-            &memory.pages,
+            &memory.tiles,
             to,
             &lanes,
             comptime!(RUN as usize),
             comptime!(config.halves()),
         );
-        at += UNITS;
-    }
-}
-
-/// Values of codes of `bits` bits, turned. Neighbouring units take neighbouring pairs of keys, which lie in different banks.
-#[cube]
-pub fn load_coded_values(
-    buffers: &Buffers<'_>,
-    memory: &CubeMemory,
-    #[comptime] bits: u32,
-    #[comptime] config: MatrixAttentionConfig,
-) {
-    let mut at = UNIT_POS;
-    while at < comptime!(KEYS / 2 * config.shape.value_dim / RUN) {
-        let (keys, run) = (at % comptime!(KEYS / 2), at / comptime!(KEYS / 2));
-        let place = memory.places[(keys * 4 + 1) as usize];
-        let next = memory.places[(keys * 4 + 3) as usize];
-        let first = run_values(buffers.words, place, run, bits);
-        let second = run_values(buffers.words, next, run, bits);
-        let mut pairs = Array::<f32>::new(comptime!(2 * RUN as usize));
-        #[unroll]
-        for i in 0..comptime!(RUN as usize) {
-            pairs[comptime!(2 * i)] = first[i];
-            pairs[comptime!(2 * i + 1)] = second[i];
-        }
-        let words = packed_lanes(
-            &pairs,
-            comptime!(2 * RUN as usize),
-            comptime!(config.halves()),
-        );
-        #[unroll]
-        for i in 0..RUN {
-            let to = (run * RUN + i) * KEY_STRIDE + keys;
-            put(&memory.pages, to, words[i as usize]);
-        }
         at += UNITS;
     }
 }
@@ -132,19 +99,14 @@ fn run_values(words: &[u32], at: u32, run: u32, #[comptime] bits: u32) -> Array<
     lanes
 }
 
-/// Whether planes have whole blocks of a tile's lanes, so that [`turn_sums()`] serves.
-pub fn has_whole_blocks(tile: MatrixTile) -> bool {
-    tile.plane_lanes().is_multiple_of(BLOCK)
-}
-
 /// Sums of rotated values become those of plain ones. Of a row of a block, four fragments side by side, a unit has two lanes of
 /// each, which it rotates among themselves and then with the three units beside it.
 #[cube]
 pub fn turn_sums(sums: &mut Array<f32>, #[comptime] tile: MatrixTile) {
     let blocks = comptime!(tile.fragments() / 4);
     #[unroll]
-    for row in 0..comptime!(4 * blocks) {
-        let (m, half, block) = comptime!((row / 2 % 2, row % 2, row / 4));
+    for row in 0..comptime!(tile.eights() as usize * blocks) {
+        let (m, half, block) = comptime!((row / 2 / blocks, row % 2, row / 2 % blocks));
         let first = comptime!((m * tile.fragments() + block * 4) * 4 + half * 2);
         let mut lanes = Array::<f32>::new(8usize);
         #[unroll]

@@ -1,28 +1,23 @@
 //! What [attention on matrix units](super::matrix_attention) holds in shared memory, and how queries, keys and values come there.
 
-use super::attention_shape::{KEYS, LOWEST, cube_of_heads};
+use super::async_copies::{close_copies, start_copy};
+use super::attention_shape::cube_of_heads;
 use super::env::{Buffers, put};
-use super::fragments::{ALIGNMENT, PLANE, packed_finite};
-use super::matrix_attention::{KEY_STRIDE, MatrixAttentionConfig};
-use super::matrix_attention_blocks::{load_coded_keys, load_coded_values, load_rotated_queries};
+use super::fragments::{ALIGNMENT, packed_finite};
+use super::matrix_attention::MatrixAttentionConfig;
+use super::matrix_attention_blocks::{load_coded_rows, load_rotated_queries};
 use super::matrix_product::UNITS;
 use super::page_words::PageWords;
+use super::sink::token_base;
+use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
 /// Shared memory of a cube.
 #[derive(CubeType)]
 pub struct CubeMemory {
-    /// Scaled queries, `[query][pair]`.
-    pub q: Shared<[u32]>,
-    /// Keys, `[key][pair]`, then values, `[lane][pair of keys]`, then the result.
-    pub pages: Shared<[u32]>,
-    /// Scores, `[query][key]`.
-    pub scores: Shared<[f32]>,
-    /// Weights of the softmax, `[query][pair of keys]`.
-    pub weights: Shared<[u32]>,
-    /// Running maximum, running sum and the factor on what was summed before, per query.
-    pub state: Shared<[f32]>,
-    /// Where each key and each value of the step starts.
+    /// Scaled queries, then keys, then values: rows of pairs of lanes. At the end the result, `[query][lane]`.
+    pub tiles: Shared<[u32]>,
+    /// Where each key starts, of this step and the next in turn.
     pub places: Shared<[u32]>,
     /// What stands for matrix units exchanges.
     pub exchange: Shared<[u32]>,
@@ -32,20 +27,9 @@ pub struct CubeMemory {
 impl CubeMemory {
     /// Memory for a configuration.
     pub fn new(#[comptime] config: MatrixAttentionConfig) -> Self {
-        let queries = comptime!(config.queries as usize);
         CubeMemory {
-            q: Shared::<[u32]>::new_aligned_slice(
-                comptime!(queries * config.stride() as usize),
-                ALIGNMENT,
-            ),
-            pages: Shared::<[u32]>::new_aligned_slice(comptime!(config.pages_words()), ALIGNMENT),
-            scores: Shared::<[f32]>::new_slice(comptime!(queries * (KEYS as usize + 1))),
-            weights: Shared::<[u32]>::new_aligned_slice(
-                comptime!(queries * KEY_STRIDE as usize),
-                ALIGNMENT,
-            ),
-            state: Shared::<[f32]>::new_slice(comptime!(queries * 3)),
-            places: Shared::<[u32]>::new_slice(comptime!(KEYS as usize * 2)),
+            tiles: Shared::<[u32]>::new_aligned_slice(comptime!(config.tile_words()), ALIGNMENT),
+            places: Shared::<[u32]>::new_slice(comptime!(config.cut.keys as usize * 2)),
             exchange: Shared::<[u32]>::new_slice(comptime!(config.exchange_words())),
         }
     }
@@ -61,15 +45,9 @@ pub fn load_queries(
     #[comptime] config: MatrixAttentionConfig,
 ) {
     if comptime!(config.shape.kv.is_blocks()) {
-        load_rotated_queries(buffers, memory, first, rows, comptime!(config.clone()));
+        load_rotated_queries(buffers, memory, first, rows, config);
     } else {
-        load_plain_queries(buffers, memory, first, rows, comptime!(config.clone()));
-    }
-    let mut query = UNIT_POS;
-    while query < config.queries {
-        put(&memory.state, query * 3, LOWEST.runtime());
-        put(&memory.state, query * 3 + 1, 0.0f32.runtime());
-        query += UNITS;
+        load_plain_queries(buffers, memory, first, rows, config);
     }
 }
 
@@ -82,16 +60,16 @@ fn load_plain_queries(
     #[comptime] config: MatrixAttentionConfig,
 ) {
     let pairs = comptime!(config.shape.head_dim / 2);
-    let scale = comptime!(config.shape.scale.get());
+    let scale = comptime!(config.query_scale());
     let mut at = UNIT_POS;
-    while at < comptime!(config.queries * config.shape.head_dim / 2) {
+    while at < comptime!(config.queries() * config.shape.head_dim / 2) {
         let (query, pair) = (at / pairs, at % pairs);
         let start = query_start(buffers, query, first, rows, comptime!(config.clone()));
         let from = start + pair * 2;
         let low = buffers.arena[from as usize] * scale;
         let high = buffers.arena[(from + 1) as usize] * scale;
         let word = packed_finite(low, high, comptime!(config.halves()));
-        put(&memory.q, query * comptime!(config.stride()) + pair, word);
+        put(&memory.tiles, query * comptime!(config.stride()) + pair, word);
         at += UNITS;
     }
 }
@@ -114,63 +92,105 @@ pub fn query_start(
         + head * dim
 }
 
-/// Keys, words as they lie or what codes stand for.
+/// Where the keys of the step from `key` on start for the cube's head. Behind the end lies the last key again.
+#[cube]
+pub fn locate(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    pages: u32,
+    key: u32,
+    end: u32,
+    turn: u32,
+    #[comptime] config: MatrixAttentionConfig,
+) {
+    let shape = comptime!(config.shape);
+    if UNIT_POS < config.cut.keys {
+        let position = min(key + UNIT_POS, end - 1);
+        let head = CUBE_POS_Y / shape.shares * comptime!(shape.kv.token_words(shape.head_dim));
+        let place = token_base(
+            buffers.step,
+            pages,
+            position,
+            0u32.runtime(),
+            comptime!(shape.halves()),
+            comptime!(shape.words()),
+        );
+        put(&memory.places, turn * config.cut.keys + UNIT_POS, place + head);
+    }
+}
+
+/// Loads the keys of a step.
 #[cube]
 pub fn load_keys(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
+    turn: u32,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    if let PageWords::Codes(bits) = comptime!(config.shape.kv) {
-        load_coded_keys(buffers, memory, bits, config);
-    } else {
-        let pairs = comptime!(config.shape.head_dim / 2);
-        let mut at = UNIT_POS;
-        while at < comptime!(KEYS * config.shape.head_dim / 2) {
-            let (key, pair) = (at / pairs, at % pairs);
-            let from = memory.places[(key * 2) as usize] + pair;
-            let word = buffers.words[from as usize];
-            put(&memory.pages, key * comptime!(config.stride()) + pair, word);
-            at += UNITS;
-        }
-    }
+    let rows = comptime!(TokenRows {
+        dim: config.shape.head_dim,
+        first: config.queries(),
+        behind: 0,
+    });
+    load_rows(buffers, memory, turn, rows, config);
 }
 
-/// Values, turned.
+/// Loads the values of a step, and closes the group of their copies.
 #[cube]
 pub fn load_values(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
+    turn: u32,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    if let PageWords::Codes(bits) = comptime!(config.shape.kv) {
-        load_coded_values(buffers, memory, bits, config);
-    } else {
-        load_words_of_values(buffers, memory, config);
+    let rows = comptime!(TokenRows {
+        dim: config.shape.value_dim,
+        first: config.values_from(),
+        behind: PAGE_TOKENS as u32 * config.shape.words(),
+    });
+    load_rows(buffers, memory, turn, rows, comptime!(config.clone()));
+    if comptime!(config.copies()) {
+        close_copies();
     }
 }
 
-/// Values as they lie: of a pair of lanes and a pair of keys two words.
+/// Keys or values of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenRows {
+    /// Lanes.
+    pub dim: u32,
+    /// First row in shared memory.
+    pub first: u32,
+    /// Words of pages by which they lie behind the keys.
+    pub behind: u32,
+}
+
 #[cube]
-fn load_words_of_values(
+fn load_rows(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
+    turn: u32,
+    #[comptime] rows: TokenRows,
     #[comptime] config: MatrixAttentionConfig,
 ) {
-    // A plane takes eight pairs of lanes, whole sectors of memory, by four pairs of keys, which lie in different banks.
-    let groups = comptime!(config.shape.value_dim / 16);
-    let (of_eight, of_four) = (UNIT_POS % 8, UNIT_POS / 8 % 4);
-    let mut at = UNIT_POS / PLANE;
-    while at < comptime!(KEYS / 8 * config.shape.value_dim / 16) {
-        let (keys, pair) = (at / groups * 4 + of_four, at % groups * 8 + of_eight);
-        let first = memory.places[(keys * 4 + 1) as usize] + pair;
-        let second = memory.places[(keys * 4 + 3) as usize] + pair;
-        let first = buffers.words[first as usize];
-        let second = buffers.words[second as usize];
-        let to = pair * comptime!(2 * KEY_STRIDE) + keys;
-        put(&memory.pages, to, (first & 0xffff) | (second << 16));
-        let high = (first >> 16) | (second & 0xffff_0000);
-        put(&memory.pages, to + KEY_STRIDE, high);
-        at += comptime!(UNITS / PLANE);
+    let copies = comptime!(config.copies());
+    if let PageWords::Codes(bits) = comptime!(config.shape.kv) {
+        load_coded_rows(buffers, memory, turn, bits, rows, config);
+    } else {
+        let words = comptime!(if copies { 4u32 } else { 1 });
+        let some = comptime!(rows.dim / 2 / words);
+        let mut at = UNIT_POS;
+        while at < comptime!(config.cut.keys * rows.dim / 2 / words) {
+            let (key, word) = (at / some, at % some * words);
+            let place = memory.places[(turn * config.cut.keys + key) as usize];
+            let from = place + rows.behind + word;
+            let to = (rows.first + key) * comptime!(config.stride()) + word;
+            if comptime!(copies) {
+                start_copy(buffers.words, from, &memory.tiles, to);
+            } else {
+                put(&memory.tiles, to, buffers.words[from as usize]);
+            }
+            at += UNITS;
+        }
     }
 }

@@ -48,7 +48,7 @@ pub fn multiply_depth(
     let parts = comptime!(unit.parts.len());
     let inputs = comptime!(config.inputs_of(parts));
     #[unroll]
-    for i in 0..comptime!(parts * config.tile.fragments() * 8) {
+    for i in 0..comptime!(parts * config.tile.sums()) {
         sums[i] = 0.0f32.runtime();
     }
     #[unroll]
@@ -95,7 +95,7 @@ pub fn overflows(
     let fragments = comptime!(tile.fragments());
     let mut largest = 0u32.runtime();
     #[unroll]
-    for i in 0..comptime!(inputs * 4) {
+    for i in 0..comptime!(inputs * tile.eights() as usize) {
         let sum = sums[comptime!(i / 2 * fragments * 4 + i % 2 * 2)];
         largest = max(largest, u32::reinterpret(sum) & 0x7f80_0000);
     }
@@ -177,8 +177,9 @@ fn multiply_tiles(
                 tile,
                 left: (from * tile.rows, STRIDE),
                 right: (config.weights_from() + p as u32 * tile.lanes, STRIDE),
+                turned: false,
                 depth: DEPTH,
-                at: p * tile.fragments() * 8,
+                at: p * tile.sums(),
                 halves,
             }),
         );

@@ -1,26 +1,43 @@
 //! A product of two tiles in shared memory on matrix units: how planes share it, and how units give their sums back.
 
 use super::env::put;
-use super::fragments::{Halves, PLANE, load_matrices, multiply_add};
+use super::fragments::{
+    Halves, PLANE, load_matrices, load_turned_matrices, multiply_add,
+};
 use cubecl::prelude::*;
 
 /// Units of a cube.
 pub const UNITS: u32 = 128;
-/// Rows of a plane of units: two fragments.
-pub const PLANE_ROWS: u32 = 32;
 /// A tile of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
-    /// Rows: 32, 64 or 128.
+    /// Rows: so many planes' that the planes are a multiple of them.
     pub rows: u32,
     /// Lanes: a multiple of 8 times the planes side by side.
     pub lanes: u32,
+    /// Fragments of a plane below each other.
+    pub below: usize,
 }
 
 impl MatrixTile {
+    /// Rows of a plane.
+    pub fn plane_rows(&self) -> u32 {
+        self.below as u32 * 16
+    }
+
     /// Planes of units side by side.
     pub fn across(&self) -> u32 {
-        UNITS / PLANE / (self.rows / PLANE_ROWS)
+        UNITS / PLANE / (self.rows / self.plane_rows())
+    }
+
+    /// Sums of a unit.
+    pub fn sums(&self) -> usize {
+        self.below * self.fragments() * 4
+    }
+
+    /// Halves of fragments below each other: the rows of each plane are given back by eights.
+    pub fn eights(&self) -> u32 {
+        2 * self.below as u32
     }
 
     /// Lanes of a plane.
@@ -43,6 +60,8 @@ pub struct Product {
     pub left: (u32, u32),
     /// The same of the right tile.
     pub right: (u32, u32),
+    /// Whether the right tile is turned: its rows are the depth, pairs of lanes side by side.
+    pub turned: bool,
     /// Elements of a row, a multiple of 16.
     pub depth: u32,
     /// First of the sums that the products are added to.
@@ -62,43 +81,61 @@ pub fn multiply(
 ) {
     let tile = comptime!(product.tile);
     let plane = UNIT_POS / PLANE;
-    let row = product.left.0 + plane / tile.across() * PLANE_ROWS;
-    let lane = product.right.0 + plane % tile.across() * tile.plane_lanes();
-    let fragments = comptime!(tile.fragments());
+    let row = plane / tile.across() * tile.plane_rows();
+    let lane = plane % tile.across() * tile.plane_lanes();
     #[unroll]
     for step in 0..comptime!(product.depth / 16) {
-        let word = comptime!(step * 8);
-        let mut left = Array::<u32>::new(8usize);
-        load_left(left_tile, &mut left, row, word, product);
-        let mut right = Array::<u32>::new(comptime!(fragments * 2));
-        load_right(right_tile, &mut right, lane, word, product);
-        multiply_add(
-            &left,
-            &right,
-            sums,
-            exchange,
-            fragments,
-            comptime!(product.at),
-            comptime!(product.halves),
-        );
+        let mut left = Array::<u32>::new(comptime!(tile.below * 4));
+        load_left(left_tile, &mut left, row, step, product);
+        multiply_step(&left, right_tile, exchange, sums, lane, step, product);
     }
 }
 
-/// Two fragments, one below the other, from `row` and `word` on: of each a unit has words of a row, of that eight rows below, then
-/// both eight elements further.
+/// Adds the products of the fragments `left`, 16 elements of a depth that begin at the right tile's `step`-th, with those of the
+/// right tile from the plane's `lane` on.
 #[cube]
-fn load_left(
+pub fn multiply_step(
+    left: &Array<u32>,
+    right_tile: &Shared<[u32]>,
+    exchange: &Shared<[u32]>,
+    sums: &mut Array<f32>,
+    lane: u32,
+    #[comptime] step: u32,
+    #[comptime] product: Product,
+) {
+    let fragments = comptime!(product.tile.fragments());
+    let mut right = Array::<u32>::new(comptime!(fragments * 2));
+    if comptime!(product.turned) {
+        load_turned(right_tile, &mut right, lane, step, product);
+    } else {
+        load_right(right_tile, &mut right, lane, step, product);
+    }
+    multiply_add(
+        left,
+        &right,
+        sums,
+        exchange,
+        comptime!((product.tile.below, fragments)),
+        comptime!(product.at),
+        comptime!(product.halves),
+    );
+}
+
+/// Fragments below each other, from `row` and step `step` of the depth on: of each a unit has words of a row, of that eight rows
+/// below, then both eight elements further.
+#[cube]
+pub fn load_left(
     tile: &Shared<[u32]>,
     left: &mut Array<u32>,
     row: u32,
-    word: u32,
+    #[comptime] step: u32,
     #[comptime] product: Product,
 ) {
     let stride = comptime!(product.left.1);
     let unit = UNIT_POS % PLANE;
     #[unroll]
-    for f in 0..2u32 {
-        let first = (row + comptime!(f * 16)) * stride + word;
+    for f in 0..comptime!(product.tile.below as u32) {
+        let first = (row + comptime!(product.left.0 + f * 16)) * stride + comptime!(step * 8);
         if comptime!(product.halves.native) {
             let four = load_matrices(tile, first + left_start(unit / 8, unit % 8, stride));
             #[unroll]
@@ -121,13 +158,14 @@ fn left_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
     (row + matrix % 2 * 8) * stride + matrix / 2 * 4
 }
 
-/// Fragments side by side from `lane` and `word` on: of each a unit has words of a lane, then those eight elements further.
+/// Fragments side by side from `lane` and step `step` of the depth on: of each a unit has words of a lane, then those eight elements
+/// further.
 #[cube]
 fn load_right(
     tile: &Shared<[u32]>,
     right: &mut Array<u32>,
     lane: u32,
-    word: u32,
+    #[comptime] step: u32,
     #[comptime] product: Product,
 ) {
     let stride = comptime!(product.right.1);
@@ -136,7 +174,8 @@ fn load_right(
     // Two at a time.
     #[unroll]
     for pair in 0..comptime!(fragments.div_ceil(2)) {
-        let first = (lane + comptime!(pair as u32 * 16)) * stride + word;
+        let first =
+            (lane + comptime!(product.right.0 + pair as u32 * 16)) * stride + comptime!(step * 8);
         if comptime!(product.halves.native && pair * 2 + 1 < fragments) {
             let four = load_matrices(tile, first + right_start(unit / 8, unit % 8, stride));
             #[unroll]
@@ -159,30 +198,70 @@ fn right_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
     (row + matrix / 2 * 8) * stride + matrix % 2 * 4
 }
 
-/// The sums of quarter `q`, `[part][row][lane]`: of each plane's rows eight.
+/// The same of a turned tile: a unit has two elements of the depth of a lane, then those eight further.
 #[cube]
-pub fn keep_quarter(
+fn load_turned(
+    tile: &Shared<[u32]>,
+    right: &mut Array<u32>,
+    lane: u32,
+    #[comptime] step: u32,
+    #[comptime] product: Product,
+) {
+    let stride = comptime!(product.right.1);
+    let unit = UNIT_POS % PLANE;
+    let fragments = comptime!(product.tile.fragments());
+    let first = comptime!((product.right.0 + step * 16) * stride).runtime();
+    #[unroll]
+    for pair in 0..comptime!(fragments.div_ceil(2)) {
+        let lanes = lane + comptime!(pair as u32 * 16);
+        if comptime!(product.halves.native && pair * 2 + 1 < fragments) {
+            let from = first + lanes / 2 + left_start(unit / 8, unit % 8, stride);
+            let four = load_turned_matrices(tile, from);
+            #[unroll]
+            for i in 0..4usize {
+                right[comptime!(pair * 4 + i)] = four.extract(i);
+            }
+        } else {
+            #[unroll]
+            for i in 0..comptime!((fragments - pair * 2).min(2) as u32 * 2) {
+                let own = lanes + comptime!(i / 2 * 8) + unit / 4;
+                let row = unit % 4 * 2 + comptime!(i % 2 * 8);
+                let at = first + row * stride + own / 2;
+                let (upper, lower) = (tile[at as usize], tile[(at + stride) as usize]);
+                right[comptime!(pair * 4 + i as usize)] = if own % 2 == 0 {
+                    (upper & 0xffff) | (lower << 16)
+                } else {
+                    (upper >> 16) | (lower & 0xffff_0000)
+                };
+            }
+        }
+    }
+}
+
+/// Of each plane's rows the eight of number `eight`: their sums, `[part][row][lane]`.
+#[cube]
+pub fn keep_eights(
     products: &Shared<[u32]>,
     sums: &Array<f32>,
-    q: u32,
+    eight: u32,
     #[comptime] parts: usize,
     #[comptime] tile: MatrixTile,
 ) {
-    let fragments = comptime!(tile.fragments());
+    let (below, fragments) = comptime!((tile.below, tile.fragments()));
     let plane = UNIT_POS / PLANE;
     let row = plane / tile.across() * 8 + UNIT_POS % PLANE / 4;
     let lane = plane % tile.across() * tile.plane_lanes() + UNIT_POS % 4 * 2;
     #[unroll]
-    for own in 0..4usize {
-        if q == own as u32 {
+    for own in 0..comptime!(tile.eights() as usize) {
+        if eight == own as u32 {
             let (m, half) = comptime!((own / 2, own % 2));
             #[unroll]
             for i in 0..comptime!(parts * fragments * 2) {
                 let (p, n, side) = comptime!((i / fragments / 2, i / 2 % fragments, i % 2));
-                let at = (comptime!(p as u32 * tile.rows / 4) + row) * tile.lanes
+                let at = (comptime!(p as u32 * tile.rows / tile.eights()) + row) * tile.lanes
                     + lane
                     + comptime!((n * 8 + side) as u32);
-                let sum = sums[comptime!(((p * 2 + m) * fragments + n) * 4 + half * 2 + side)];
+                let sum = sums[comptime!(((p * below + m) * fragments + n) * 4 + half * 2 + side)];
                 put(products, at, u32::reinterpret(sum));
             }
         }

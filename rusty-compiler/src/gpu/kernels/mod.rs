@@ -3,6 +3,7 @@
 // state is its parameters. Loops over comptime lists are unrolled by index.
 #![allow(missing_docs, clippy::too_many_arguments, clippy::needless_range_loop)]
 
+pub mod async_copies;
 pub mod attention;
 pub mod attention_shape;
 pub mod bits;
@@ -38,6 +39,7 @@ pub mod matrix;
 pub mod matrix_attention;
 pub mod matrix_attention_blocks;
 pub mod matrix_attention_loads;
+pub mod matrix_attention_softmax;
 pub mod matrix_depth;
 pub mod matrix_product;
 pub mod matrix_tiles;
