@@ -23,7 +23,11 @@ const MOST_QUERIES: u32 = 32;
 /// Floats that a unit may hold, of 255 registers that units have at most.
 const MOST_REGISTERS: usize = 160;
 /// Cuts of attention on matrix units, the first that fits: values of heads up to 256 lanes, and of wider ones.
-const MATRIX_CUTS: [MatrixAttentionCut; 3] = [matrix_cut(1, 1, 64), matrix_cut(1, 1, 32), matrix_cut(2, 4, 32)];
+const MATRIX_CUTS: [MatrixAttentionCut; 3] = [
+    matrix_cut(1, 1, 64),
+    matrix_cut(1, 1, 32),
+    matrix_cut(2, 4, 32),
+];
 /// Planes of a cube of that kernel: each leaves a result in shared memory.
 const MOST_PLANES: u32 = 8;
 /// Cubes among which an attention launch splits rows' keys at most; more would wait for each other.

@@ -5,11 +5,12 @@ use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
 use super::kernels::gemm::GemmConfig;
 use super::kernels::gemv_sizes::team_units;
-use super::kernels::matrix::MatrixConfig;
+use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_product::MatrixTile;
+use super::kernels::packed_inputs::{PackConfig, PackedInputs};
 use super::kernels::reduce::Team;
 use super::kernels::tile::{self, TileShape};
-use super::lower::Lowering;
+use super::lower::{Lowering, team};
 use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -18,7 +19,7 @@ use crate::Result;
 use crate::passes::select::{TALL_BYTES, TALL_PARTS};
 use crate::plan::exclusion::HALF_TILES;
 use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Sums, Teams, Unit, Way};
-use rusty_backend::Language;
+use rusty_backend::{Language, Target};
 use rusty_graph::WeightId;
 
 /// Rows of a cube of matrix-vector products, where it has several, of bytes and of floats, which take more registers.
@@ -79,6 +80,9 @@ impl Lowering<'_> {
         if adapters.is_some() && !inside {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
+        if packs(way) {
+            launches.push(self.pack(kernel, *k, parts, adapters)?);
+        }
         for spans in store.cut(&groups) {
             let present: Vec<Span> = spans.iter().flatten().cloned().collect();
             let chunk = store.chunk(&present, self.of_outputs(kernel))?;
@@ -117,7 +121,11 @@ impl Lowering<'_> {
         let mut config = self.config(kernel, &places, how, &mut scalars)?;
         let (rows, tile) = match how.way {
             Way::Vector(_) | Way::Rows(_) => (config.cube_rows, config.cube_lanes()),
-            Way::Tile { rows, lanes } | Way::Matrix { rows, lanes } => (rows, lanes),
+            Way::Tile { rows, lanes } => (rows, lanes),
+            Way::Matrix { rows, lanes } => {
+                let tile = MatrixTile::of_products(rows, lanes, most_parts(kernel));
+                (tile.rows, tile.lanes)
+            }
         };
         let mut tiles = 0;
         for (unit, range) in units.iter().zip(ranges) {
@@ -152,10 +160,12 @@ impl Lowering<'_> {
             tiles: config.shrink_cubes() + tiles,
             rows,
         };
-        let (kind, shared) = self.kind(kernel, config, how.way);
+        let packed = packs(how.way).then(|| packed_inputs(&config, scalars.push(0), self.target));
+        let (kind, shared) = self.kind(kernel, config, how.way, packed);
         self.fits(kernel, shared)?;
         let mut made = template(kernel, kind, grid, scalars, Some(chunk));
         made.shrunk = shrunk;
+        made.packed = packed.map(|inputs| inputs.arg);
         Ok(made)
     }
 
@@ -222,7 +232,13 @@ impl Lowering<'_> {
     }
 
     /// The kernel of a way, and the bytes of shared memory that it takes.
-    fn kind(&self, kernel: &Kernel, config: ContractConfig, way: Way) -> (Kind, u32) {
+    fn kind(
+        &self,
+        kernel: &Kernel,
+        config: ContractConfig,
+        way: Way,
+        packed: Option<PackedInputs>,
+    ) -> (Kind, u32) {
         match way {
             Way::Vector(_) | Way::Rows(_) => {
                 let shared = config.row_bytes();
@@ -240,17 +256,54 @@ impl Lowering<'_> {
             Way::Matrix { rows, lanes } => {
                 let config = MatrixConfig {
                     contract: config,
-                    tile: MatrixTile {
-                        rows,
-                        lanes,
-                        below: 2,
-                    },
+                    tile: MatrixTile::of_products(rows, lanes, most_parts(kernel)),
+                    packed,
+                    stages: 1,
                     native: self.target.language == Language::CudaC,
                 };
+                let config = config.with_stages(self.target.shared_bytes);
                 let shared = config.shared_bytes();
                 (Kind::Matrix(config), shared)
             }
         }
+    }
+
+    /// The launch that packs the inputs of a contraction whose parts these are.
+    fn pack(
+        &self,
+        kernel: &Kernel,
+        k: u32,
+        parts: &[Part],
+        adapters: Option<usize>,
+    ) -> Result<Template> {
+        let mut scalars = Scalars::default();
+        let places = self.places(kernel, &mut scalars);
+        let way = Way::Matrix { rows: 0, lanes: 0 };
+        let how = How {
+            way,
+            adapters,
+            shrinks: false,
+        };
+        let mut contract = self.config(kernel, &places, how, &mut Scalars::default())?;
+        contract.adapters = adapters.map(|rows| Adapters {
+            parts: parts.len() as u32,
+            arg: scalars.append(&[0, 0]),
+            rows,
+        });
+        let shrunk = contract.adapters.map(|a| a.arg);
+        let inputs = packed_inputs(&contract, scalars.push(0), self.target);
+        // What it does not depend on is left out: kernels of the same inputs are one.
+        contract.parts.clear();
+        let config = PackConfig {
+            team: team(k / 4, self.target.plane(), self.target),
+            contract,
+            inputs,
+        };
+        let grid = Grid::Rows { y: 1 };
+        let mut made = template(kernel, Kind::Pack(config), grid, scalars, None);
+        made.shrunk = shrunk;
+        made.packed = Some(inputs.arg);
+        Ok(made)
     }
 
     /// Whether tiles hold a contraction's weights in half precision.
@@ -287,6 +340,21 @@ impl Lowering<'_> {
             row_bytes: row_bytes(decl) as u32,
             arg: scalars.push(0),
         }
+    }
+}
+
+/// Whether inputs are packed before: not for the smallest tiles, of which there are few, that a launch more would hold up.
+fn packs(way: Way) -> bool {
+    matches!(way, Way::Matrix { rows, .. } if rows != 32)
+}
+
+/// Where the packed inputs of a contraction lie, by the scalar `arg`.
+fn packed_inputs(config: &ContractConfig, arg: usize, target: &Target) -> PackedInputs {
+    PackedInputs {
+        arg,
+        k: config.k,
+        parts: config.adapters.map_or(1, |adapters| adapters.parts),
+        halves: matrix::halves(&config.parts, target.language == Language::CudaC),
     }
 }
 

@@ -332,7 +332,7 @@ impl Lowering<'_> {
 }
 
 /// A team with about `wanted` units: a power of two, whole planes, at most 256.
-fn team(wanted: u32, plane: u32, target: &Target) -> Team {
+pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {
     let most = 256.min(target.max_units);
     Team {
         units: wanted.next_power_of_two().clamp(plane.max(32), most),

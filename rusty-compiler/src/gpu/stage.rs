@@ -62,6 +62,8 @@ pub(super) struct Template {
     pub scalars: Vec<u32>,
     /// The first of two scalars that say where adapters' intermediate lies and how many ranks it has.
     pub shrunk: Option<usize>,
+    /// The scalar that says where packed inputs lie.
+    pub packed: Option<usize>,
     /// The scalar that says where splits of attention leave their results.
     pub splits: Option<usize>,
     /// Which of the layer's buffers of pages is bound, where it has several.
@@ -156,6 +158,7 @@ pub(super) fn template(
         grid,
         scalars: scalars.0,
         shrunk: None,
+        packed: None,
         splits: None,
         piece: 0,
         weights,

@@ -16,6 +16,7 @@ use super::kernels::grouped::{self, SumConfig};
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
 use super::kernels::matrix_product;
+use super::kernels::packed_inputs::{self, PackConfig};
 use super::kernels::random::{self, RandomConfig};
 use super::kernels::route::{self, RouteConfig};
 use super::kernels::row_attention::{self, RowAttentionConfig};
@@ -48,6 +49,8 @@ pub enum Kind {
     Gemm(GemmConfig),
     /// Contraction for many rows on matrix units.
     Matrix(MatrixConfig),
+    /// The inputs of such a contraction.
+    Pack(PackConfig),
     /// Adapters' first factor.
     Shrink(ShrinkConfig),
     /// Attention of tiles of rows.
@@ -90,6 +93,7 @@ impl KernelSpec {
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
             Kind::ExpertDeltas(_) => expert_deltas::UNITS,
             Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix_product::UNITS,
+            Kind::Pack(c) => c.team.units,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::RowAttention(c) => c.team.units,
@@ -125,6 +129,7 @@ impl KernelSpec {
             Kind::Gemv(_) => "gemv",
             Kind::Gemm(_) => "gemm",
             Kind::Matrix(_) => "matrix",
+            Kind::Pack(_) => "pack",
             Kind::Shrink(_) => "shrink",
             Kind::Attention(_) => "attention",
             Kind::MatrixAttention(_) => "matrix_attention",
@@ -229,6 +234,7 @@ impl KernelSpec {
             Kind::Gemm(c) if c.halves => define!(gemm::gemm_halves::GemmHalves, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
+            Kind::Pack(c) => define!(packed_inputs::pack::Pack, c),
             Kind::Shrink(c) => define!(shrink::shrink::Shrink, c),
             Kind::Attention(c) => define!(attention::attention::Attention, c),
             Kind::MatrixAttention(c) => {

@@ -86,14 +86,14 @@ const RULES: &[Rule] = &[
         middle_tile,
         Target::multiplies_bf16,
         Implementation::GemmMatrix64,
-        1,
+        2,
     ),
     rule(
         short_floats,
         any,
         Target::multiplies_bf16,
         Implementation::GemmMatrix128,
-        1,
+        2,
     ),
     rule(contract, small_tile, gpu, Implementation::GemmTiled16, 1),
     rule(

@@ -119,7 +119,7 @@ impl Implementation {
             Implementation::GemvRowsShared => Work::Contraction(Way::Rows(Sums::Shared)),
             Implementation::GemmMatrix32 => matrix(32, 32),
             Implementation::GemmMatrix64 => matrix(64, 64),
-            Implementation::GemmMatrix128 => matrix(128, 64),
+            Implementation::GemmMatrix128 => matrix(128, 128),
             Implementation::GemmTiled16 => tile(16, 32),
             Implementation::GemmTiled32 => tile(32, 64),
             Implementation::GemmTiled64 => tile(64, 64),

@@ -247,8 +247,10 @@ impl Kernel {
 
     /// Whether a launch leaves products of experts for another one to sum: where a variant has both, and on GPUs in steps with adapters.
     pub(crate) fn sums_apart(&self, target: &Target) -> bool {
-        let summed = matches!(self.anchor, Anchor::Experts { combine: true, .. });
-        let adapted = summed && self.has_sites() && !target.is_cpu();
+        let Anchor::Experts { combine, .. } = self.anchor else {
+            return false;
+        };
+        let adapted = combine && self.has_sites() && !target.is_cpu();
         self.variants.iter().any(|v| adapted || v.dispatches > 1)
     }
 

@@ -7,8 +7,9 @@ use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::scalar;
 use rusty_compiler::gpu::kernels::gemm::GemmConfig;
-use rusty_compiler::gpu::kernels::matrix::MatrixConfig;
+use rusty_compiler::gpu::kernels::matrix::{self, MatrixConfig};
 use rusty_compiler::gpu::kernels::matrix_product::MatrixTile;
+use rusty_compiler::gpu::kernels::packed_inputs::{PackConfig, PackedInputs};
 use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::kernels::tile::TileShape;
@@ -48,8 +49,11 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
             let contract = gated(team, format, adapters, wide);
             out.extend(or_ahead(&contract));
             if team.plane > 0 && format != Format::F32 {
-                let tiles = [(32, 32), (64, 64), (128, 64)];
+                let tiles = [(32, 32), (64, 64), (128, 128)];
                 out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
+            }
+            if team.plane > 0 && [Format::F16, Format::Bf16].contains(&format) {
+                out.push(packs(&contract));
             }
             out.extend(in_tiles(&contract));
         }
@@ -57,7 +61,7 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
     let siblings = siblings(team, wide);
     out.extend(or_ahead(&siblings));
     if team.plane > 0 {
-        out.push(on_matrix_units(&siblings, (64, 64)));
+        out.extend([(64, 64), (128, 128)].map(|tile| on_matrix_units(&siblings, tile)));
     }
     out
 }
@@ -114,16 +118,38 @@ fn spec(kind: Kind) -> KernelSpec {
     KernelSpec { kind, scalars: 14 }
 }
 
+/// Shared memory as GPUs that have matrix units have it.
+const SHARED_BYTES: u32 = 160 << 10;
+
 fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> KernelSpec {
-    spec(Kind::Matrix(MatrixConfig {
+    let config = MatrixConfig {
         contract: contract.clone(),
-        tile: MatrixTile {
-            rows,
-            lanes,
-            below: 2,
-        },
+        tile: MatrixTile::of_products(rows, lanes, contract.most_parts() as u32),
+        packed: (rows != 32).then(|| packed(contract)),
+        stages: 1,
         native: contract.wide,
-    }))
+    };
+    let kind = Kind::Matrix(config.with_stages(SHARED_BYTES));
+    KernelSpec { kind, scalars: 15 }
+}
+
+fn packed(contract: &ContractConfig) -> PackedInputs {
+    PackedInputs {
+        arg: 14,
+        k: contract.k,
+        parts: contract.adapters.map_or(1, |adapters| adapters.parts),
+        halves: matrix::halves(&contract.parts, contract.wide),
+    }
+}
+
+/// What makes the inputs of the larger tiles.
+fn packs(contract: &ContractConfig) -> KernelSpec {
+    let kind = Kind::Pack(PackConfig {
+        team: contract.team,
+        contract: contract.clone(),
+        inputs: packed(contract),
+    });
+    KernelSpec { kind, scalars: 15 }
 }
 
 /// Tiles in single precision, and with weights in half precision where their format allows it.

@@ -7,6 +7,7 @@ use rusty_backend::{Family, KernelText, Language, Target, WgpuApi};
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
+use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionCut;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
@@ -98,8 +99,16 @@ fn label(spec: &KernelSpec) -> String {
             format!("{} {}{halves}", contract(&c.contract), c.tile.rows)
         }
         Kind::Matrix(c) => format!("{} {}", contract(&c.contract), c.tile.rows),
+        Kind::Pack(c) => contract(&c.contract),
         Kind::Attention(c) => of_shape(&c.shape),
-        Kind::MatrixAttention(c) => format!("{} {:?}", of_shape(&c.shape), c.cut),
+        Kind::MatrixAttention(c) => {
+            let MatrixAttentionCut {
+                below,
+                across,
+                keys,
+            } = c.cut;
+            format!("{} {below}x{across}x{keys}", of_shape(&c.shape))
+        }
         Kind::RowAttention(c) => of_shape(&c.shape),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) => of_experts(&c.experts),

@@ -12,6 +12,8 @@ mod brain_floats;
 #[cfg(feature = "gpu")]
 mod byte_products;
 mod caches;
+#[cfg(all(feature = "gpu", target_os = "linux", target_arch = "x86_64"))]
+mod cuda_texts;
 #[cfg(feature = "gpu")]
 mod cut_heads;
 #[cfg(feature = "gpu")]
@@ -37,6 +39,8 @@ mod gpu_rows;
 mod gpu_specs;
 #[cfg(feature = "gpu")]
 mod gpu_text;
+#[cfg(all(feature = "gpu", target_os = "linux", target_arch = "x86_64"))]
+mod host_cuda;
 mod long_context;
 #[cfg(feature = "gpu")]
 mod matrix_units;

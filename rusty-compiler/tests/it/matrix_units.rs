@@ -144,7 +144,7 @@ fn weights_in_half_precision_keep_their_bits() {
 struct Changed(Box<dyn ModelFile>, fn(&str, Vec<f32>) -> (Format, Vec<f32>));
 
 /// A model whose weights are single precision, which stays apart from matrix units.
-fn in_singles(file: Box<dyn ModelFile>) -> Changed {
+pub(crate) fn in_singles(file: Box<dyn ModelFile>) -> impl ModelFile {
     Changed(file, |_, values| (Format::F32, values))
 }
 
@@ -178,8 +178,8 @@ impl ModelFile for Changed {
     }
 }
 
-/// Attention alone differs, by what halves are rounded: softcaps, windows, groups that divide no tile, values that are the first
-/// lanes of keys, and heads for which a tile is 32 queries.
+/// Attention alone differs, by what halves are rounded: softcaps, windows, groups that divide no tile, and values that are the first
+/// lanes of keys.
 #[test]
 fn attention_on_matrix_units_agrees_with_tiles() {
     for (path, kv) in [
@@ -199,8 +199,7 @@ fn attention_on_matrix_units_agrees_with_tiles() {
     }
 }
 
-/// Blocks of codes, of which planes have whole ones of heads of 64 lanes and halves of those of 32. A lane of a later layer that is
-/// rounded otherwise is a step away, of four bits a seventh of its block's largest.
+/// Blocks of codes, one or two a head. A lane of a later layer that is rounded otherwise is a step away, of four bits a seventh of its block's largest.
 #[test]
 fn attention_over_blocks_on_matrix_units_agrees_with_tiles() {
     for path in ["models/qwen3-tied", "models/mistral-window", HEADS_OF_64] {

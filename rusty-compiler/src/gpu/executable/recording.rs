@@ -2,7 +2,7 @@
 
 use super::GpuExecutable;
 use crate::gpu::adapters::Pool;
-use crate::gpu::arena::{shrunk_at, splits_at};
+use crate::gpu::arena::{packed_at, shrunk_at, splits_at};
 use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
 use crate::gpu::residence::ChunkId;
@@ -203,6 +203,9 @@ impl GpuExecutable {
         if let Some(first) = template.shrunk {
             scalars[first] = (shrunk_at(&self.plan, self.split_words) / 4) as u32;
             scalars[first + 1] = self.ranks;
+        }
+        if let Some(at) = template.packed {
+            scalars[at] = (packed_at(&self.plan, self.split_words) / 4) as u32;
         }
         if let Some(at) = template.splits {
             scalars[at] = (splits_at(&self.plan) / 4) as u32;

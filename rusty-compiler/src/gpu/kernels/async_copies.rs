@@ -4,14 +4,20 @@
 //! barrier behind that shows the words to others. CUDA alone has them.
 
 use cubecl::prelude::*;
-use cubecl_cpp::cuda::ptx::copy_async::cp_async_global_to_shared;
+use cubecl_cpp::cuda::ptx::generic_to_shared;
 
 /// Starts to copy four words; both places are multiples of four.
 #[cube]
-pub fn start_copy(from: &[u32], at: u32, to: &Shared<[u32]>, place: u32) {
+pub fn start_copy<T: CubePrimitive>(from: &[T], at: u32, to: &Shared<[u32]>, place: u32) {
     let source = &from[at as usize..(at + 4) as usize];
     let target = &to[place as usize..(place + 4) as usize];
-    cp_async_global_to_shared(source.as_ptr(), target.as_ptr(), "cg", 16usize);
+    let source = source.as_ptr();
+    let target = generic_to_shared::<u32>(target.as_ptr());
+    gpu_asm!(
+        "cp.async.cg.shared::cta.global [{t}], [{s}], 16;",
+        t = mem_out(_) target, s = mem_in(_) source,
+        options(explicit_mem),
+    );
 }
 
 /// Closes the group of the copies started since the one before.

@@ -18,9 +18,9 @@ pub const PLANE: u32 = 32;
 /// Right fragments that the substitute multiplies at once.
 const AT_ONCE: usize = 4;
 
-/// Words of shared memory that the substitute needs for `units` units with `left` left and `right` right fragments each.
-pub fn exchange_words(units: u32, (left, right): (usize, usize)) -> usize {
-    units as usize * (4 * left + 2 * right.min(AT_ONCE))
+/// Words of shared memory that the substitute needs for `units` units with `right` right fragments each.
+pub fn exchange_words(units: u32, right: usize) -> usize {
+    units as usize * (4 + 2 * right.min(AT_ONCE))
 }
 
 /// What fragments hold, and what multiplies them.
@@ -247,10 +247,12 @@ pub fn multiply_add(
             }
         }
     } else {
-        #[unroll]
-        for some in 0..comptime!(count.div_ceil(AT_ONCE)) {
-            let from = comptime!(some * AT_ONCE);
-            substitute(left, right, sums, exchange, from, counts, at, halves);
+        for some in 0..comptime!((below * count.div_ceil(AT_ONCE)) as u32) {
+            let (m, chunk) = (
+                some % comptime!(below as u32),
+                some / comptime!(below as u32),
+            );
+            substitute(left, right, sums, exchange, m, chunk, count, at, halves);
         }
     }
 }
@@ -299,52 +301,49 @@ fn instruction(
     }
 }
 
-/// Right fragments from `from` on, as many as are multiplied at once.
+/// Left fragment `m` and as many right ones as are multiplied at once; the last chunk takes some of the one before along.
 #[cube]
 fn substitute(
     left: &Array<u32>,
     right: &Array<u32>,
     sums: &mut Array<f32>,
     exchange: &Shared<[u32]>,
-    #[comptime] from: usize,
-    #[comptime] counts: (usize, usize),
+    m: u32,
+    chunk: u32,
+    #[comptime] count: usize,
     #[comptime] at: usize,
     #[comptime] halves: Halves,
 ) {
-    let (below, count) = comptime!(counts);
-    let some = comptime!((count - from).min(AT_ONCE));
-    let behind = comptime!(4 * below as u32);
-    let words = comptime!(behind + 2 * some as u32);
+    let some = comptime!(count.min(AT_ONCE) as u32);
+    let first = min(chunk * some, comptime!(count as u32 - some));
+    let known = chunk * some - first;
+    let words = comptime!(4 + 2 * some);
     #[unroll]
-    for i in 0..comptime!(4 * below) {
-        put(exchange, UNIT_POS * words + i as u32, left[i]);
+    for i in 0..4u32 {
+        put(exchange, UNIT_POS * words + i, left[(m * 4 + i) as usize]);
     }
     #[unroll]
     for i in 0..comptime!(2 * some) {
-        let word = right[comptime!(2 * from + i)];
-        put(exchange, UNIT_POS * words + behind + i as u32, word);
+        let word = right[(2 * first + i) as usize];
+        put(exchange, UNIT_POS * words + 4 + i, word);
     }
     sync_cube();
     let plane = UNIT_POS / PLANE * PLANE;
     let (group, inner) = (UNIT_POS % PLANE / 4, UNIT_POS % 4);
-    for product in 0..comptime!((4 * below * some) as u32) {
-        let (m, n, i) = (
-            product / comptime!(4 * some as u32),
-            product / 4 % comptime!(some as u32),
-            product % 4,
-        );
+    for product in known * 4..comptime!(4 * some) {
+        let (n, i) = (product / 4, product % 4);
         let column = inner * 2 + i % 2;
         let mut sum = 0.0f32;
         for pair in 0..8u32 {
             let row = plane + group * 4 + pair % 4;
-            let a = exchange[(row * words + m * 4 + pair / 4 * 2 + i / 2) as usize];
+            let a = exchange[(row * words + pair / 4 * 2 + i / 2) as usize];
             let unit = plane + column * 4 + pair % 4;
-            let b = exchange[(unit * words + behind + n * 2 + pair / 4) as usize];
+            let b = exchange[(unit * words + 4 + n * 2 + pair / 4) as usize];
             let (a_low, a_high) = unpacked(a, halves);
             let (b_low, b_high) = unpacked(b, halves);
             sum += a_low * b_low + a_high * b_high;
         }
-        let place = (m * comptime!(count as u32) + comptime!(from as u32) + n) * 4 + i;
+        let place = (m * comptime!(count as u32) + first + n) * 4 + i;
         sums[comptime!(at) + place as usize] += sum;
     }
     sync_cube();

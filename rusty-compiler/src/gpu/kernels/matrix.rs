@@ -1,16 +1,19 @@
 //! Contraction for many rows on matrix units: a cube makes a tile of rows by lanes, whose inputs and dequantized weights it
-//! holds in 16 bits in shared memory. Other cubes of the same processor multiply while it fetches.
+//! holds in 16 bits in shared memory, several steps of the depth at once: what lies in memory as it is to be multiplied comes by copies that
+//! nobody waits for while others are multiplied.
 //!
 //! Inputs and weights are rounded to bf16, as in the products of other bf16 implementations; sums are single precision. Where all
 //! weights are stored in half precision they are multiplied as they lie, and inputs are rounded to that: three bits more of both.
 //! Half precision ends at 65504, and models have inputs beyond it: a few lanes of rows before their norm (which is made
-//! [last](super::norms)), and of gated products. Clamped, they would be finite and wrong; to scale a row its largest would have to be
-//! known before its first product. So they become infinite, and with them, whatever the weights, all products of their row, which is
-//! looked for once at the end: such a tile is made again in bf16. Below, what half precision lacks (2^-25 at most, where numbers are
-//! no longer normal) counts only in rows whose largest input is as small as 1e-5.
+//! [last](super::norms)), and of gated products. Rows that are [packed](super::packed_inputs) are scaled for that. Small tiles make their
+//! inputs themselves, of rows whose largest is not known before the first product: there what is beyond becomes infinite, and with it,
+//! whatever the weights, all products of its row, which is looked for once at the end: such a tile is made again in bf16.
+//! Below, what half precision lacks (2^-25 at most, where numbers are no longer normal) counts only in rows whose largest input is as
+//! small as 1e-5.
 
 use super::contract::{
-    ContractConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar,
+    ContractConfig, PartConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile,
+    scalar,
 };
 use super::env::{Buffers, bound};
 use super::fragments::{Halves, exchange_words};
@@ -18,6 +21,7 @@ use super::matrix_depth::{CubeMemory, multiply_depth, overflows};
 use super::matrix_product::{MatrixTile, UNITS, keep_eights};
 use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
+use super::packed_inputs::{PackedInputs, packed_factor};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -26,6 +30,9 @@ pub const DEPTH: u32 = TILE_DEPTH;
 /// Words of a row of a tile: its elements in pairs, and as many more as leave its fragments in different banks.
 pub const STRIDE: u32 = DEPTH / 2 + 4;
 
+/// Stages at most: what is multiplied, and three steps ahead of it.
+const MOST_STAGES: u32 = 4;
+
 /// What a contraction kernel on matrix units is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixConfig {
@@ -33,17 +40,54 @@ pub struct MatrixConfig {
     pub contract: ContractConfig,
     /// The tile.
     pub tile: MatrixTile,
+    /// Where inputs lie that were [packed](super::packed_inputs) before; else tiles make their own.
+    pub packed: Option<PackedInputs>,
+    /// Steps of the depth whose inputs and weights are in shared memory at once.
+    pub stages: u32,
     /// Whether the language has the instruction.
     pub native: bool,
 }
 
+/// What the fragments of products with some parts hold: half precision where all weights are stored so, else bf16.
+pub fn halves(parts: &[PartConfig], native: bool) -> Halves {
+    Halves {
+        f16: parts.iter().all(|p| p.format == Format::F16),
+        native,
+    }
+}
+
 impl MatrixConfig {
-    /// What fragments hold at first: half precision where all weights are stored so, else bf16.
+    /// What fragments hold at first.
     pub fn halves(&self) -> Halves {
-        Halves {
-            f16: self.contract.parts.iter().all(|p| p.format == Format::F16),
-            native: self.native,
-        }
+        halves(&self.contract.parts, self.native)
+    }
+
+    /// The same with as many stages as fit: on devices that copy while they multiply, two cubes are to have room beside each other.
+    pub fn with_stages(self, shared_bytes: u32) -> Self {
+        let most = if self.packed.is_some() {
+            MOST_STAGES
+        } else {
+            2
+        };
+        let room = if self.native {
+            shared_bytes / 2
+        } else {
+            shared_bytes
+        };
+        let of = |stages| Self {
+            stages,
+            ..self.clone()
+        };
+        let fitting = (1..=most).rev().map(of);
+        fitting
+            .clone()
+            .find(|config| config.shared_bytes() <= room)
+            .unwrap_or_else(|| of(1))
+    }
+
+    /// Whether tiles sum the squares of a norm's inputs.
+    pub fn norms(&self) -> bool {
+        self.packed.is_none() && self.contract.prologue.late_norm().is_some()
     }
 
     /// Whether words of weights are fetched as they lie, for fragments that hold `halves`.
@@ -54,6 +98,14 @@ impl MatrixConfig {
             Format::Bf16
         };
         self.contract.parts[part].format == own && self.contract.k.is_multiple_of(DEPTH)
+    }
+
+    /// Which of the packed inputs part `part` has.
+    pub fn packed_part(&self, part: usize) -> u32 {
+        match self.contract.adapters {
+            Some(_) => part as u32,
+            None => 0,
+        }
     }
 
     /// Tiles of inputs of so many parts: adapters may change those of each.
@@ -69,19 +121,23 @@ impl MatrixConfig {
         self.inputs_of(self.contract.most_parts()) as u32 * self.tile.rows
     }
 
-    /// Words of the inputs and weights; products lie there, too, eight rows of each plane.
+    /// Rows of a stage: inputs, and weights behind them.
+    pub fn stage_rows(&self) -> u32 {
+        self.weights_from() + self.contract.most_parts() as u32 * self.tile.lanes
+    }
+
+    /// Words of all stages; products lie there, too, eight rows of each plane.
     pub fn tile_words(&self) -> usize {
         let parts = self.contract.most_parts() as u32;
-        let rows = self.weights_from() + parts * self.tile.lanes;
         let products = parts * self.tile.rows / self.tile.eights() * self.tile.lanes;
-        (rows * STRIDE).max(products) as usize
+        (self.stages * self.stage_rows() * STRIDE).max(products) as usize
     }
 
     /// Words of what stands for matrix units.
     pub fn exchange_words(&self) -> usize {
         match self.native {
             true => 1,
-            false => exchange_words(UNITS, (self.tile.below, self.tile.fragments())),
+            false => exchange_words(UNITS, self.tile.fragments()),
         }
     }
 
@@ -161,7 +217,7 @@ fn unit_tile(
         comptime!(config.clone()),
         comptime!(unit.clone()),
     );
-    if comptime!(halves.f16) {
+    if comptime!(halves.f16 && config.packed.is_none()) {
         let inputs = comptime!(config.inputs_of(unit.parts.len()));
         if overflows(memory, &sums, inputs, tile) {
             multiply_depth(
@@ -181,7 +237,7 @@ fn unit_tile(
             );
         }
     }
-    if comptime!(config.contract.prologue.late_norm().is_some()) {
+    if comptime!(config.norms()) {
         tile_norms(
             &memory.norms,
             &memory.tiles,
@@ -212,6 +268,7 @@ fn finish(
     let parts = comptime!(unit.parts.len());
     let some = comptime!(tile.rows / tile.eights());
     let products = &memory.tiles;
+    let scaled = comptime!(config.packed.filter(|inputs| inputs.halves.f16));
     for eight in 0..comptime!(tile.eights()) {
         keep_eights(products, sums, eight, parts, tile);
         sync_cube();
@@ -222,12 +279,16 @@ fn finish(
             let at = row + own;
             if at < count && first + local < end {
                 let mut scale = 1.0f32;
-                if comptime!(config.contract.prologue.late_norm().is_some()) {
+                if comptime!(config.norms()) {
                     scale = memory.norms[own as usize];
                 }
                 let mut pair = Array::<f32>::new(comptime!(parts * 2));
                 #[unroll]
                 for p in 0..parts {
+                    if let Some(inputs) = comptime!(scaled) {
+                        let part = comptime!(config.packed_part(unit.parts[p]));
+                        scale = packed_factor(buffers, at, part, inputs);
+                    }
                     #[unroll]
                     for side in 0..2usize {
                         let from = (comptime!(p as u32 * some) + m) * tile.lanes + local;

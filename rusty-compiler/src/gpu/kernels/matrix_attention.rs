@@ -97,7 +97,11 @@ impl MatrixAttentionConfig {
     /// First row in shared memory of the values: behind the keys, where they are not lanes of those.
     pub fn values_from(&self) -> u32 {
         let keys = self.queries();
-        if self.shape.of_keys { keys } else { keys + self.cut.keys }
+        if self.shape.of_keys {
+            keys
+        } else {
+            keys + self.cut.keys
+        }
     }
 
     /// The scores of a plane's queries: it has all keys.
@@ -148,7 +152,7 @@ impl MatrixAttentionConfig {
             false => {
                 let most = self.scores().tile.fragments();
                 let most = most.max(self.result().tile.fragments());
-                exchange_words(UNITS, (self.cut.below as usize, most))
+                exchange_words(UNITS, most)
             }
         }
     }
@@ -208,22 +212,54 @@ fn attend(
     let mut key = first_key(lowest, shape);
     let mut turn = 0u32;
     load_queries(buffers, memory, first, rows, comptime!(config.clone()));
-    locate(buffers, memory, pages, key, end, turn, comptime!(config.clone()));
+    locate(
+        buffers,
+        memory,
+        pages,
+        key,
+        end,
+        turn,
+        comptime!(config.clone()),
+    );
     sync_cube();
     load_next(buffers, memory, key < end, turn, comptime!(config.clone()));
     let mut running = Running::new(comptime!(config.clone()));
     while key < end {
         let next = key + config.cut.keys;
-        locate(buffers, memory, pages, next, end, 1 - turn, comptime!(config.clone()));
+        locate(
+            buffers,
+            memory,
+            pages,
+            next,
+            end,
+            1 - turn,
+            comptime!(config.clone()),
+        );
         if comptime!(!shape.of_keys) {
             load_values(buffers, memory, turn, comptime!(config.clone()));
         }
         // Groups that may be under way are the values', and later those of the next keys.
-        await_tile(comptime!(config.copies()), comptime!(!shape.of_keys as usize));
-        score(memory, &mut running, lowest, rows, key, comptime!(config.clone()));
+        await_tile(
+            comptime!(config.copies()),
+            comptime!(!shape.of_keys as usize),
+        );
+        score(
+            memory,
+            &mut running,
+            lowest,
+            rows,
+            key,
+            comptime!(config.clone()),
+        );
         if comptime!(!shape.of_keys) {
             sync_cube();
-            load_next(buffers, memory, next < end, 1 - turn, comptime!(config.clone()));
+            load_next(
+                buffers,
+                memory,
+                next < end,
+                1 - turn,
+                comptime!(config.clone()),
+            );
         }
         soften(&mut running, comptime!(config.clone()));
         if comptime!(!shape.of_keys) {
@@ -232,7 +268,13 @@ fn attend(
         weigh(memory, &mut running, comptime!(config.clone()));
         sync_cube();
         if comptime!(shape.of_keys) {
-            load_next(buffers, memory, next < end, 1 - turn, comptime!(config.clone()));
+            load_next(
+                buffers,
+                memory,
+                next < end,
+                1 - turn,
+                comptime!(config.clone()),
+            );
         }
         key = next;
         turn = 1 - turn;

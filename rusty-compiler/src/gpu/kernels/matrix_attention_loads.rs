@@ -69,7 +69,11 @@ fn load_plain_queries(
         let low = buffers.arena[from as usize] * scale;
         let high = buffers.arena[(from + 1) as usize] * scale;
         let word = packed_finite(low, high, comptime!(config.halves()));
-        put(&memory.tiles, query * comptime!(config.stride()) + pair, word);
+        put(
+            &memory.tiles,
+            query * comptime!(config.stride()) + pair,
+            word,
+        );
         at += UNITS;
     }
 }
@@ -115,7 +119,11 @@ pub fn locate(
             comptime!(shape.halves()),
             comptime!(shape.words()),
         );
-        put(&memory.places, turn * config.cut.keys + UNIT_POS, place + head);
+        put(
+            &memory.places,
+            turn * config.cut.keys + UNIT_POS,
+            place + head,
+        );
     }
 }
 
@@ -179,18 +187,21 @@ fn load_rows(
     } else {
         let words = comptime!(if copies { 4u32 } else { 1 });
         let some = comptime!(rows.dim / 2 / words);
-        let mut at = UNIT_POS;
-        while at < comptime!(config.cut.keys * rows.dim / 2 / words) {
-            let (key, word) = (at / some, at % some * words);
-            let place = memory.places[(turn * config.cut.keys + key) as usize];
-            let from = place + rows.behind + word;
-            let to = (rows.first + key) * comptime!(config.stride()) + word;
-            if comptime!(copies) {
-                start_copy(buffers.words, from, &memory.tiles, to);
-            } else {
-                put(&memory.tiles, to, buffers.words[from as usize]);
+        let all = comptime!(config.cut.keys * some);
+        #[unroll]
+        for i in 0..comptime!(all.div_ceil(UNITS)) {
+            let at = UNIT_POS + comptime!(i * UNITS);
+            if comptime!(all.is_multiple_of(UNITS)) || at < all {
+                let (key, word) = (at / some, at % some * words);
+                let place = memory.places[(turn * config.cut.keys + key) as usize];
+                let from = place + rows.behind + word;
+                let to = (rows.first + key) * comptime!(config.stride()) + word;
+                if comptime!(copies) {
+                    start_copy(buffers.words, from, &memory.tiles, to);
+                } else {
+                    put(&memory.tiles, to, buffers.words[from as usize]);
+                }
             }
-            at += UNITS;
         }
     }
 }

@@ -158,7 +158,10 @@ pub fn soften(running: &mut Running, #[comptime] config: MatrixAttentionConfig) 
         let mut highest = before;
         #[unroll]
         for i in 0..comptime!(fragments * 2) {
-            highest = max(highest, running.scores[comptime!(place(eight, i, fragments))]);
+            highest = max(
+                highest,
+                running.scores[comptime!(place(eight, i, fragments))],
+            );
         }
         highest = max(highest, plane_shuffle_xor(highest, 1u32));
         highest = max(highest, plane_shuffle_xor(highest, 2u32));

@@ -1,11 +1,13 @@
-//! The steps of a tile on [matrix units](super::matrix) over the depth: each loads inputs and weights and adds their products.
+//! The steps of a tile on [matrix units](super::matrix) over the depth: each loads the inputs and weights of a later one and adds the
+//! products of its own.
 
+use super::async_copies::{await_copies, close_copies};
 use super::contract::UnitConfig;
 use super::env::{Buffers, put};
 use super::fragments::{ALIGNMENT, Halves};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, Product, multiply};
-use super::matrix_tiles::{input_shares, load_inputs, load_weights};
+use super::matrix_tiles::{input_shares, load_inputs, load_packed, load_weights};
 use cubecl::prelude::*;
 
 /// Shared memory of a cube, whichever unit it works in.
@@ -13,7 +15,7 @@ use cubecl::prelude::*;
 pub struct CubeMemory {
     /// Norm factors of the rows.
     pub norms: Shared<[f32]>,
-    /// Inputs and behind them weights, rows of [`STRIDE`] words; products before they are stored.
+    /// Of each stage inputs and behind them weights, rows of [`STRIDE`] words; products before they are stored.
     pub tiles: Shared<[u32]>,
     /// What stands for matrix units exchanges; whether a tile [overflows()].
     pub exchange: Shared<[u32]>,
@@ -55,8 +57,10 @@ pub fn multiply_depth(
     for i in 0..comptime!(input_shares(config.tile).rows as usize) {
         squares[i] = 0.0f32.runtime();
     }
-    let mut depth = 0u32.runtime();
-    while depth < config.contract.k {
+    let stages = comptime!(config.stages);
+    let mut slot = 0u32.runtime();
+    #[unroll]
+    for ahead in 0..comptime!(stages - 1) {
         load_tiles(
             buffers,
             memory,
@@ -64,23 +68,65 @@ pub fn multiply_depth(
             count,
             row,
             first,
-            depth,
+            comptime!((ahead, ahead * DEPTH)).runtime(),
             halves,
             comptime!(config.clone()),
             comptime!(unit.clone()),
         );
+    }
+    let mut depth = 0u32.runtime();
+    while depth < config.contract.k {
+        // The oldest is there, and what lay where the newest comes was multiplied.
+        if comptime!(config.native && stages > 1) {
+            await_copies(comptime!(stages as usize - 2));
+        }
         sync_cube();
+        load_tiles(
+            buffers,
+            memory,
+            squares,
+            count,
+            row,
+            first,
+            (
+                before(slot, stages),
+                depth + comptime!((stages - 1) * DEPTH),
+            ),
+            halves,
+            comptime!(config.clone()),
+            comptime!(unit.clone()),
+        );
+        if comptime!(stages == 1) {
+            if comptime!(config.native) {
+                await_copies(0usize);
+            }
+            sync_cube();
+        }
         multiply_tiles(
             memory,
             sums,
+            slot,
             inputs,
             parts,
             halves,
             comptime!(config.clone()),
         );
-        sync_cube();
+        slot = after(slot, stages);
         depth += DEPTH;
     }
+    sync_cube();
+}
+
+/// The slot behind `slot`, of so many in a ring.
+#[cube]
+fn after(slot: u32, #[comptime] slots: u32) -> u32 {
+    select(slot + 1 == slots, 0u32, slot + 1)
+}
+
+/// The slot before it.
+#[cube]
+fn before(slot: u32, #[comptime] slots: u32) -> u32 {
+    select(slot == 0, comptime!(slots - 1), slot.max(1) - 1)
 }
 
 /// Whether a row's products are infinite or no numbers, for all units of the cube alike. They are in all lanes where one of its inputs
@@ -110,7 +156,8 @@ pub fn overflows(
     memory.exchange[0] == 1
 }
 
-/// The weights of a unit's parts and the inputs that they have, a step of the depth.
+/// The weights of a unit's parts and the inputs that they have, a step of the depth in a slot (`place`), and the end of the group of
+/// their copies; behind the last step nothing.
 #[cube]
 fn load_tiles(
     buffers: &Buffers<'_>,
@@ -119,38 +166,59 @@ fn load_tiles(
     count: u32,
     row: u32,
     first: u32,
-    depth: u32,
+    place: (u32, u32),
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
 ) {
     let inputs = comptime!(config.inputs_of(unit.parts.len()));
-    #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        load_weights(
-            buffers,
-            &memory.tiles,
-            first,
-            depth,
-            p,
-            halves,
-            comptime!(config.clone()),
-            comptime!(unit.clone()),
-        );
-        if comptime!(p < inputs) {
-            load_inputs(
+    let slot = place.0 * comptime!(config.stage_rows());
+    let depth = place.1;
+    if depth < config.contract.k {
+        #[unroll]
+        for p in 0..comptime!(unit.parts.len()) {
+            load_weights(
                 buffers,
                 &memory.tiles,
-                squares,
-                count,
-                row,
+                first,
                 depth,
+                slot,
                 p,
-                comptime!(unit.parts[p]),
                 halves,
                 comptime!(config.clone()),
+                comptime!(unit.clone()),
             );
+            if comptime!(p < inputs && config.packed.is_some()) {
+                load_packed(
+                    buffers,
+                    &memory.tiles,
+                    count,
+                    row,
+                    depth,
+                    slot,
+                    p,
+                    comptime!(unit.parts[p]),
+                    comptime!(config.clone()),
+                );
+            } else if comptime!(p < inputs) {
+                load_inputs(
+                    buffers,
+                    &memory.tiles,
+                    squares,
+                    count,
+                    row,
+                    depth,
+                    slot,
+                    p,
+                    comptime!(unit.parts[p]),
+                    halves,
+                    comptime!(config.clone()),
+                );
+            }
         }
+    }
+    if comptime!(config.native) {
+        close_copies();
     }
 }
 
@@ -159,6 +227,7 @@ fn load_tiles(
 fn multiply_tiles(
     memory: &CubeMemory,
     sums: &mut Array<f32>,
+    slot: u32,
     #[comptime] inputs: usize,
     #[comptime] parts: usize,
     #[comptime] halves: Halves,
@@ -173,6 +242,7 @@ fn multiply_tiles(
             &memory.tiles,
             &memory.exchange,
             sums,
+            slot * comptime!(config.stage_rows()),
             comptime!(Product {
                 tile,
                 left: (from * tile.rows, STRIDE),

@@ -1,9 +1,7 @@
 //! A product of two tiles in shared memory on matrix units: how planes share it, and how units give their sums back.
 
 use super::env::put;
-use super::fragments::{
-    Halves, PLANE, load_matrices, load_turned_matrices, multiply_add,
-};
+use super::fragments::{Halves, PLANE, load_matrices, load_turned_matrices, multiply_add};
 use cubecl::prelude::*;
 
 /// Units of a cube.
@@ -20,6 +18,16 @@ pub struct MatrixTile {
 }
 
 impl MatrixTile {
+    /// A tile of products, of `rows` rows by at most `lanes` lanes of `parts` parts: of the largest, planes hold as many sums of several
+    /// parts as of one.
+    pub fn of_products(rows: u32, lanes: u32, parts: u32) -> Self {
+        Self {
+            rows,
+            lanes: if parts > 1 { lanes.min(64) } else { lanes },
+            below: if rows > 64 { 4 } else { 2 },
+        }
+    }
+
     /// Rows of a plane.
     pub fn plane_rows(&self) -> u32 {
         self.below as u32 * 16
@@ -70,19 +78,21 @@ pub struct Product {
     pub halves: Halves,
 }
 
-/// Adds a product to the units' sums, `[fragment below][fragment beside][4]`. All units of the cube call it together.
+/// Adds a product to the units' sums, `[fragment below][fragment beside][4]`; both tiles lie `first` rows further. All units of the cube
+/// call it together.
 #[cube]
 pub fn multiply(
     left_tile: &Shared<[u32]>,
     right_tile: &Shared<[u32]>,
     exchange: &Shared<[u32]>,
     sums: &mut Array<f32>,
+    first: u32,
     #[comptime] product: Product,
 ) {
     let tile = comptime!(product.tile);
     let plane = UNIT_POS / PLANE;
-    let row = plane / tile.across() * tile.plane_rows();
-    let lane = plane % tile.across() * tile.plane_lanes();
+    let row = first + plane / tile.across() * tile.plane_rows();
+    let lane = first + plane % tile.across() * tile.plane_lanes();
     #[unroll]
     for step in 0..comptime!(product.depth / 16) {
         let mut left = Array::<u32>::new(comptime!(tile.below * 4));

@@ -1,5 +1,6 @@
 //! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in 16 bits.
 
+use super::async_copies::start_copy;
 use super::contract::{UnitConfig, scalar, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
@@ -7,15 +8,19 @@ use super::fragments::{Halves, packed, put_words};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
 use super::norms::RowShares;
+use super::packed_inputs::packed_row;
 use cubecl::prelude::*;
+use rusty_loader::Format;
 
-/// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero.
+/// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero. Like all tiles
+/// they lie from row `slot` on.
 #[cube]
 pub fn load_weights(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
     first: u32,
     depth: u32,
+    slot: u32,
     #[comptime] p: usize,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
@@ -23,86 +28,143 @@ pub fn load_weights(
 ) {
     let part = comptime!(config.contract.parts[unit.parts[p]]);
     let lanes = comptime!(config.tile.lanes);
-    let before = comptime!(config.weights_from() + p as u32 * config.tile.lanes);
+    let to = slot + comptime!(config.weights_from() + p as u32 * lanes);
     let own = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
     let last = buffers.args[comptime!(unit.arg + scalar::END)] - first - 1;
     if comptime!(config.by_words(unit.parts[p], halves)) {
-        load_words(
-            buffers,
-            tiles,
-            start + depth * 2,
-            last,
-            before,
-            comptime!(part.row_bytes),
-            comptime!(config.clone()),
-        );
-    } else if UNIT_POS < comptime!(lanes * DEPTH / RUN as u32) {
-        let lane = UNIT_POS % lanes;
-        let piece = UNIT_POS / lanes;
-        let run = depth / RUN as u32 + piece;
-        let mut decoded = Array::<f32>::new(RUN);
-        if run < comptime!(config.contract.k.div_ceil(RUN as u32)) {
-            decode_run(
-                buffers,
-                start + min(lane, last) * comptime!(part.row_bytes),
-                run,
-                &mut decoded,
-                comptime!(part.format),
-                comptime!(config.contract.k),
+        let from = start / 4 + depth / 2;
+        #[unroll]
+        for i in 0..comptime!(shares(lanes)) {
+            let (lane, word) = share(i);
+            let word = from + min(lane, last) * comptime!(part.row_bytes / 4) + word;
+            load_four(
+                buffers.weights,
+                word,
+                tiles,
+                to,
+                i,
+                comptime!(config.native),
             );
         }
-        let to = (before + lane) * STRIDE + piece * comptime!(RUN as u32 / 2);
-        let mut words = Array::<u32>::new(comptime!(RUN / 2));
+    } else {
         #[unroll]
-        for i in 0..comptime!(RUN / 2) {
-            let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
-            words[i] = packed(low, high, halves);
+        for i in 0..comptime!((lanes * DEPTH / RUN as u32).div_ceil(UNITS)) {
+            let at = UNIT_POS + comptime!(i * UNITS);
+            let lane = at % lanes;
+            let address = start + min(lane, last) * comptime!(part.row_bytes);
+            if at < comptime!(lanes * DEPTH / RUN as u32) {
+                decode_share(
+                    buffers,
+                    tiles,
+                    address,
+                    depth,
+                    to + lane,
+                    at / lanes,
+                    part.format,
+                    halves,
+                    comptime!(config.clone()),
+                );
+            }
         }
-        put_words(
-            tiles,
-            to,
-            &words,
-            comptime!(RUN / 2),
-            comptime!(config.native),
-        );
     }
 }
 
-/// Weights of 16 bits as they lie, from byte `start` on.
+/// Run `piece` of a step of the depth of the weights of a lane that begin at byte `address`, into row `to`.
 #[cube]
-fn load_words(
+fn decode_share(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
-    start: u32,
-    last: u32,
-    #[comptime] before: u32,
-    #[comptime] row_bytes: u32,
+    address: u32,
+    depth: u32,
+    to: u32,
+    piece: u32,
+    #[comptime] format: Format,
+    #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
 ) {
-    let lanes = comptime!(config.tile.lanes);
-    if comptime!(config.native) {
-        // Rows are whole fours of words: four units take one.
-        let quarter = UNIT_POS % 4;
-        let from = buffers.weights.as_vectorized();
-        let from = from.with_vector_size::<Const<4>>();
-        let to = tiles.as_vectorized().with_vector_size::<Const<4>>();
-        #[unroll]
-        for i in 0..comptime!(lanes / (UNITS / 4)) {
-            let lane = UNIT_POS / 4 + comptime!(i * (UNITS / 4));
-            let address = start + min(lane, last) * row_bytes;
-            let four = from[(address / 16 + quarter) as usize];
-            put(to, (before + lane) * comptime!(STRIDE / 4) + quarter, four);
-        }
+    let run = depth / RUN as u32 + piece;
+    let mut decoded = Array::<f32>::new(RUN);
+    if run < comptime!(config.contract.k.div_ceil(RUN as u32)) {
+        let k = comptime!(config.contract.k);
+        decode_run(buffers, address, run, &mut decoded, format, k);
+    }
+    let mut words = Array::<u32>::new(comptime!(RUN / 2));
+    #[unroll]
+    for i in 0..comptime!(RUN / 2) {
+        let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
+        words[i] = packed(low, high, halves);
+    }
+    put_words(
+        tiles,
+        to * STRIDE + piece * comptime!(RUN as u32 / 2),
+        &words,
+        comptime!(RUN / 2),
+        comptime!(config.native),
+    );
+}
+
+/// Words of a row of a tile.
+const WORDS: u32 = DEPTH / 2;
+
+/// How many fours of words of `rows` rows a unit loads.
+fn shares(rows: u32) -> u32 {
+    rows * WORDS / 4 / UNITS
+}
+
+/// Row and word of the unit's four number `i`: four units take a row.
+#[cube]
+fn share(#[comptime] i: u32) -> (u32, u32) {
+    (UNIT_POS / 4 + comptime!(i * (UNITS / 4)), UNIT_POS % 4 * 4)
+}
+
+/// Loads the unit's four number `i` of a tile that starts at row `to`, from word `from` on, a multiple of four: later, where there is
+/// an instruction for it.
+#[cube]
+fn load_four<T: CubePrimitive>(
+    words: &[T],
+    from: u32,
+    tiles: &Shared<[u32]>,
+    to: u32,
+    #[comptime] i: u32,
+    #[comptime] native: bool,
+) {
+    let (row, word) = share(i);
+    let place = (to + row) * STRIDE + word;
+    if comptime!(native) {
+        start_copy(words, from, tiles, place);
     } else {
-        let mut at = UNIT_POS;
-        while at < comptime!(lanes * WORDS) {
-            let (lane, word) = (at / WORDS, at % WORDS);
-            let address = start + min(lane, last) * row_bytes;
-            let value = buffers.weights[(address / 4 + word) as usize];
-            put(tiles, (before + lane) * STRIDE + word, value);
-            at += UNITS;
+        #[unroll]
+        for w in 0..4u32 {
+            let value = u32::reinterpret(words[(from + w) as usize]);
+            put(tiles, place + w, value);
         }
+    }
+}
+
+/// The [packed](super::packed_inputs) inputs of part `p`, which is the contraction's part `part`, from `depth` on. Rows behind the last
+/// repeat it.
+#[cube]
+pub fn load_packed(
+    buffers: &Buffers<'_>,
+    tiles: &Shared<[u32]>,
+    count: u32,
+    row: u32,
+    depth: u32,
+    slot: u32,
+    #[comptime] p: usize,
+    #[comptime] part: usize,
+    #[comptime] config: MatrixConfig,
+) {
+    let inputs = comptime!(config.packed.expect("packed inputs"));
+    let to = slot + comptime!(p as u32 * config.tile.rows);
+    #[unroll]
+    for i in 0..comptime!(shares(config.tile.rows)) {
+        let (m, word) = share(i);
+        let own = min(row + m, count - 1);
+        let start = packed_row(buffers, own, comptime!(config.packed_part(part)), inputs);
+        let from = start + depth / 2 + word;
+        load_four(buffers.arena, from, tiles, to, i, comptime!(config.native));
     }
 }
 
@@ -115,9 +177,6 @@ pub const fn input_shares(tile: MatrixTile) -> RowShares {
     }
 }
 
-/// Words of a row's inputs.
-const WORDS: u32 = DEPTH / 2;
-
 /// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
 /// of the same lanes, so that what depends on these is made once. Of the first part `squares` are summed, one for each of the unit's
 /// rows.
@@ -129,12 +188,13 @@ pub fn load_inputs(
     count: u32,
     row: u32,
     depth: u32,
+    slot: u32,
     #[comptime] p: usize,
     #[comptime] part: usize,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
 ) {
-    let before = comptime!(p as u32 * config.tile.rows);
+    let before = slot + comptime!(p as u32 * config.tile.rows);
     let word = UNIT_POS % WORDS;
     let lane = depth + word * 2;
     #[unroll]

@@ -44,6 +44,7 @@ pub mod matrix_depth;
 pub mod matrix_product;
 pub mod matrix_tiles;
 pub mod norms;
+pub mod packed_inputs;
 pub mod page_blocks;
 pub mod page_words;
 pub mod pairs;

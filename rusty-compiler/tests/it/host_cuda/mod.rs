@@ -1,0 +1,228 @@
+//! A device that runs CUDA texts on the host, so that what only CUDA's kernels do is tested where there is none of its GPUs: each text is
+//! compiled as C++ with [an emulator](../emulator.hpp) of cubes and of the instructions that kernels are written in.
+//!
+//! It needs a C++ compiler for x86-64 with half precision (GCC 12), and is slow: a launch takes milliseconds to seconds.
+
+mod text;
+
+use libloading::Library;
+use rusty_backend::memory::{Accounts, Usage};
+use rusty_backend::{
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result,
+    Target,
+};
+use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const EMULATOR: &str = include_str!("emulator.hpp");
+
+/// What a compiled text exports: buffers, info block, groups, units of a group, bytes of shared memory.
+type Run = unsafe extern "C" fn(*const *mut c_void, *const u64, *const u32, *const u32, u32);
+
+/// A CUDA device on the host.
+#[derive(Debug)]
+pub(crate) struct HostCuda {
+    target: Target,
+    accounts: Arc<Accounts>,
+}
+
+/// Launches run one at a time: a text's emulator has one cube, whichever device it is of.
+static TURN: Mutex<()> = Mutex::new(());
+
+impl HostCuda {
+    /// A device of that architecture.
+    pub(crate) fn new() -> Arc<Self> {
+        let target = Target::named("cuda:sm_90").expect("an architecture");
+        Arc::new(Self {
+            accounts: Accounts::new(&target.name, u64::MAX),
+            target,
+        })
+    }
+}
+
+/// What vectors and copies may be aligned to, as device memory is.
+const LINE: usize = 256;
+
+/// Device memory, words from the first that is aligned.
+struct Memory(Mutex<Vec<u64>>);
+
+impl Memory {
+    fn new(bytes: u64) -> Self {
+        Self(Mutex::new(vec![0; (bytes as usize + LINE).div_ceil(8)]))
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.with(<[u8]>::as_mut_ptr)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        let first = bytes.as_ptr().align_offset(LINE);
+        work(&mut bytes[first..])
+    }
+}
+
+struct Compiled {
+    library: Library,
+    text: KernelText,
+}
+
+impl GpuDevice for HostCuda {
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn alloc(&self, bytes: u64, owner: Owner, label: &str) -> Result<DeviceBuffer> {
+        let charge = self.accounts.charge(owner, bytes)?;
+        let memory = Memory::new(bytes.max(4));
+        Ok(DeviceBuffer::new(Box::new(memory), bytes, label, charge))
+    }
+
+    fn write(&self, buffer: &DeviceBuffer, offset: u64, data: &[u8]) -> Result<()> {
+        buffer.check_transfer(offset, data.len() as u64)?;
+        let to = offset as usize..offset as usize + data.len();
+        let memory = buffer.raw::<Memory>()?;
+        memory.with(|bytes| bytes[to].copy_from_slice(data));
+        Ok(())
+    }
+
+    fn pipeline(&self, text: &KernelText) -> Result<Pipeline> {
+        let refuse = |log: String| refusal(text, log);
+        let path = compiled(text).map_err(refuse)?;
+        // SAFETY: the library is the text's, compiled here, and starts nothing by itself.
+        let library = unsafe { Library::new(path) }.map_err(|e| refuse(e.to_string()))?;
+        let compiled = Compiled {
+            library,
+            text: text.clone(),
+        };
+        Ok(Pipeline::new(Box::new(compiled), text))
+    }
+
+    fn record(&self, launches: &[Launch]) -> Result<Recording> {
+        launches.iter().try_for_each(|l| l.check(&self.target))?;
+        Ok(Recording::new(Box::new(launches.to_vec()), launches))
+    }
+
+    fn submit(&self, recording: &Recording) -> Result<()> {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let launches = recording.raw::<Vec<Launch>>()?;
+        launches.iter().try_for_each(run)
+    }
+
+    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+        ranges.iter().try_for_each(Fetch::check)?;
+        if let Some(recording) = behind {
+            self.submit(recording)?;
+        }
+        for range in ranges {
+            let from = range.offset as usize..range.offset as usize + range.out.len();
+            let memory = range.buffer.raw::<Memory>()?;
+            memory.with(|bytes| range.out.copy_from_slice(&bytes[from]));
+        }
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        from: &DeviceBuffer,
+        from_offset: u64,
+        to: &DeviceBuffer,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let data = self.read(from, from_offset, len)?;
+        self.write(to, to_offset, &data)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn submissions(&self) -> u64 {
+        0
+    }
+
+    fn usage(&self) -> Usage {
+        self.accounts.usage()
+    }
+}
+
+fn run(launch: &Launch) -> Result<()> {
+    let compiled = launch.pipeline.raw::<Compiled>()?;
+    let buffers: Vec<*mut c_void> = (launch.buffers.iter())
+        .map(|slice| {
+            let memory = slice.buffer.raw::<Memory>()?;
+            Ok(memory.start().wrapping_add(slice.offset as usize).cast())
+        })
+        .collect::<Result<_>>()?;
+    let text = &compiled.text;
+    // SAFETY: the function is what `compiled` has put there; its buffers are alive, as long as the launch says (the kernels of the
+    // compiler keep to that), and launches run one at a time.
+    unsafe {
+        let run = compiled.library.get::<Run>(b"rusty_run\0");
+        let run = run.map_err(|e| refusal(text, e.to_string()))?;
+        run(
+            buffers.as_ptr(),
+            launch.info.as_ptr(),
+            launch.groups.as_ptr(),
+            text.unit_dim.as_ptr(),
+            text.shared_bytes,
+        );
+    }
+    Ok(())
+}
+
+fn refusal(text: &KernelText, log: String) -> Error {
+    Error::Kernel {
+        device: "host CUDA".into(),
+        entry: text.entry.clone(),
+        log,
+    }
+}
+
+/// The library of a text, compiled unless an earlier run left it.
+fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
+    let source = text::on_host(text)?;
+    let mut hasher = DefaultHasher::new();
+    (&source, EMULATOR).hash(&mut hasher);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-cuda");
+    std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+    let name = format!("{}-{:016x}", text.entry, hasher.finish());
+    let library = folder.join(format!("{name}.so"));
+    if library.is_file() {
+        return Ok(library);
+    }
+    let own = format!(
+        "{name}-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    );
+    let (input, output) = (folder.join(format!("{own}.cpp")), folder.join(&own));
+    let whole = format!("{EMULATOR}\n{source}");
+    std::fs::write(&input, whole).map_err(|e| e.to_string())?;
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
+    let made = Command::new(&compiler)
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-fno-strict-aliasing",
+            "-o",
+        ])
+        .args([&output, &input])
+        .output()
+        .map_err(|e| format!("{compiler}: {e}; a C++ compiler is needed (Debian: g++)"))?;
+    if !made.status.success() {
+        return Err(String::from_utf8_lossy(&made.stderr).into_owned());
+    }
+    // Another thread or process may have made the same.
+    std::fs::rename(&output, &library).map_err(|e| e.to_string())?;
+    std::fs::remove_file(&input).map_err(|e| e.to_string())?;
+    Ok(library)
+}
