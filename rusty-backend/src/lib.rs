@@ -12,6 +12,7 @@ pub mod cache;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod cuda;
+pub mod cuda_overlap;
 pub mod described;
 pub mod device;
 pub mod error;

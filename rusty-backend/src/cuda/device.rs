@@ -6,6 +6,7 @@ use super::order::Queues;
 use super::read_back::ReadBack;
 use super::transfer::{RING_BYTES, Ring, SMALL};
 use super::{facts, failed, is_full, nvrtc};
+use crate::cuda_overlap::AWAIT;
 use crate::memory::{Accounts, Charge, Owner, Usage};
 use crate::{
     DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Language, Launch, Pipeline, Recording,
@@ -16,7 +17,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Dynamic shared memory that a kernel may use without asking the driver first.
@@ -36,7 +37,15 @@ pub struct CudaDevice {
     /// What nobody reads through now.
     read_back: Mutex<Vec<ReadBack>>,
     submissions: AtomicU64,
+    /// Whether kernels of a recording begin while those before them end.
+    overlaps: AtomicBool,
     pipelines: Mutex<HashMap<String, Pipeline>>,
+}
+
+/// Whether kernels of an architecture can wait for each other, and nobody asked that they do not: `RUSTY_CUDA_OVERLAP=0` tells how much
+/// it gains.
+fn overlaps(arch: u32) -> bool {
+    arch >= 90 && std::env::var("RUSTY_CUDA_OVERLAP").map_or(true, |wanted| wanted != "0")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -64,6 +73,7 @@ impl CudaDevice {
             ring: Mutex::default(),
             read_back: Mutex::default(),
             submissions: AtomicU64::new(0),
+            overlaps: AtomicBool::new(overlaps(target.cuda_arch)),
             pipelines: Mutex::default(),
             target,
             context,
@@ -148,6 +158,7 @@ impl CudaDevice {
             function,
             unit_dim: text.unit_dim,
             shared_bytes: text.shared_bytes,
+            awaits: text.source.contains(AWAIT),
         })
     }
 
@@ -254,8 +265,17 @@ impl GpuDevice for CudaDevice {
         let prepared = self.prepare(launches)?;
         self.bind()?;
         let capture = lock(&self.capture);
-        let graph = Graph::capture(&capture, &self.queues.kernels, &prepared)
-            .map_err(|e| self.failed("capture a recording", e))?;
+        let made = |overlap| Graph::capture(&capture, &self.queues.kernels, &prepared, overlap);
+        let overlaps = self.overlaps.load(Ordering::Relaxed);
+        let graph = match made(overlaps) {
+            Err(error) if overlaps && !is_full(error) => {
+                tracing::warn!("{}: launches do not overlap: {error}", self.target.name);
+                self.overlaps.store(false, Ordering::Relaxed);
+                made(false)
+            }
+            made => made,
+        };
+        let graph = graph.map_err(|e| self.failed("capture a recording", e))?;
         Ok(Recording::new(Box::new(graph), launches))
     }
 
@@ -276,7 +296,7 @@ impl GpuDevice for CudaDevice {
         for (prepared, launch) in prepared.iter().zip(launches) {
             self.count();
             self.queues
-                .launch(prepared.bound(), |stream| prepared.launch(stream))
+                .launch(prepared.bound(), |stream| prepared.launch(stream, false))
                 .map_err(|e| self.failed(&format!("launch {}", launch.label), e))?;
         }
         Ok(())

@@ -12,6 +12,8 @@ pub(super) struct CudaKernel {
     pub(super) function: CudaFunction,
     pub(super) unit_dim: [u32; 3],
     pub(super) shared_bytes: u32,
+    /// Whether it waits itself for the launch before it, and so may begin while that one ends.
+    pub(super) awaits: bool,
 }
 
 /// A launch with its arguments laid out: addresses of the buffers, then the info block.
@@ -49,8 +51,9 @@ impl<'a> Prepared<'a> {
         &self.bound
     }
 
-    /// Enqueues it on `stream`, or adds it to the graph that the stream captures.
-    pub(super) fn launch(&self, stream: &CudaStream) -> Result<(), DriverError> {
+    /// Enqueues it on `stream`, or adds it to the graph that the stream captures; one that begins `early` may do so while the launch
+    /// before it ends, where its kernel awaits that.
+    pub(super) fn launch(&self, stream: &CudaStream, early: bool) -> Result<(), DriverError> {
         if self.groups.contains(&0) {
             return Ok(());
         }
@@ -64,18 +67,36 @@ impl<'a> Prepared<'a> {
         }
         let [x, y, z] = self.groups;
         let [ux, uy, uz] = self.kernel.unit_dim;
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: Default::default(),
+            value: sys::CUlaunchAttributeValue {
+                programmaticStreamSerializationAllowed: 1,
+            },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: ux,
+            blockDimY: uy,
+            blockDimZ: uz,
+            sharedMemBytes: self.kernel.shared_bytes,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(early && self.kernel.awaits),
+        };
         // SAFETY: the arguments are those that the text declares (its bindings in order, then its info block,
         // which the driver copies before it returns); buffers are alive as long as the recording or the queue
         // needs them, and the compiler's kernels keep to their lengths.
         unsafe {
-            result::launch_kernel(
+            sys::cuLaunchKernelEx(
+                &raw const config,
                 self.kernel.function.cu_function(),
-                (x, y, z),
-                (ux, uy, uz),
-                self.kernel.shared_bytes,
-                stream.cu_stream(),
-                &mut arguments,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
             )
+            .result()
         }
     }
 }
@@ -94,16 +115,18 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Captures `launches` on `capture`, to be enqueued on `queue`; `None` where there is nothing to do.
+    /// Captures `launches` on `capture`, to be enqueued on `queue`; `None` where there is nothing to do. With `overlap`, kernels that
+    /// await those before them begin early.
     pub(super) fn capture(
         capture: &Arc<CudaStream>,
         queue: &Arc<CudaStream>,
         launches: &[Prepared<'_>],
+        overlap: bool,
     ) -> Result<Option<Self>, DriverError> {
         capture.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        let launched = launches
-            .iter()
-            .try_for_each(|launch| launch.launch(capture));
+        // The first has none before it in the graph.
+        let mut all = launches.iter().zip(0..);
+        let launched = all.try_for_each(|(launch, at)| launch.launch(capture, overlap && at > 0));
         // A capture is ended even where a launch was refused, or the stream would be of no more use.
         let graph = capture.end_capture(sys::CUgraphInstantiate_flags(0));
         launched?;

@@ -17,6 +17,7 @@ mod attention_cuts;
 mod bind;
 mod caches;
 mod contraction;
+mod cuda_text;
 mod device_properties;
 mod executable;
 mod experts;

@@ -23,13 +23,13 @@ use super::kernels::row_attention::{self, RowAttentionConfig};
 use super::kernels::rows::{self, RowsConfig};
 use super::kernels::shrink::{self, ShrinkConfig};
 use super::kernels::{gemv, tile};
-use super::wgsl_text;
+use super::{cuda_text, wgsl_text};
 use crate::package::BUILD;
 use crate::{Error, Result};
 use cubecl::ir::{AddressType, TargetProperties};
 use cubecl::prelude::*;
 use cubecl_core::{Compiler, InfoBuilder};
-use cubecl_cpp::shared::{CompilationOptions, CppCompiler, CppSupportedFeatures};
+use cubecl_cpp::shared::CompilationOptions;
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -169,7 +169,7 @@ impl KernelSpec {
     pub fn text(&self, target: &Target) -> Result<KernelText> {
         let compiled = self.define(target).and_then(|d| match target.language {
             Language::Wgsl => wgsl_text::compiled(d),
-            Language::CudaC => cuda(d, target),
+            Language::CudaC => cuda_text::compiled(d, target),
             Language::Msl => metal(d, target),
             Language::Native => Err("kernels are native code there".into()),
         });
@@ -190,6 +190,14 @@ impl KernelSpec {
         // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
         let entry = format!("rusty_{}", self.name());
         text.source = renumbered(&text.source.replace(&text.entry, &entry));
+        if target.language == Language::CudaC {
+            let refuse = |reason| Error::Target {
+                target: target.name.clone(),
+                kernel: self.name().into(),
+                reason,
+            };
+            text.source = cuda_text::overlapping(&text.source, &entry).map_err(refuse)?;
+        }
         text.entry = entry;
         text.unit_dim = [self.units(), 1, 1];
         text.key = self.key(target);
@@ -262,29 +270,6 @@ pub fn info(scalars: &[u32], lengths: [u64; BINDINGS]) -> Vec<u64> {
         builder.metadata.register_buffer(length, AddressType::U32);
     }
     builder.finish(AddressType::U32).data
-}
-
-fn cuda(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {
-    let entry = definition.settings.kernel_name.clone();
-    let options = CompilationOptions {
-        warp_size: target.plane_size as usize,
-        supports_features: CppSupportedFeatures {
-            grid_constants: true,
-            clusters: false,
-            fast_math: false,
-            fast_tanh: false,
-            elect_sync: false,
-            dp4a: true,
-        },
-        amd_wmma: None,
-    };
-    let kernel = CppCompiler::<cubecl_cpp::target::Cuda>::default()
-        .compile(definition, &options)
-        .map_err(|e| format!("{e:?}"))?;
-    let mut text = plain(entry, kernel.to_string(), Language::CudaC);
-    // Shared memory is declared `extern`: its size is an argument of the launch.
-    text.shared_bytes = kernel.shared_memory_size as u32;
-    Ok(text)
 }
 
 fn metal(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {

@@ -10,7 +10,7 @@
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
 use super::env::{Buffers, bound};
-use super::gemv_ahead::ask_ahead;
+use super::gemv_ahead::{ask_ahead, await_earlier};
 use super::gemv_order::{announce, await_all, leave};
 use super::gemv_products::{Span, add_products};
 use super::gemv_sums::{CubeMemory, share, share_squares, total_at};
@@ -171,6 +171,10 @@ fn unit_products(
             comptime!(config.clone()),
             comptime!(unit.clone()),
         );
+        // Cubes that wait for each other wait for others before.
+        if comptime!(!config.shrinks) {
+            await_earlier();
+        }
     }
     add_products(
         buffers,

@@ -1,5 +1,5 @@
-//! Weights that [the matrix-vector kernel](super::gemv) asks for before it makes its inputs, so that memory is not idle meanwhile. On
-//! CUDA only; whether it helps is [measured](crate::gpu::tuner).
+//! Weights that [the matrix-vector kernel](super::gemv) asks for before it makes its inputs, so that memory is not idle meanwhile: where
+//! kernels [begin while those before them end](crate::gpu::cuda_text), while it waits for them. On CUDA only; whether it helps is [measured](crate::gpu::tuner).
 
 use super::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::env::Buffers;
@@ -44,6 +44,12 @@ pub fn ask_ahead(
             line += comptime!(config.team.units);
         }
     }
+}
+
+/// Where a kernel that asks ahead waits for the launches before its own: all that comes of others, or goes to them, is behind.
+#[cube]
+pub fn await_earlier() {
+    gpu_asm!("// await earlier launches");
 }
 
 #[cube]

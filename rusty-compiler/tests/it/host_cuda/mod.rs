@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The emulator.
 const EMULATOR: &str = include_str!("emulator.hpp");
 
 /// What a compiled text exports: buffers, info block, groups, units of a group, bytes of shared memory.

@@ -28,6 +28,7 @@ const CALLS: &[(&str, &str)] = &[
     ("atom.relaxed.add.u32", "add_atomic"),
     ("prefetch.global.L2", "prefetch"),
     ("nanosleep.u32", "nap"),
+    ("griddepcontrol.wait", "await_earlier"),
 ];
 
 /// The text as C++, with a function `rusty_run` that launches it.
