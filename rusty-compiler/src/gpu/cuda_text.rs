@@ -53,26 +53,37 @@ pub(super) fn overlapping(source: &str, entry: &str) -> Result<String, String> {
     let open = open + entry.len() + 2;
     let close = open + source[open..].find(") {").ok_or_else(|| lacks("body"))?;
     let mut parameters: Vec<String> = source[open..close].split(',').map(String::from).collect();
-    let mut operands = Vec::new();
+    let mut names = Vec::new();
     for place in WRITTEN {
         let parameter = parameters.get_mut(place).ok_or_else(|| lacks("buffers"))?;
         *parameter = parameter.replace("* const ", "* ");
-        let name = parameter.rsplit(' ').next().unwrap_or_default();
-        operands.push(format!("\"+l\"({name})"));
+        names.push(parameter.rsplit(' ').next().unwrap_or_default().to_owned());
     }
-    let wait = format!(
-        "asm volatile(\"griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;\" : {} : : \"memory\");",
-        operands.join(", ")
-    );
+    let wait = wait(&names);
     let body = &source[close + 3..];
+    let line = format!("\n{AWAIT}\n");
     let body = match body.contains(MARK) {
-        true => body.replace(MARK, AWAIT),
-        false => format!("\n{AWAIT}{body}"),
+        true => body.replace(MARK, &line),
+        false => format!("{line}{body}"),
     };
     let (before, parameters) = (&source[..open], parameters.join(","));
     Ok(format!(
         "#if __CUDA_ARCH__ >= 900\n#define {AWAIT} {wait}\n#else\n#define {AWAIT}\n#endif\n{before}{parameters}) {{{body}"
     ))
+}
+
+/// The wait, and pointers that come out of it. They go in and out as addresses of global memory: of others compilers would not know
+/// that they are.
+fn wait(names: &[String]) -> String {
+    let each = |made: fn(&str) -> String| names.iter().map(|n| made(n)).collect::<String>();
+    let addresses = each(|n| format!("size_t of_{n} = __cvta_generic_to_global({n}); "));
+    let back =
+        each(|n| format!("{n} = static_cast<decltype({n})>(__cvta_global_to_generic(of_{n})); "));
+    let operands: Vec<String> = names.iter().map(|n| format!("\"+l\"(of_{n})")).collect();
+    format!(
+        "{{ {addresses}asm volatile(\"griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;\" : {} : : \"memory\"); {back}}}",
+        operands.join(", ")
+    )
 }
 
 /// How a kernel's own wait is written.

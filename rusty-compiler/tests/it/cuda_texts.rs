@@ -8,7 +8,7 @@ use crate::matrix_units::in_singles;
 use crate::reference::{distance, gpu_device, mean_kl};
 use rusty_backend::GpuDevice;
 use rusty_compiler::gpu::GpuExecutable;
-use rusty_compiler::plan::Tuning;
+use rusty_compiler::plan::{ContractionFamily, Teams, Tuning};
 use rusty_compiler::{BindOptions, KvFormat, compile};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ fn tiles_with_adapters_agree() {
     agrees("gguf/qwen3-float/BF16.gguf", &way, (0.05, 1.5e-3));
 }
 
-/// Decoding: products of bytes and of floats.
+/// Decoding: products of bytes and of floats, and those that ask for weights before they wait for the launches before them.
 #[test]
 fn single_rows_agree() {
     for (path, kv) in [
@@ -142,9 +142,25 @@ fn single_rows_agree() {
             let way = Way {
                 slots,
                 chunk: 1,
-                ..Way::prompt(kv, &[Tuning::default()])
+                ..Way::prompt(kv, &[Tuning::default(), all_ahead(path)])
             };
             agrees(path, &way, (0.05, 1.5e-3));
         }
     }
+}
+
+/// A tuning of a model's matrix-vector products that all ask ahead.
+fn all_ahead(path: &str) -> Tuning {
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let plan = compile(&graph, HostCuda::new().target()).expect("plan");
+    let anchors = plan.kernels.iter().map(|k| &k.anchor);
+    let families = anchors.filter_map(|a| ContractionFamily::of(&plan, a));
+    families.fold(Tuning::default(), |tuning, family| {
+        let teams = Teams {
+            ahead: true,
+            ..Teams::guess(&family)
+        };
+        tuning.with(&family, teams)
+    })
 }
