@@ -20,7 +20,7 @@ use std::time::Instant;
 const USAGE: &str = "usage: cargo xtask TASK
 
   test       set up, then everything below (what CI runs)
-  setup      install a software Vulkan device, NVRTC and the gguf package where they are missing
+  setup      install a software Vulkan device, g++, NVRTC and the gguf package where they are missing
   fmt        check formatting
   layers     check that each crate uses only crates below it
   licences   check the licences of all dependencies
@@ -74,6 +74,7 @@ fn run_step((name, task): &Task) -> Result<()> {
 
 fn setup() -> Result<()> {
     vulkan::ensure_device()?;
+    vulkan::ensure_compiler()?;
     gguf_package::ensure()?;
     nvrtc::ensure_compiler()
 }

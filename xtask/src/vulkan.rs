@@ -1,5 +1,5 @@
 //! A software Vulkan device for the tests: Mesa's lavapipe from the system's packages, installed where
-//! lavapipe is not registered. And the loader library, which every Vulkan device needs.
+//! lavapipe is not registered. And the loader library, which every Vulkan device needs. What else comes from those packages, too.
 
 use crate::run;
 use anyhow::{Result, bail};
@@ -20,6 +20,20 @@ const LOADERS: &[&str] = &[
     "/usr/lib/aarch64-linux-gnu/libvulkan.so.1",
     "/usr/lib/libvulkan.so.1",
 ];
+
+/// Installs the C++ compiler that tests of CUDA's kernels on the host need, on Debian and Ubuntu unless there is one.
+pub fn ensure_compiler() -> Result<()> {
+    let needed = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    let found = || Command::new("g++").arg("--version").output().is_ok();
+    if !needed || std::env::var_os("CXX").is_some() || found() {
+        return Ok(());
+    }
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("no C++ compiler found; install g++, or name another by the variable CXX");
+    }
+    apt(&["update"])?;
+    apt(&["install", "--yes", "--no-install-recommends", "g++"])
+}
 
 /// Installs `mesa-vulkan-drivers` and the loader on Debian and Ubuntu unless lavapipe is there.
 pub fn ensure_device() -> Result<()> {

@@ -1,5 +1,5 @@
 //! Weights that [the matrix-vector kernel](super::gemv) asks for before it makes its inputs, so that memory is not idle meanwhile: where
-//! kernels [begin while those before them end](crate::gpu::cuda_text), while it waits for them. On CUDA only; whether it helps is [measured](crate::gpu::tuner).
+//! kernels begin while those before them end (`gpu/cuda_text.rs`), while it waits for them. On CUDA only; whether it helps is [measured](crate::gpu::tuner).
 
 use super::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::env::Buffers;

@@ -238,7 +238,7 @@ fn load_turned(
                 let row = unit % 4 * 2 + comptime!(i % 2 * 8);
                 let at = first + row * stride + own / 2;
                 let (upper, lower) = (tile[at as usize], tile[(at + stride) as usize]);
-                right[comptime!(pair * 4 + i as usize)] = if own % 2 == 0 {
+                right[comptime!(pair * 4 + i as usize)] = if own.is_multiple_of(2) {
                     (upper & 0xffff) | (lower << 16)
                 } else {
                     (upper >> 16) | (lower & 0xffff_0000)
