@@ -1,6 +1,6 @@
 //! Copies from a buffer to shared memory that units start and wait for later (PTX ISA, `cp.async`), while they multiply what is there.
 //!
-//! Copies that a unit starts belong to the group that it [closes](close_copies) next, and it waits for its own groups in order; only a
+//! Copies that a unit starts belong to the group that it [closes](close_copies()) next, and it waits for its own groups in order; only a
 //! barrier behind that shows the words to others. CUDA alone has them.
 
 use cubecl::prelude::*;

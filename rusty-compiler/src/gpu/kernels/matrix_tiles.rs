@@ -142,7 +142,7 @@ fn load_four<T: CubePrimitive>(
     }
 }
 
-/// The [packed](super::packed_inputs) inputs of part `p`, which is the contraction's part `part`, from `depth` on. Rows behind the last
+/// The packed inputs of part `p`, which is the contraction's part `part`, from `depth` on. Rows behind the last
 /// repeat it.
 #[cube]
 pub fn load_packed(
