@@ -153,7 +153,7 @@ fn shape(text: &KernelText) -> String {
         ),
         Language::CudaC => (
             source.contains(&format!(" {}(", text.entry)),
-            count(&["const __restrict__", "__grid_constant__"]),
+            count(&["__restrict__", "__grid_constant__"]),
         ),
         _ => (
             source.contains(&format!(" {}(", text.entry)),
