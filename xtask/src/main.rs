@@ -3,6 +3,8 @@
 //! `test` is what CI runs: it sets up what tests need, then checks formatting, layering, licences, lints and
 //! documentation and runs every test. Each step is also a task of its own.
 
+mod apt;
+mod cxx;
 mod gguf_package;
 mod gpu_pack;
 mod layers;
@@ -74,7 +76,7 @@ fn run_step((name, task): &Task) -> Result<()> {
 
 fn setup() -> Result<()> {
     vulkan::ensure_device()?;
-    vulkan::ensure_compiler()?;
+    cxx::ensure()?;
     gguf_package::ensure()?;
     nvrtc::ensure_compiler()
 }

@@ -1,6 +1,6 @@
 //! NEON where this machine has none: the CPU's kernels built for 64-bit Arm and run by QEMU's emulator of programs.
 
-use crate::{cargo, run, vulkan};
+use crate::{apt, cargo, run};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
@@ -53,19 +53,14 @@ pub fn test() -> Result<()> {
 }
 
 fn ensure_tools() -> Result<()> {
-    let apt = cfg!(target_os = "linux") && Path::new("/usr/bin/apt-get").exists();
     let missing = |program: &str| !Path::new("/usr/bin").join(program).exists();
     let lacks = missing(EMULATOR) || missing(LINKER) || !Path::new(LIBRARIES).exists();
-    if lacks && !apt {
+    if lacks && !apt::is_there() {
         bail!("install {EMULATOR} and {LINKER}");
     }
     run(Command::new("rustup").args(["target", "add", TARGET])).context("rustup adds no target")?;
     if lacks {
-        vulkan::apt(&["update"])?;
-        vulkan::apt(&[
-            "install",
-            "--yes",
-            "--no-install-recommends",
+        apt::install(&[
             "qemu-user",
             "gcc-aarch64-linux-gnu",
             "libc6-dev-arm64-cross",

@@ -1,5 +1,5 @@
 //! Instructions of the CUDA kernels' inner loops, counted in machine code: what a multiplication costs beside itself, told
-//! without a GPU.
+//! without a GPU. Beside them registers of a unit, what is spilled, and reads of memory before the wait for the launch before.
 
 use crate::{nvrtc, pip, root, run};
 use anyhow::{Context, Result, bail};
@@ -24,7 +24,7 @@ pub fn print(shape: &str, formats: &[&str]) -> Result<()> {
          each HMMA or, without one, IDP (four products) or FFMA"
     );
     println!(
-        "{:<8} {:<18} {:>6} {}  for each",
+        "{:<8} {:<18} {:>6} {}  for each  registers  spilled  early",
         "format",
         "kernel",
         "all",
@@ -71,7 +71,27 @@ fn line(entry: &str, text: &str) -> Option<String> {
     let products = [count("HMMA"), count("IDP"), count("FFMA")];
     let products = products.into_iter().find(|n| *n > 0)?;
     let each = all as f64 / products as f64;
-    Some(format!("{entry:<18} {all:>6} {counts}  {each:>8.1}"))
+    let (registers, spilled, early) = whole(text);
+    Some(format!(
+        "{entry:<18} {all:>6} {counts}  {each:>8.1}  {registers:>9}  {spilled:>7}  {early:>5}"
+    ))
+}
+
+/// Registers of a unit, instructions that spill some or fetch them back, and reads of memory before the wait for the launch before.
+fn whole(text: &str) -> (u32, usize, usize) {
+    let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
+    let numbers = words().filter_map(|w| w.strip_prefix('R')?.parse::<u32>().ok());
+    let spilled = words().filter(|w| ["STL", "LDL"].contains(w)).count();
+    let before = text
+        .split_once("ACQBULK")
+        .map_or(text, |(before, _)| before);
+    let reads = |w: &&str| ["LDG", "LD", "LDGSTS", "ATOMG"].contains(w);
+    let early = before.split(|c: char| !c.is_ascii_alphanumeric());
+    (
+        numbers.max().map_or(0, |n| n + 1),
+        spilled,
+        early.filter(reads).count(),
+    )
 }
 
 /// The instructions of the innermost loop that has most of them; on matrix units of the one that multiplies most in fewest: products of
@@ -142,7 +162,13 @@ fn disassembler() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::longest_loop;
+    use super::{longest_loop, whole};
+
+    #[test]
+    fn what_comes_before_the_wait_is_told() {
+        let text = "LDG.E R1, desc[UR4][R12.64] ; ACQBULK ; LDG.E R30, [R2] ; STL [R1], R5 ; LDL R5, [R1] ;";
+        assert_eq!(whole(text), (31, 2, 1));
+    }
 
     #[test]
     fn the_longest_innermost_loop_is_found() {

@@ -1,9 +1,9 @@
 //! A software Vulkan device for the tests: Mesa's lavapipe from the system's packages, installed where
-//! lavapipe is not registered. And the loader library, which every Vulkan device needs. What else comes from those packages, too.
+//! lavapipe is not registered. And the loader library, which every Vulkan device needs.
 
-use crate::run;
+use crate::apt;
 use anyhow::{Result, bail};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The loader library by the name that programs load it by.
@@ -21,36 +21,15 @@ const LOADERS: &[&str] = &[
     "/usr/lib/libvulkan.so.1",
 ];
 
-/// Installs the C++ compiler that tests of CUDA's kernels on the host need, on Debian and Ubuntu unless there is one.
-pub fn ensure_compiler() -> Result<()> {
-    let needed = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-    let found = || Command::new("g++").arg("--version").output().is_ok();
-    if !needed || std::env::var_os("CXX").is_some() || found() {
-        return Ok(());
-    }
-    if !Path::new("/usr/bin/apt-get").exists() {
-        bail!("no C++ compiler found; install g++, or name another by the variable CXX");
-    }
-    apt(&["update"])?;
-    apt(&["install", "--yes", "--no-install-recommends", "g++"])
-}
-
 /// Installs `mesa-vulkan-drivers` and the loader on Debian and Ubuntu unless lavapipe is there.
 pub fn ensure_device() -> Result<()> {
     if !cfg!(target_os = "linux") || is_installed() {
         return Ok(());
     }
-    if !Path::new("/usr/bin/apt-get").exists() {
+    if !apt::is_there() {
         bail!("no software Vulkan driver found; install Mesa's lavapipe and the Vulkan loader");
     }
-    apt(&["update"])?;
-    apt(&[
-        "install",
-        "--yes",
-        "--no-install-recommends",
-        "mesa-vulkan-drivers",
-        "libvulkan1",
-    ])?;
+    apt::install(&["mesa-vulkan-drivers", "libvulkan1"])?;
     if !is_installed() {
         bail!("mesa-vulkan-drivers was installed but registers no lavapipe driver");
     }
@@ -88,20 +67,4 @@ fn loader_of_linker() -> Option<PathBuf> {
         (name == LOADER && kind.contains("64")).then(|| PathBuf::from(path))
     });
     known.find(|path| path.exists())
-}
-
-/// Runs apt-get, through sudo where the user is not root.
-pub fn apt(arguments: &[&str]) -> Result<()> {
-    let id = Command::new("id").arg("-u").output()?;
-    let root = String::from_utf8_lossy(&id.stdout).trim() == "0";
-    let mut command = if root {
-        Command::new("apt-get")
-    } else {
-        let mut sudo = Command::new("sudo");
-        sudo.arg("--preserve-env=DEBIAN_FRONTEND").arg("apt-get");
-        sudo
-    };
-    run(command
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive"))
 }

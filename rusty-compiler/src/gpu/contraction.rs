@@ -81,7 +81,12 @@ impl Lowering<'_> {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
         if packs(way) {
-            launches.push(self.pack(kernel, *k, parts, adapters)?);
+            let how = How {
+                way,
+                adapters,
+                shrinks: false,
+            };
+            launches.push(self.pack(kernel, *k, parts, how)?);
         }
         for spans in store.cut(&groups) {
             let present: Vec<Span> = spans.iter().flatten().cloned().collect();
@@ -269,23 +274,11 @@ impl Lowering<'_> {
     }
 
     /// The launch that packs the inputs of a contraction whose parts these are.
-    fn pack(
-        &self,
-        kernel: &Kernel,
-        k: u32,
-        parts: &[Part],
-        adapters: Option<usize>,
-    ) -> Result<Template> {
+    fn pack(&self, kernel: &Kernel, k: u32, parts: &[Part], how: How) -> Result<Template> {
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
-        let way = Way::Matrix { rows: 0, lanes: 0 };
-        let how = How {
-            way,
-            adapters,
-            shrinks: false,
-        };
         let mut contract = self.config(kernel, &places, how, &mut Scalars::default())?;
-        contract.adapters = adapters.map(|rows| Adapters {
+        contract.adapters = how.adapters.map(|rows| Adapters {
             parts: parts.len() as u32,
             arg: scalars.append(&[0, 0]),
             rows,

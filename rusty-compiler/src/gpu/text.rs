@@ -173,11 +173,12 @@ impl KernelSpec {
             Language::Msl => metal(d, target),
             Language::Native => Err("kernels are native code there".into()),
         });
-        let mut text = compiled.map_err(|reason| Error::Target {
+        let refuse = |reason| Error::Target {
             target: target.name.clone(),
             kernel: self.name().into(),
             reason,
-        })?;
+        };
+        let mut text = compiled.map_err(refuse)?;
         if target.language == Language::Wgsl {
             text.source = wgsl_text::with_halves(&text.source);
             if target.orders_groups && self.counts_cubes() {
@@ -191,11 +192,6 @@ impl KernelSpec {
         let entry = format!("rusty_{}", self.name());
         text.source = renumbered(&text.source.replace(&text.entry, &entry));
         if target.language == Language::CudaC {
-            let refuse = |reason| Error::Target {
-                target: target.name.clone(),
-                kernel: self.name().into(),
-                reason,
-            };
             text.source = cuda_text::overlapping(&text.source, &entry).map_err(refuse)?;
         }
         text.entry = entry;

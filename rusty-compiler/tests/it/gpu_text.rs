@@ -177,6 +177,8 @@ fn shape(text: &KernelText) -> String {
         "uint4",
         "uint2",
         "uint32_t_4 const*",
+        // Of weights in texts whose assembly may write.
+        "uint32_t_4 *>(v0)",
     ]);
     format!(
         "bindings {bindings}, shared {}, shared bytes {}, planes {}, barriers {}, wide {}{}",

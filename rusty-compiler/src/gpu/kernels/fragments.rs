@@ -188,28 +188,19 @@ fn half_value(bits: u32) -> f32 {
 pub const ALIGNMENT: usize = 16;
 
 /// Four matrices of eight rows of four words out of shared memory (PTX ISA, `ldmatrix`): unit `8 i + r` of a plane names the word at
-/// which row `r` of matrix `i` starts, unit `4 g + t` gets word `t` of row `g` of each.
+/// which row `r` of matrix `i` starts, unit `4 g + t` gets word `t` of row `g` of each; `turned`, halves `g` of rows `2 t` and `2 t + 1`.
 #[cube]
-pub fn load_matrices(tile: &Shared<[u32]>, at: u32) -> Vector<u32, Const<4>> {
+pub fn load_matrices(
+    tile: &Shared<[u32]>,
+    at: u32,
+    #[comptime] turned: bool,
+) -> Vector<u32, Const<4>> {
     let row = &tile[at as usize..(at + 4) as usize];
     let address = generic_to_shared::<u32>(row.as_ptr());
+    let trans = comptime!(if turned { ".trans" } else { "" });
     let out: Vector<u32, Const<4>>;
     gpu_asm!(
-        "ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {d}, [{a}];",
-        d = out(_) out, a = mem_in(_) address,
-        options(explicit_mem),
-    );
-    out
-}
-
-/// The same matrices turned (`.trans`): unit `4 g + t` gets halves `g` of rows `2 t` and `2 t + 1` of each.
-#[cube]
-pub fn load_turned_matrices(tile: &Shared<[u32]>, at: u32) -> Vector<u32, Const<4>> {
-    let row = &tile[at as usize..(at + 4) as usize];
-    let address = generic_to_shared::<u32>(row.as_ptr());
-    let out: Vector<u32, Const<4>>;
-    gpu_asm!(
-        "ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {d}, [{a}];",
+        "ldmatrix.sync.aligned.m8n8.x4{trans}.shared::cta.b16 {d}, [{a}];",
         d = out(_) out, a = mem_in(_) address,
         options(explicit_mem),
     );

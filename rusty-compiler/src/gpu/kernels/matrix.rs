@@ -78,11 +78,9 @@ impl MatrixConfig {
             stages,
             ..self.clone()
         };
-        let fitting = (1..=most).rev().map(of);
-        fitting
-            .clone()
-            .find(|config| config.shared_bytes() <= room)
-            .unwrap_or_else(|| of(1))
+        let mut all = (1..=most).rev().map(of);
+        let fitting = all.find(|config| config.shared_bytes() <= room);
+        fitting.unwrap_or_else(|| of(1))
     }
 
     /// Whether tiles sum the squares of a norm's inputs.

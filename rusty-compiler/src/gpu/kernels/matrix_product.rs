@@ -1,7 +1,7 @@
 //! A product of two tiles in shared memory on matrix units: how planes share it, and how units give their sums back.
 
 use super::env::put;
-use super::fragments::{Halves, PLANE, load_matrices, load_turned_matrices, multiply_add};
+use super::fragments::{Halves, PLANE, load_matrices, multiply_add};
 use cubecl::prelude::*;
 
 /// Units of a cube.
@@ -115,11 +115,7 @@ pub fn multiply_step(
 ) {
     let fragments = comptime!(product.tile.fragments());
     let mut right = Array::<u32>::new(comptime!(fragments * 2));
-    if comptime!(product.turned) {
-        load_turned(right_tile, &mut right, lane, step, product);
-    } else {
-        load_right(right_tile, &mut right, lane, step, product);
-    }
+    load_right(right_tile, &mut right, lane, step, product);
     multiply_add(
         left,
         &right,
@@ -147,7 +143,7 @@ pub fn load_left(
     for f in 0..comptime!(product.tile.below as u32) {
         let first = (row + comptime!(product.left.0 + f * 16)) * stride + comptime!(step * 8);
         if comptime!(product.halves.native) {
-            let four = load_matrices(tile, first + left_start(unit / 8, unit % 8, stride));
+            let four = load_matrices(tile, first + left_start(unit / 8, unit % 8, stride), false);
             #[unroll]
             for i in 0..4usize {
                 left[comptime!(f as usize * 4 + i)] = four.extract(i);
@@ -168,7 +164,7 @@ fn left_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
     (row + matrix % 2 * 8) * stride + matrix / 2 * 4
 }
 
-/// Fragments side by side from `lane` and step `step` of the depth on: of each a unit has words of a lane, then those eight elements
+/// Fragments side by side from `lane` and step `step` of the depth on: of each a unit has two elements of a lane, then those eight
 /// further.
 #[cube]
 fn load_right(
@@ -184,10 +180,15 @@ fn load_right(
     // Two at a time.
     #[unroll]
     for pair in 0..comptime!(fragments.div_ceil(2)) {
-        let first =
-            (lane + comptime!(product.right.0 + pair as u32 * 16)) * stride + comptime!(step * 8);
+        let first = right_start(lane, comptime!(pair as u32 * 16), step, product);
         if comptime!(product.halves.native && pair * 2 + 1 < fragments) {
-            let four = load_matrices(tile, first + right_start(unit / 8, unit % 8, stride));
+            let (matrix, row) = (unit / 8, unit % 8);
+            let own = if comptime!(product.turned) {
+                left_start(matrix, row, stride)
+            } else {
+                (row + matrix / 2 * 8) * stride + matrix % 2 * 4
+            };
+            let four = load_matrices(tile, first + own, comptime!(product.turned));
             #[unroll]
             for i in 0..4usize {
                 right[comptime!(pair * 4 + i)] = four.extract(i);
@@ -195,56 +196,42 @@ fn load_right(
         } else {
             #[unroll]
             for i in 0..comptime!((fragments - pair * 2).min(2) as u32 * 2) {
-                let at = first + right_start(i.runtime(), unit / 4, stride) + unit % 4;
-                right[comptime!(pair * 4 + i as usize)] = tile[at as usize];
+                let column = comptime!(i / 2 * 8) + unit / 4;
+                right[comptime!(pair * 4 + i as usize)] = if comptime!(product.turned) {
+                    let row = unit % 4 * 2 + comptime!(i % 2 * 8);
+                    halves_below(tile, first + row * stride + column / 2, column % 2, stride)
+                } else {
+                    tile[(first + column * stride + comptime!(i % 2 * 4) + unit % 4) as usize]
+                };
             }
         }
     }
 }
 
-/// Where a row of one of the four matrices of two right fragments starts.
+/// Where what fragments have from `behind` lanes behind `lane` and a step on starts in the right tile.
 #[cube]
-fn right_start(matrix: u32, row: u32, #[comptime] stride: u32) -> u32 {
-    (row + matrix / 2 * 8) * stride + matrix % 2 * 4
-}
-
-/// The same of a turned tile: a unit has two elements of the depth of a lane, then those eight further.
-#[cube]
-fn load_turned(
-    tile: &Shared<[u32]>,
-    right: &mut Array<u32>,
+fn right_start(
     lane: u32,
+    #[comptime] behind: u32,
     #[comptime] step: u32,
     #[comptime] product: Product,
-) {
-    let stride = comptime!(product.right.1);
-    let unit = UNIT_POS % PLANE;
-    let fragments = comptime!(product.tile.fragments());
-    let first = comptime!((product.right.0 + step * 16) * stride).runtime();
-    #[unroll]
-    for pair in 0..comptime!(fragments.div_ceil(2)) {
-        let lanes = lane + comptime!(pair as u32 * 16);
-        if comptime!(product.halves.native && pair * 2 + 1 < fragments) {
-            let from = first + lanes / 2 + left_start(unit / 8, unit % 8, stride);
-            let four = load_turned_matrices(tile, from);
-            #[unroll]
-            for i in 0..4usize {
-                right[comptime!(pair * 4 + i)] = four.extract(i);
-            }
-        } else {
-            #[unroll]
-            for i in 0..comptime!((fragments - pair * 2).min(2) as u32 * 2) {
-                let own = lanes + comptime!(i / 2 * 8) + unit / 4;
-                let row = unit % 4 * 2 + comptime!(i % 2 * 8);
-                let at = first + row * stride + own / 2;
-                let (upper, lower) = (tile[at as usize], tile[(at + stride) as usize]);
-                right[comptime!(pair * 4 + i as usize)] = if own.is_multiple_of(2) {
-                    (upper & 0xffff) | (lower << 16)
-                } else {
-                    (upper >> 16) | (lower & 0xffff_0000)
-                };
-            }
-        }
+) -> u32 {
+    let (first, stride) = comptime!(product.right);
+    if comptime!(product.turned) {
+        lane / 2 + comptime!((first + step * 16) * stride + behind / 2)
+    } else {
+        (lane + comptime!(first + behind)) * stride + comptime!(step * 8)
+    }
+}
+
+/// Of the word at `at` and that a row below the low halves, or the high ones (`side`), one word.
+#[cube]
+fn halves_below(tile: &Shared<[u32]>, at: u32, side: u32, #[comptime] stride: u32) -> u32 {
+    let (upper, lower) = (tile[at as usize], tile[(at + stride) as usize]);
+    if side == 0 {
+        (upper & 0xffff) | (lower << 16)
+    } else {
+        (upper >> 16) | (lower & 0xffff_0000)
     }
 }
 

@@ -4,6 +4,7 @@
 // Fragments lie as the PTX ISA says ("Matrix Fragments for mma.m16n8k16", "ldmatrix"). Limits: cubes run one after the other, so
 // races between them do not show, and units between two barriers in order, so that those of a cube show only at barriers that lack.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -42,6 +43,11 @@ namespace host {
 
 constexpr unsigned PLANE = 32;
 constexpr size_t STACK = 256 << 10;
+
+[[noreturn]] inline void fail(const char *what) {
+    fprintf(stderr, "host CUDA: %s\n", what);
+    abort();
+}
 
 struct Three { unsigned x, y, z; };
 
@@ -137,13 +143,11 @@ inline void run_cube() {
 
 template <typename... A, size_t... I>
 void call(void (*kernel)(A...), void *const *buffers, const void *info, std::index_sequence<I...>) {
-    constexpr size_t last = sizeof...(A) - 1;
     auto argument = [&](auto *type, size_t i) -> std::remove_pointer_t<decltype(type)> {
         using T = std::remove_pointer_t<decltype(type)>;
         if constexpr (std::is_pointer_v<T>) return static_cast<T>(buffers[i]);
         else return *static_cast<const T *>(info);
     };
-    (void)last;
     kernel(argument(static_cast<std::decay_t<A> *>(nullptr), I)...);
 }
 
@@ -205,10 +209,6 @@ struct Shuffle : Together {
                 lane->value = values[other];
             }
     }
-    [[noreturn]] static void fail(const char *what) {
-        fprintf(stderr, "host CUDA: %s\n", what);
-        abort();
-    }
 };
 
 template <typename T> T shuffle_xor(int site, T value, uint32_t mask) {
@@ -238,7 +238,7 @@ template <bool F16> struct Product : Together {
     void run(Together *const (&lanes)[PLANE]) override {
         float left[16][16], right[16][8];
         for (unsigned i = 0; i < PLANE; i++) {
-            if (!lanes[i]) Shuffle::fail("a product without all units of a plane");
+            if (!lanes[i]) fail("a product without all units of a plane");
             auto *lane = static_cast<Product *>(lanes[i]);
             const unsigned g = i / 4, t = i % 4;
             for (unsigned side = 0; side < 2; side++) {
@@ -272,9 +272,9 @@ template <bool TURNED> struct Matrices : Together {
     uint32_t address, words[4];
     void run(Together *const (&lanes)[PLANE]) override {
         for (unsigned i = 0; i < PLANE; i++) {
-            if (!lanes[i]) Shuffle::fail("matrices for some units of a plane");
+            if (!lanes[i]) fail("matrices for some units of a plane");
             auto *lane = static_cast<Matrices *>(lanes[i]);
-            if (lane->address % 16) Shuffle::fail("a row of a matrix that is not aligned");
+            if (lane->address % 16) fail("a row of a matrix that is not aligned");
             const unsigned g = i / 4, t = i % 4;
             for (unsigned m = 0; m < 4; m++) {
                 auto row = [&](unsigned r) { return shared + static_cast<Matrices *>(lanes[8 * m + r])->address; };
@@ -299,7 +299,7 @@ void matrices(int site, uint32_t &d0, uint32_t &d1, uint32_t &d2, uint32_t &d3, 
 }
 
 inline void start_copy(int, uint32_t to, const void *from) {
-    if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16) Shuffle::fail("a copy that is not aligned");
+    if (to % 16 || reinterpret_cast<uintptr_t>(from) % 16) fail("a copy that is not aligned");
     own->open.push_back({shared + to, static_cast<const char *>(from)});
 }
 inline void close_copies(int) {
