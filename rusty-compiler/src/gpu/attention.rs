@@ -6,7 +6,7 @@ use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::UnitConfig;
 use super::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
 use super::kernels::reduce::Team;
-use super::kernels::row_attention::RowAttentionConfig;
+use super::kernels::row_attention::{MOST_REGISTERS, RowAttentionConfig};
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -20,8 +20,6 @@ use rusty_graph::{AttentionSpec, AttentionValues};
 pub(super) const ATTENTION_ROWS: u32 = 8;
 /// Queries of a cube at most: each takes room in every unit.
 const MOST_QUERIES: u32 = 32;
-/// Floats that a unit may hold, of 255 registers that units have at most.
-const MOST_REGISTERS: usize = 160;
 /// Cuts of attention on matrix units, the first that fits: values of heads up to 256 lanes, and of wider ones.
 const MATRIX_CUTS: [MatrixAttentionCut; 3] = [
     matrix_cut(1, 1, 64),
@@ -73,7 +71,7 @@ impl Lowering<'_> {
         };
         let mut config = RowAttentionConfig {
             team: Team {
-                units: (MOST_PLANES * self.target.plane_size).min(128.min(self.target.max_units)),
+                units: (MOST_PLANES * self.target.plane_size).min(256.min(self.target.max_units)),
                 plane: self.target.plane_size,
             },
             shape: self.shape(kernel, spec)?,

@@ -21,6 +21,9 @@ use rusty_backend::Target;
 use rusty_graph::{L, WeightId};
 use std::collections::HashMap;
 
+/// Lanes of a segment for each unit of a plane up to which a plane alone takes it.
+const PLANE_LANES: u32 = 8;
+
 /// What lowering needs to know.
 pub(super) struct Lowering<'a> {
     pub plan: &'a Plan,
@@ -262,13 +265,20 @@ impl Lowering<'_> {
             .map(|t| self.store(t, &places, source, &mut scalars))
             .collect();
         let widest = tails.iter().map(|t| t.program.segment).max().unwrap_or(1);
+        let cube = team(widest / 2, plane, self.target);
+        // A plane has a few lanes of such a segment for each unit, and its sums need no barrier.
+        let (units, team) = match widest <= PLANE_LANES * plane {
+            true => (team(256, plane, self.target).units, cube.of_plane()),
+            false => (cube.units, cube),
+        };
         let config = RowsConfig {
-            team: team(widest / 2, plane, self.target),
+            units,
+            team,
             rows: self.rows_word(kernel),
             origin,
             tails,
         };
-        let y = config.start(config.tails.len());
+        let y = config.cubes();
         template(
             kernel,
             Kind::Rows(config),
@@ -340,8 +350,8 @@ pub(super) fn team(wanted: u32, plane: u32, target: &Target) -> Team {
     }
 }
 
-/// Lanes of a row that one cube takes: a reduction's group, or enough for a cube.
+/// Lanes of a row that one team takes: a reduction's group, or enough for a plane.
 fn segment(body: &Body, width: u32) -> u32 {
     let groups = body.insts.iter().filter_map(Inst::reduced);
-    groups.max().unwrap_or(width.min(512))
+    groups.max().unwrap_or(width.min(256))
 }

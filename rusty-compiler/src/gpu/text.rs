@@ -88,7 +88,7 @@ impl KernelSpec {
     /// Units of a cube.
     pub fn units(&self) -> u32 {
         match &self.kind {
-            Kind::Rows(c) => c.team.units,
+            Kind::Rows(c) => c.units,
             Kind::Gemv(c) => c.team.units,
             Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
             Kind::ExpertDeltas(_) => expert_deltas::UNITS,
@@ -111,6 +111,12 @@ impl KernelSpec {
             Kind::Gemv(c) => c.shrinks,
             _ => false,
         }
+    }
+
+    /// Whether its cubes may begin while those of the launch before end. Cubes that fill a processor may not: those that come first
+    /// would crowd on the processors that are idle first, and wait there for each other.
+    fn begins_early(&self) -> bool {
+        !matches!(self.kind, Kind::Matrix(_) | Kind::MatrixAttention(_))
     }
 
     /// Whether it multiplies bytes.
@@ -191,7 +197,7 @@ impl KernelSpec {
         // CubeCL's name of an entry point differs between builds; texts that do not are found again in caches.
         let entry = format!("rusty_{}", self.name());
         text.source = renumbered(&text.source.replace(&text.entry, &entry));
-        if target.language == Language::CudaC {
+        if target.language == Language::CudaC && self.begins_early() {
             text.source = cuda_text::overlapping(&text.source, &entry).map_err(refuse)?;
         }
         text.entry = entry;

@@ -63,6 +63,7 @@ pub(crate) fn rows_of(
     };
     KernelSpec {
         kind: Kind::Rows(RowsConfig {
+            units: team.units,
             team,
             rows,
             origin,

@@ -155,7 +155,11 @@ fn rotated(team: Team, kv: PageWords, piece: Option<Piece>) -> KernelSpec {
     };
     KernelSpec {
         kind: Kind::Rows(RowsConfig {
-            team,
+            units: team.units,
+            team: match team.plane {
+                0 => team,
+                _ => team.of_plane(),
+            },
             rows: header::ROWS,
             origin: Origin::Map,
             tails: Vec::from(targets.map(store)),

@@ -19,7 +19,7 @@ pub fn f16_value(bits: u32) -> f32 {
         gpu_asm!(
             "{{ .reg .b16 h; cvt.u16.u32 h, {b}; cvt.f32.f16 {d}, h; }}",
             b = in(_) bits, d = out(_) out,
-            options(nomem),
+            options(pure, nomem),
         );
         out
     } else if comptime!(wgsl) {

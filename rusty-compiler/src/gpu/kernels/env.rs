@@ -126,6 +126,18 @@ pub fn bound<'a>(
     }
 }
 
+/// A barrier behind which the units of a cube see what each other left in buffers and in shared memory. CUDA's own barrier does as
+/// much; a fence beside it would wait for all cubes.
+#[cube]
+pub fn sync_buffers() {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        sync_cube();
+    } else {
+        sync_storage();
+    }
+}
+
 /// Stores an element of a buffer or of shared memory, which many functions of a kernel hold at once.
 #[cube]
 pub fn put<T: CubePrimitive>(to: &[T], at: u32, value: T) {

@@ -1,11 +1,11 @@
 //! What reductions of bodies need to know of all lanes of a group, their *factors*: a norm has one, a softmax two.
 //!
-//! The cube that owns a segment makes the factors of groups that are the segment beforehand, those of an instruction behind those of
+//! The team that owns a segment, a cube or a plane, makes the factors of groups that are the segment beforehand, those of an instruction behind those of
 //! the ones before it. Norms over other groups are summed by each lane for itself.
 
 use super::body::{Program, evaluate};
 use super::env::Buffers;
-use super::reduce::{Team, cube_largest, cube_sum};
+use super::reduce::{Team, place_in, team_largest, team_sum};
 use crate::plan::{F32, Inst};
 use cubecl::prelude::*;
 
@@ -33,7 +33,7 @@ fn factors_of(inst: Inst) -> usize {
     }
 }
 
-/// The factors of all reductions over the segment that starts at lane `first`, in order. All units of the cube must call it together.
+/// The factors of all reductions over the segment that starts at lane `first`, in order. All units of the team must call it together.
 #[cube]
 pub fn segment_factors(
     buffers: &Buffers<'_>,
@@ -96,14 +96,14 @@ fn segment_norm(
     #[comptime] team: Team,
 ) -> f32 {
     let mut sum = 0.0f32;
-    let mut lane = UNIT_POS;
+    let mut lane = place_in(team);
     while lane < comptime!(program.segment) {
         let settings = comptime!(program.clone());
         let value = reduced(buffers, factors, base, row, first + lane, settings, x);
         sum += value * value;
         lane += comptime!(team.units);
     }
-    let total = cube_sum(sum, team);
+    let total = team_sum(sum, team);
     (total / comptime!(program.segment as f32) + comptime!(eps.get())).inverse_sqrt()
 }
 
@@ -121,26 +121,26 @@ fn segment_softmax(
 ) -> (f32, f32) {
     // A unit that has no lane looks at the last one, which is no other maximum.
     let last = comptime!(program.segment - 1).runtime();
-    let own = first + min(UNIT_POS, last);
+    let own = first + min(place_in(team), last);
     let settings = comptime!(program.clone());
     let mut largest = reduced(buffers, factors, base, row, own, settings, x);
-    let mut next = UNIT_POS + comptime!(team.units);
+    let mut next = place_in(team) + comptime!(team.units);
     while next < comptime!(program.segment) {
         let settings = comptime!(program.clone());
         let value = reduced(buffers, factors, base, row, first + next, settings, x);
         largest = max(largest, value);
         next += comptime!(team.units);
     }
-    let most = cube_largest(largest, team);
+    let most = team_largest(largest, team);
     let mut sum = 0.0f32;
-    let mut lane = UNIT_POS;
+    let mut lane = place_in(team);
     while lane < comptime!(program.segment) {
         let settings = comptime!(program.clone());
         let value = reduced(buffers, factors, base, row, first + lane, settings, x);
         sum += (value - most).exp();
         lane += comptime!(team.units);
     }
-    let total = cube_sum(sum, team);
+    let total = team_sum(sum, team);
     (most, 1.0 / total)
 }
 

@@ -2,7 +2,7 @@
 //! kernels begin while those before them end (`gpu/cuda_text.rs`), while it waits for them. On CUDA only; whether it helps is [measured](crate::gpu::tuner).
 
 use super::contract::{ContractConfig, PartConfig, UnitConfig};
-use super::env::Buffers;
+use super::env::{Buffers, is_cuda};
 use super::gemv_place::lane_address;
 use super::gemv_products::Span;
 use cubecl::prelude::*;
@@ -46,10 +46,14 @@ pub fn ask_ahead(
     }
 }
 
-/// Where a kernel that asks ahead waits for the launches before its own: all that comes of others, or goes to them, is behind.
+/// Where a kernel that has something to do before it waits for the launches before its own: all that comes of others, or goes to them,
+/// is behind.
 #[cube]
 pub fn await_earlier() {
-    gpu_asm!("// await earlier launches");
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        gpu_asm!("// await earlier launches");
+    }
 }
 
 #[cube]

@@ -53,6 +53,7 @@ pub mod random;
 pub mod reduce;
 pub mod route;
 pub mod row_attention;
+pub mod row_heads;
 pub mod rows;
 pub mod running_softmax;
 pub mod scales;

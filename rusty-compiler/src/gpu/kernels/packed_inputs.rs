@@ -8,7 +8,7 @@ use super::contract::{ContractConfig, TILE_DEPTH, tile_pair};
 use super::env::{Buffers, bound, put};
 use super::fragments::{Halves, packed};
 use super::norms::norm_scale;
-use super::reduce::{Team, cube_largest, cube_sum};
+use super::reduce::{Team, team_largest, team_sum};
 use cubecl::prelude::*;
 
 /// What a packing kernel is specialised for.
@@ -120,11 +120,11 @@ fn pack_part(
         let (squares, largest) = survey(buffers, row, part, comptime!(config.clone()));
         let prologue = comptime!(config.contract.prologue.clone());
         if comptime!(normed) {
-            let all = cube_sum(squares, comptime!(config.team));
+            let all = team_sum(squares, comptime!(config.team));
             factor = norm_scale(all, comptime!(inputs.k), prologue);
         }
         if comptime!(inputs.halves.f16) {
-            let most = cube_largest(largest, comptime!(config.team)) * factor;
+            let most = team_largest(largest, comptime!(config.team)) * factor;
             let (up, down) = powers(most);
             factor *= up;
             if UNIT_POS == 0 {

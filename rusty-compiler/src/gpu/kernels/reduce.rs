@@ -3,13 +3,42 @@
 use super::env::{is_cuda, put};
 use cubecl::prelude::*;
 
-/// How the units of a cube work together.
+/// How units work together: those of a cube, or those of each plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Team {
-    /// Units of a cube, a power of two.
+    /// Units of it, a power of two: a cube's, or a plane's, of which a cube may have several.
     pub units: u32,
     /// Units of a plane, or 0: reduce in shared memory.
     pub plane: u32,
+}
+
+impl Team {
+    /// A plane of it as a team of its own.
+    pub fn of_plane(self) -> Team {
+        Team {
+            units: self.plane,
+            ..self
+        }
+    }
+
+    /// Planes of it.
+    pub fn planes(self) -> u32 {
+        self.units / self.plane
+    }
+
+    fn is_plane(self) -> bool {
+        self.units == self.plane
+    }
+}
+
+/// Place of a unit in its team.
+#[cube]
+pub fn place_in(#[comptime] team: Team) -> u32 {
+    if comptime!(team.is_plane()) {
+        UNIT_POS % team.plane
+    } else {
+        UNIT_POS
+    }
 }
 
 /// Sums before there are any.
@@ -112,11 +141,13 @@ pub fn plane_largest(value: f32, #[comptime] plane: u32) -> f32 {
     largest
 }
 
-/// Largest value of the cube, the same in every unit. All units must call it together.
+/// Largest value of the team, the same in every unit. All its units must call it together.
 #[cube]
-pub fn cube_largest(value: f32, #[comptime] team: Team) -> f32 {
-    if comptime!(team.plane > 0) {
-        let planes = comptime!((team.units / team.plane) as usize);
+pub fn team_largest(value: f32, #[comptime] team: Team) -> f32 {
+    if comptime!(team.is_plane()) {
+        plane_largest(value, comptime!(team.plane))
+    } else if comptime!(team.plane > 0) {
+        let planes = comptime!(team.planes() as usize);
         let mut partial = Shared::<[f32]>::new_slice(planes);
         let own = plane_largest(value, comptime!(team.plane));
         if UNIT_POS.is_multiple_of(team.plane) {
@@ -156,11 +187,13 @@ fn shared_largest(partial: &Shared<[f32]>, value: f32, #[comptime] units: u32) -
     largest
 }
 
-/// Sum over the cube, the same in every unit. All units must call it together.
+/// Sum over the team, the same in every unit. All its units must call it together.
 #[cube]
-pub fn cube_sum(value: f32, #[comptime] team: Team) -> f32 {
-    if comptime!(team.plane > 0) {
-        let planes = comptime!((team.units / team.plane) as usize);
+pub fn team_sum(value: f32, #[comptime] team: Team) -> f32 {
+    if comptime!(team.is_plane()) {
+        plane_total(value, comptime!(team.plane))
+    } else if comptime!(team.plane > 0) {
+        let planes = comptime!(team.planes() as usize);
         let mut partial = Shared::<[f32]>::new_slice(planes);
         let own = plane_total(value, comptime!(team.plane));
         if UNIT_POS.is_multiple_of(team.plane) {

@@ -6,19 +6,20 @@
 //! registers; groups and planes meet only at the end. Splits meet in the arena: the cube that comes last adds them
 //! up, so that no further launch is needed. Each row of a step may have another number of splits.
 //!
-//! Where the plan says so, a cube makes its queries itself, and the one that has the row's own position makes the row's
+//! Where the plan says so, a cube [makes its queries itself](super::row_heads), and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
 
-use super::attention_shape::{AttentionShape, cube_of_heads, position_of};
-use super::body::{Program, evaluate};
+use super::attention_shape::{AttentionShape, position_of};
+use super::body::Program;
 use super::contract::UnitConfig;
 use super::env::{Buffers, SPLIT_WORDS, bound, header, put};
-use super::factors::segment_factors;
+use super::gemv_ahead::await_earlier;
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
 use super::reduce::Team;
+use super::row_heads::make_heads;
 use super::running_softmax::{Partial, meet, turn};
-use super::sink::{Store, store_segment};
+use super::sink::Store;
 use super::splits::{finish, leave};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
@@ -27,6 +28,8 @@ use cubecl::prelude::*;
 pub const RUN: usize = 4;
 /// Pairs of lanes of a unit, where a head has so many: more hide a load's latency, fewer leave registers.
 const PAIRS: u32 = 4;
+/// Floats that a unit may hold, of 255 registers that units have at most.
+pub const MOST_REGISTERS: usize = 160;
 
 /// What a kernel for rows alone is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +75,7 @@ impl RowAttentionConfig {
 
     /// Planes of a cube.
     pub fn planes(&self) -> u32 {
-        self.team.units / self.team.plane
+        self.team.planes()
     }
 
     /// Keys of a cube at a time.
@@ -87,8 +90,19 @@ impl RowAttentionConfig {
 
     /// Floats that a unit holds at once, about: what limits the heads of a cube.
     pub fn registers(&self) -> usize {
+        self.of_heads() + 2 * RUN * self.key_pairs().max(self.value_pairs())
+    }
+
+    /// Those of its queries and results.
+    fn of_heads(&self) -> usize {
         let of_head = 2 * (self.key_pairs() + self.value_pairs()) + RUN + 2;
-        self.group() * of_head + 2 * RUN * self.key_pairs().max(self.value_pairs())
+        self.group() * of_head
+    }
+
+    /// Whether a run's values are asked for before its keys are there: where both have room.
+    pub fn reads_ahead(&self) -> bool {
+        let of_run = 2 * RUN * (self.key_pairs() + self.value_pairs());
+        self.of_heads() + of_run <= MOST_REGISTERS
     }
 
     /// Bytes of shared memory.
@@ -111,69 +125,87 @@ pub fn row_attention(
 ) {
     // Attention has no adapters.
     let buffers = bound(weights, arena, vectors, step, words, step, args);
-    let split = buffers.step[header::SPLITS] + CUBE_POS_X * SPLIT_WORDS;
-    let row = buffers.step[split as usize];
-    let number = buffers.step[(split + 1) as usize];
-    let count = buffers.step[(split + 2) as usize];
-    if count > 0 {
+    let place = place_of(&buffers);
+    await_earlier();
+    if place.count > 0 {
         let stash = Shared::<[f32]>::new_slice(comptime!(
             (config.planes() * config.partial_words()) as usize
         ));
-        attend(
-            &buffers,
-            &stash,
-            row,
-            number,
-            count,
-            comptime!(config.clone()),
-        );
+        attend(&buffers, &stash, &place, comptime!(config.clone()));
         sync_cube();
-        if count == 1 {
+        if place.count == 1 {
             finish(
                 &buffers,
                 &stash,
                 0u32.runtime(),
                 comptime!(config.planes()).runtime(),
-                row,
+                place.row,
                 comptime!(config.clone()),
             );
         } else {
-            // Splits of the rows before leave their results, and count, in front of this row's.
-            let before = buffers.step[(split + 3) as usize] * CUBE_COUNT_Y;
             meet_splits(
                 &buffers,
                 &stash,
                 counters,
-                row,
-                before,
-                number,
-                count,
+                &place,
                 comptime!(config.clone()),
             );
         }
     }
 }
 
-/// Leaves a split's result, number `number` of `count`, in the arena; the cube that comes last adds those of its row and heads up.
-/// `before` is how many results of the rows before there are.
+/// Which split of which row a cube takes, and what the step says of the row.
+#[derive(CubeType)]
+struct SplitPlace {
+    row: u32,
+    /// Which of the row's splits it is.
+    number: u32,
+    /// How many there are; 0: none, and nothing is to be done.
+    count: u32,
+    /// Splits of the rows before, which leave their results, and count, in front of this row's.
+    before: u32,
+    /// The row's own position.
+    position: u32,
+    /// Word of the step where its list of pages starts.
+    pages: u32,
+    /// Whether this launch makes heads.
+    makes_heads: bool,
+}
+
+/// What a cube has to do. The step's words are none of another launch's, so this needs no waiting.
+#[cube]
+fn place_of(buffers: &Buffers<'_>) -> SplitPlace {
+    let split = buffers.step[header::SPLITS] + CUBE_POS_X * SPLIT_WORDS;
+    let row = buffers.step[split as usize];
+    SplitPlace {
+        row,
+        number: buffers.step[(split + 1) as usize],
+        count: buffers.step[(split + 2) as usize],
+        before: buffers.step[(split + 3) as usize],
+        position: position_of(buffers, row),
+        pages: buffers.step[(buffers.step[header::PAGES] + row) as usize],
+        makes_heads: buffers.step[header::HEADS] == 0,
+    }
+}
+
+/// Leaves a split's result in the arena; the cube that comes last adds those of its row and heads up.
 #[cube]
 fn meet_splits(
     buffers: &Buffers<'_>,
     stash: &Shared<[f32]>,
     counters: &[Atomic<u32>],
-    row: u32,
-    before: u32,
-    number: u32,
-    count: u32,
+    place: &SplitPlace,
     #[comptime] config: RowAttentionConfig,
 ) {
     let words = comptime!(config.partial_words());
+    let count = place.count;
+    let before = place.before * CUBE_COUNT_Y;
     let own = before + CUBE_POS_Y;
     let first = buffers.args[comptime!(config.splits)] + (before + CUBE_POS_Y * count) * words;
     leave(
         buffers,
         stash,
-        first + number * words,
+        first + place.number * words,
         comptime!(config.clone()),
     );
     let arrived = Shared::<[u32]>::new_slice(1usize);
@@ -189,7 +221,7 @@ fn meet_splits(
             buffers.arena,
             first,
             count,
-            row,
+            place.row,
             comptime!(config.clone()),
         );
         if UNIT_POS == 0 {
@@ -198,39 +230,28 @@ fn meet_splits(
     }
 }
 
-/// Split `number` of `count` of a row's keys: each plane's partial result into `stash`.
+/// A split of a row's keys: each plane's partial result into `stash`.
 #[cube]
 fn attend(
     buffers: &Buffers<'_>,
     stash: &Shared<[f32]>,
-    row: u32,
-    number: u32,
-    count: u32,
+    place: &SplitPlace,
     #[comptime] config: RowAttentionConfig,
 ) {
     let q = Shared::<[f32]>::new_slice(comptime!(config.group() * config.shape.head_dim as usize));
-    let own = position_of(buffers, row);
-    let end = own + 1;
+    let end = place.position + 1;
     let start = match comptime!(config.shape.window) {
         Some(window) => end - min(window.runtime(), end),
         None => 0u32.runtime(),
     };
     let tokens = comptime!(PAGE_TOKENS as u32);
     let first = start - start % tokens;
-    let share = (end - first).div_ceil(count).div_ceil(tokens) * tokens;
-    let from = min(first + number * share, end);
+    let share = (end - first).div_ceil(place.count).div_ceil(tokens) * tokens;
+    let from = min(first + place.number * share, end);
     let to = min(from + share, end);
-    let makes_heads = buffers.step[header::HEADS] == 0;
-    if makes_heads && from < to && to == end {
-        make_keys(buffers, row, comptime!(config.clone()));
-    }
-    make_queries(buffers, &q, row, comptime!(config.clone()));
-    sync_storage();
+    let makes_own = place.makes_heads && from < to && to == end;
+    make_heads(buffers, &q, place.row, makes_own, comptime!(config.clone()));
     let in_blocks = comptime!(config.shape.kv.is_blocks());
-    if in_blocks {
-        turn_queries(&q, comptime!(config.clone()));
-        sync_cube();
-    }
     let mut state = Partial::new(comptime!(config.clone()));
     let queries = held_queries(&q, comptime!(config.clone()));
     let group_units = comptime!(config.lane_units());
@@ -242,7 +263,7 @@ fn attend(
             buffers,
             &mut state,
             &queries,
-            row,
+            place.pages,
             base,
             start,
             to,
@@ -259,19 +280,6 @@ fn attend(
     }
 }
 
-/// Turns queries as keys in blocks are turned.
-#[cube]
-fn turn_queries(q: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
-    let dim = comptime!(config.shape.head_dim);
-    rotate_shared(
-        q,
-        comptime!(dim / BLOCK),
-        dim,
-        comptime!(config.shape.group()),
-        comptime!(config.team.units),
-    );
-}
-
 /// Turns what was summed of values in blocks back.
 #[cube]
 fn turn_results(stash: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
@@ -282,80 +290,6 @@ fn turn_results(stash: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
         comptime!(config.planes()),
         comptime!(config.team.units),
     );
-}
-
-/// Keys and values of the row for this cube's head.
-#[cube]
-fn make_keys(buffers: &Buffers<'_>, row: u32, #[comptime] config: RowAttentionConfig) {
-    let results = Sequence::<f32>::new();
-    #[unroll]
-    for s in 0..comptime!(config.stores.len()) {
-        let size = comptime!(config.stores[s].program.segment);
-        let first = cube_of_heads(buffers, comptime!(config.shape)) / config.shape.shares * size;
-        let factors = segment_factors(
-            buffers,
-            0u32,
-            row,
-            first,
-            comptime!(config.stores[s].program.clone()),
-            comptime!(config.team),
-        );
-        store_segment(
-            buffers,
-            &results,
-            &factors,
-            0u32,
-            row,
-            first,
-            first + size,
-            comptime!(config.stores[s].clone()),
-            comptime!(config.team.units),
-        );
-    }
-}
-
-/// Scaled queries of the cube's heads into shared memory, `[head][lane]`.
-#[cube]
-fn make_queries(
-    buffers: &Buffers<'_>,
-    q: &Shared<[f32]>,
-    row: u32,
-    #[comptime] config: RowAttentionConfig,
-) {
-    let results = Sequence::<f32>::new();
-    let dim = comptime!(config.shape.head_dim);
-    let group = comptime!(config.shape.group());
-    let last = comptime!(config.query.insts.len() - 1);
-    for head in 0..group {
-        let first = (cube_of_heads(buffers, comptime!(config.shape)) * group + head) * dim;
-        let factors = segment_factors(
-            buffers,
-            0u32,
-            row,
-            first,
-            comptime!(config.query.clone()),
-            comptime!(config.team),
-        );
-        let mut lane = UNIT_POS;
-        while lane < dim {
-            let value = evaluate(
-                buffers,
-                &results,
-                &factors,
-                0u32,
-                row,
-                first + lane,
-                comptime!(config.query.clone()),
-                last,
-            );
-            put(
-                q,
-                head * dim + lane,
-                value * comptime!(config.shape.scale.get()),
-            );
-            lane += config.team.units;
-        }
-    }
 }
 
 /// The lanes of the queries that a unit multiplies with: `[head][pair][side]`. Pairs of a lane group lie side by side, so that its

@@ -1,7 +1,7 @@
 //! Kernels that own whole rows: maps with several tails, gathers, row selection.
 //!
-//! A cube takes one segment of one row of one tail. Norms and softmaxes over the segment are [reduced](super::factors) by its
-//! cube; all other instructions are evaluated lane by lane.
+//! A team takes one segment of one row of one tail: a cube of a wide segment, a plane of a narrow one. Norms and softmaxes over the
+//! segment are [reduced](super::factors) by its team; all other instructions are evaluated lane by lane.
 
 use super::body::Source;
 use super::env::{Buffers, bound, header};
@@ -39,7 +39,9 @@ pub enum Origin {
 /// What a row kernel is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RowsConfig {
-    /// How units work together.
+    /// Units of a cube, whole teams.
+    pub units: u32,
+    /// Units that take a segment.
     pub team: Team,
     /// Header word of the row count.
     pub rows: usize,
@@ -50,6 +52,16 @@ pub struct RowsConfig {
 }
 
 impl RowsConfig {
+    /// Teams of a cube.
+    pub fn teams(&self) -> u32 {
+        self.units / self.team.units
+    }
+
+    /// Cubes of a row.
+    pub fn cubes(&self) -> u32 {
+        self.start(self.tails.len()).div_ceil(self.teams())
+    }
+
     /// Segments of tail `t`.
     pub fn segments(&self, t: usize) -> u32 {
         self.tails[t].width.div_ceil(self.tails[t].program.segment)
@@ -75,7 +87,7 @@ impl RowsConfig {
     }
 }
 
-/// Cubes: `(rows, segments of all tails)`.
+/// Cubes: `(rows, segments of all tails by the teams of a cube)`.
 #[cube(launch_unchecked)]
 pub fn rows(
     weights: &[u32],
@@ -93,23 +105,33 @@ pub fn rows(
     if row < count {
         let (present, base) = locate(&buffers, row, comptime!(config.origin));
         if present {
+            let segment = segment_of(comptime!(config.clone()));
             #[unroll]
             for t in 0..comptime!(config.tails.len()) {
                 let start = comptime!(config.start(t));
-                if CUBE_POS_Y >= start
-                    && CUBE_POS_Y < comptime!(config.start(t) + config.segments(t))
-                {
+                if segment >= start && segment < comptime!(config.start(t) + config.segments(t)) {
                     tail_segment(
                         &buffers,
                         base,
                         row,
-                        CUBE_POS_Y - start,
+                        segment - start,
                         comptime!(config.tails[t].clone()),
                         comptime!(config.team),
                     );
                 }
             }
         }
+    }
+}
+
+/// The segment of the unit's team, among those of all tails.
+#[cube]
+fn segment_of(#[comptime] config: RowsConfig) -> u32 {
+    let teams = comptime!(config.teams());
+    if comptime!(teams > 1) {
+        CUBE_POS_Y * teams + UNIT_POS / config.team.units
+    } else {
+        CUBE_POS_Y
     }
 }
 
@@ -153,14 +175,6 @@ fn tail_segment(
         team,
     );
     store_segment(
-        buffers,
-        &results,
-        &factors,
-        base,
-        row,
-        first,
-        end,
-        store,
-        comptime!(team.units),
+        buffers, &results, &factors, base, row, first, end, store, team,
     );
 }

@@ -2,7 +2,7 @@
 
 use super::attention_shape::{LOWEST, lanes_of};
 use super::elementwise::safe_tanh;
-use super::env::{Buffers, header, put};
+use super::env::{Buffers, put};
 use super::row_attention::{RUN, RowAttentionConfig};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
@@ -74,13 +74,13 @@ impl Partial {
     }
 }
 
-/// A lane group's next keys, from `base`: those from `start` to before `to` count.
+/// A lane group's next keys, from `base`: those from `start` to before `to` count. The row's list of pages starts at word `pages`.
 #[cube]
 pub fn turn(
     buffers: &Buffers<'_>,
     state: &mut Partial,
     queries: &Array<f32>,
-    row: u32,
+    pages: u32,
     base: u32,
     start: u32,
     to: u32,
@@ -92,14 +92,29 @@ pub fn turn(
     // A group behind the end reads the last keys again.
     let last = to - 1;
     let there = min(base, last - last % RUN as u32);
-    let list = buffers.step[(buffers.step[header::PAGES] + row) as usize];
-    let page = buffers.step[(list + there / tokens) as usize];
+    let page = buffers.step[(pages + there / tokens) as usize];
     let head = CUBE_POS_Y / config.shape.shares
         * comptime!(config.shape.kv.token_words(config.shape.head_dim));
     let key = (page * halves * tokens + there % tokens) * words + head;
     let value =
         key + comptime!((config.shape.halves() - 1) * PAGE_TOKENS as u32 * config.shape.words());
-    let mut weights = scores(buffers, queries, key, comptime!(config.clone()));
+    let ahead = comptime!(config.reads_ahead());
+    let keys = lanes_of_run(
+        buffers,
+        key,
+        comptime!(config.key_pairs()),
+        comptime!(config.clone()),
+    );
+    let mut values = Sequence::<Array<f32>>::new();
+    if comptime!(ahead) {
+        values.push(lanes_of_run(
+            buffers,
+            value,
+            comptime!(config.value_pairs()),
+            comptime!(config.clone()),
+        ));
+    }
+    let mut weights = scores(queries, &keys, comptime!(config.clone()));
     let mut seen = Array::<bool>::new(RUN);
     #[unroll]
     for k in 0..RUN {
@@ -133,15 +148,47 @@ pub fn turn(
             state.values[comptime!(h * config.value_pairs() * 2 + i)] *= factor;
         }
     }
-    weigh(buffers, state, &weights, &seen, value, config);
+    if comptime!(!ahead) {
+        values.push(lanes_of_run(
+            buffers,
+            value,
+            comptime!(config.value_pairs()),
+            comptime!(config.clone()),
+        ));
+    }
+    weigh(state, &weights, &seen, &values[0], config);
 }
 
-/// Scores of a run of keys that starts at word `key`, `[head][key]`, the same in all units of a lane group.
+/// The unit's lanes of a run of keys, or values, that starts at word `first`: `[key][pair][side]`. All are asked for before the first
+/// is needed.
+#[cube]
+fn lanes_of_run(
+    buffers: &Buffers<'_>,
+    first: u32,
+    #[comptime] pairs: usize,
+    #[comptime] config: RowAttentionConfig,
+) -> Array<f32> {
+    let units = comptime!(config.lane_units());
+    let mut lanes = Array::<f32>::new(comptime!(RUN * pairs * 2));
+    #[unroll]
+    for k in 0..RUN {
+        let at = first + comptime!(k as u32 * config.shape.words());
+        #[unroll]
+        for i in 0..pairs {
+            let pair = UNIT_POS % units + comptime!(i as u32 * units);
+            let (low, high) = lanes_of(buffers.words, at, pair, comptime!(config.shape.kv));
+            lanes[comptime!((k * pairs + i) * 2)] = low;
+            lanes[comptime!((k * pairs + i) * 2 + 1)] = high;
+        }
+    }
+    lanes
+}
+
+/// Scores of a run of keys, `[head][key]`, the same in all units of a lane group.
 #[cube]
 fn scores(
-    buffers: &Buffers<'_>,
     queries: &Array<f32>,
-    key: u32,
+    keys: &Array<f32>,
     #[comptime] config: RowAttentionConfig,
 ) -> Array<f32> {
     let units = comptime!(config.lane_units());
@@ -154,11 +201,10 @@ fn scores(
     }
     #[unroll]
     for k in 0..RUN {
-        let at = key + comptime!(k as u32 * config.shape.words());
         #[unroll]
         for i in 0..pairs {
-            let pair = UNIT_POS % units + comptime!(i as u32 * units);
-            let (low, high) = lanes_of(buffers.words, at, pair, comptime!(config.shape.kv));
+            let low = keys[comptime!((k * pairs + i) * 2)];
+            let high = keys[comptime!((k * pairs + i) * 2 + 1)];
             #[unroll]
             for h in 0..comptime!(config.group()) {
                 sums[comptime!(h * RUN + k)] += low * queries[comptime!((h * pairs + i) * 2)]
@@ -183,27 +229,22 @@ fn scores(
     sums
 }
 
-/// Adds a run of values that starts at word `value` by their weights. What is not seen may be anything.
+/// Adds a run of values by their weights. What is not seen may be anything.
 #[cube]
 fn weigh(
-    buffers: &Buffers<'_>,
     state: &mut Partial,
     weights: &Array<f32>,
     seen: &Array<bool>,
-    value: u32,
+    values: &Array<f32>,
     #[comptime] config: RowAttentionConfig,
 ) {
-    let units = comptime!(config.lane_units());
     let pairs = comptime!(config.value_pairs());
     #[unroll]
     for k in 0..RUN {
-        let at = value + comptime!(k as u32 * config.shape.words());
         #[unroll]
         for i in 0..pairs {
-            let pair = UNIT_POS % units + comptime!(i as u32 * units);
-            let (a, b) = lanes_of(buffers.words, at, pair, comptime!(config.shape.kv));
-            let low = select(seen[k], a, 0.0f32);
-            let high = select(seen[k], b, 0.0f32);
+            let low = select(seen[k], values[comptime!((k * pairs + i) * 2)], 0.0f32);
+            let high = select(seen[k], values[comptime!((k * pairs + i) * 2 + 1)], 0.0f32);
             #[unroll]
             for h in 0..comptime!(config.group()) {
                 let weight = weights[comptime!(h * RUN + k)];

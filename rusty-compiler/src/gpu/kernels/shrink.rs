@@ -7,7 +7,7 @@ use super::delta::{
 };
 use super::env::{Buffers, bound, put};
 use super::factors::segment_factors;
-use super::reduce::{Team, cube_sum};
+use super::reduce::{Team, team_sum};
 use cubecl::prelude::*;
 
 /// What a shrink kernel is specialised for.
@@ -135,7 +135,7 @@ fn shrink_ranks(
             * buffers.args[comptime!(config.adapters.arg + 1)];
     #[unroll]
     for i in 0..RANKS {
-        let total = cube_sum(sums[i], comptime!(config.team));
+        let total = team_sum(sums[i], comptime!(config.team));
         let r = first + i as u32;
         if UNIT_POS == 0 && r < rank {
             let scale = f32::reinterpret(buffers.pool[(scales + r) as usize]);

@@ -11,6 +11,7 @@ use super::env::{Buffers, header, put};
 use super::page_blocks::{rotate, store_codes};
 use super::page_words::{BLOCK, PageWords};
 use super::pieces::{Piece, first_lane};
+use super::reduce::{Team, place_in};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -90,7 +91,7 @@ pub fn token_base(
     ((page * halves + half) * tokens + position % tokens) * words
 }
 
-/// Stores lanes `first` to before `end` of a tail whose lanes the cube has all to itself: whole blocks, where pages have blocks. Of
+/// Stores lanes `first` to before `end` of a tail whose lanes the team has all to itself: whole blocks, where pages have blocks. Of
 /// pages in several buffers, what the launch's has.
 #[cube]
 pub fn store_segment(
@@ -102,12 +103,12 @@ pub fn store_segment(
     first: u32,
     end: u32,
     #[comptime] store: Store,
-    #[comptime] units: u32,
+    #[comptime] team: Team,
 ) {
     let (first, end) = held(buffers, first, end, comptime!(store.target.piece()));
     let bits = comptime!(store.target.block_bits());
     if let Some(bits) = bits {
-        let mut lane = first + UNIT_POS * BLOCK;
+        let mut lane = first + place_in(team) * BLOCK;
         while lane < end {
             store_block(
                 buffers,
@@ -119,10 +120,10 @@ pub fn store_segment(
                 comptime!(store.clone()),
                 bits,
             );
-            lane += comptime!(units * BLOCK);
+            lane += comptime!(team.units * BLOCK);
         }
     } else {
-        let mut lane = first + UNIT_POS * 2;
+        let mut lane = first + place_in(team) * 2;
         while lane < end {
             store_pair(
                 buffers,
@@ -135,7 +136,7 @@ pub fn store_segment(
                 end,
                 comptime!(store.clone()),
             );
-            lane += comptime!(units * 2);
+            lane += comptime!(team.units * 2);
         }
     }
 }
