@@ -40,7 +40,7 @@ pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpe
     let mut out = vec![];
     for (config, query) in all {
         if team.plane > 0 {
-            out.push(single_rows(team, &config, query));
+            out.push(single_rows(team, &config, query, wide));
         }
         out.push(KernelSpec {
             kind: Kind::Attention(config),
@@ -69,7 +69,7 @@ pub(crate) fn of_pieces(team: Team, rope: &Program, wide: bool) -> Vec<KernelSpe
             ..heads()
         });
         if team.plane > 0 {
-            out.push(single_rows(team, &config, rope.clone()));
+            out.push(single_rows(team, &config, rope.clone(), wide));
         }
         if team.plane > 0 && kv == PageWords::F16 {
             out.extend(on_matrix_units(&config, wide));
@@ -137,7 +137,7 @@ fn tiles(shape: AttentionShape) -> AttentionConfig {
 }
 
 /// The kernel of single rows, which makes queries and keys itself.
-fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSpec {
+fn single_rows(team: Team, config: &AttentionConfig, query: Program, wide: bool) -> KernelSpec {
     let store = Store {
         width: 128,
         program: query.clone(),
@@ -151,6 +151,7 @@ fn single_rows(team: Team, config: &AttentionConfig, query: Program) -> KernelSp
     KernelSpec {
         kind: Kind::RowAttention(RowAttentionConfig {
             team,
+            wide: wide && matches!(config.shape.kv, PageWords::F16 | PageWords::Bf16),
             shape: config.shape,
             stores: match config.shape.of_keys {
                 true => vec![],

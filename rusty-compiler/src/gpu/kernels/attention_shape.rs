@@ -164,15 +164,18 @@ pub fn lanes_of(words: &[u32], at: u32, pair: u32, #[comptime] kv: PageWords) ->
             let high = words[(at + pair * 2 + 1) as usize];
             (f32::reinterpret(low), f32::reinterpret(high))
         }
-        PageWords::F16 => {
-            let word = words[(at + pair) as usize];
-            (f16_value(word & 0xffff), f16_value(word >> 16))
-        }
-        PageWords::Bf16 => {
-            let word = words[(at + pair) as usize];
-            let low = f32::reinterpret(word << 16);
-            (low, f32::reinterpret(word & 0xffff_0000))
-        }
+        PageWords::F16 | PageWords::Bf16 => halves_of(words[(at + pair) as usize], kv),
         PageWords::Codes(bits) => pair_of(words, at, pair, bits),
+    }
+}
+
+/// The two values of a word of half-precision keys or values.
+#[cube]
+pub fn halves_of(word: u32, #[comptime] kv: PageWords) -> (f32, f32) {
+    if comptime!(kv == PageWords::F16) {
+        (f16_value(word & 0xffff), f16_value(word >> 16))
+    } else {
+        let low = f32::reinterpret(word << 16);
+        (low, f32::reinterpret(word & 0xffff_0000))
     }
 }

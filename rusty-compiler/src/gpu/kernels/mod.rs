@@ -61,3 +61,4 @@ pub mod shrink;
 pub mod sink;
 pub mod splits;
 pub mod tile;
+pub mod word_loads;

@@ -9,10 +9,10 @@
 //! Where the plan says so, a cube [makes its queries itself](super::row_heads), and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
 
-use super::attention_shape::{AttentionShape, position_of};
+use super::attention_shape::AttentionShape;
 use super::body::Program;
 use super::contract::UnitConfig;
-use super::env::{Buffers, SPLIT_WORDS, bound, header, put};
+use super::env::{Buffers, SPLIT_WORDS, bound, header, is_cuda, put};
 use super::gemv_ahead::await_earlier;
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
@@ -21,6 +21,7 @@ use super::row_heads::make_heads;
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::Store;
 use super::splits::{finish, leave};
+use super::word_loads::read_now;
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -36,6 +37,8 @@ pub const MOST_REGISTERS: usize = 160;
 pub struct RowAttentionConfig {
     /// Units of a cube, whole planes.
     pub team: Team,
+    /// Whether units [read several words](super::word_loads) of keys and values at once.
+    pub wide: bool,
     /// The attention.
     pub shape: AttentionShape,
     /// Makes the queries.
@@ -175,16 +178,27 @@ struct SplitPlace {
 /// What a cube has to do. The step's words are none of another launch's, so this needs no waiting.
 #[cube]
 fn place_of(buffers: &Buffers<'_>) -> SplitPlace {
-    let split = buffers.step[header::SPLITS] + CUBE_POS_X * SPLIT_WORDS;
-    let row = buffers.step[split as usize];
+    let split = early(buffers, header::SPLITS as u32) + CUBE_POS_X * SPLIT_WORDS;
+    let row = early(buffers, split);
     SplitPlace {
         row,
-        number: buffers.step[(split + 1) as usize],
-        count: buffers.step[(split + 2) as usize],
-        before: buffers.step[(split + 3) as usize],
-        position: position_of(buffers, row),
-        pages: buffers.step[(buffers.step[header::PAGES] + row) as usize],
-        makes_heads: buffers.step[header::HEADS] == 0,
+        number: early(buffers, split + 1),
+        count: early(buffers, split + 2),
+        before: early(buffers, split + 3),
+        position: early(buffers, early(buffers, header::POSITIONS as u32) + row),
+        pages: early(buffers, early(buffers, header::PAGES as u32) + row),
+        makes_heads: early(buffers, header::HEADS as u32) == 0,
+    }
+}
+
+/// A word of the step, read here and not where it is needed.
+#[cube]
+fn early(buffers: &Buffers<'_>, at: u32) -> u32 {
+    let cuda = is_cuda();
+    if comptime!(cuda) {
+        read_now(buffers.step, at)
+    } else {
+        buffers.step[at as usize]
     }
 }
 
@@ -292,22 +306,37 @@ fn turn_results(stash: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) {
     );
 }
 
-/// The lanes of the queries that a unit multiplies with: `[head][pair][side]`. Pairs of a lane group lie side by side, so that its
-/// units read neighbouring words.
+/// The lanes of the queries that a unit multiplies with: `[head][pair][side]`.
 #[cube]
 fn held_queries(q: &Shared<[f32]>, #[comptime] config: RowAttentionConfig) -> Array<f32> {
-    let units = comptime!(config.lane_units());
     let pairs = comptime!(config.key_pairs());
     let mut held = Array::<f32>::new(comptime!(config.group() * pairs * 2));
     #[unroll]
     for head in 0..comptime!(config.group()) {
         #[unroll]
         for i in 0..pairs {
-            let lane = (UNIT_POS % units + comptime!(i as u32 * units)) * 2;
+            let lane = pair_of_unit(i, pairs, comptime!(config.clone())) * 2;
             let at = comptime!(head as u32 * config.shape.head_dim) + lane;
             held[comptime!((head * pairs + i) * 2)] = q[at as usize];
             held[comptime!((head * pairs + i) * 2 + 1)] = q[(at + 1) as usize];
         }
     }
     held
+}
+
+/// Pair `i` of the `pairs` that a unit has of a head: side by side where it reads several words at once; else those of the lane group
+/// are, so that its units read neighbouring words.
+#[cube]
+pub fn pair_of_unit(
+    #[comptime] i: usize,
+    #[comptime] pairs: usize,
+    #[comptime] config: RowAttentionConfig,
+) -> u32 {
+    let units = comptime!(config.lane_units());
+    let inner = UNIT_POS % units;
+    if comptime!(config.wide) {
+        inner * comptime!(pairs as u32) + comptime!(i as u32)
+    } else {
+        inner + comptime!(i as u32 * units)
+    }
 }

@@ -113,23 +113,27 @@ fn make_query(
         comptime!(config.query.clone()),
         comptime!(config.team.of_plane()),
     );
-    let mut lane = place_in(comptime!(config.team.of_plane()));
-    while lane < dim {
-        let value = evaluate(
-            buffers,
-            &results,
-            &factors,
-            0u32,
-            row,
-            first + lane,
-            comptime!(config.query.clone()),
-            comptime!(config.query.insts.len() - 1),
-        );
-        put(
-            q,
-            head * dim + lane,
-            value * comptime!(config.shape.scale.get()),
-        );
-        lane += config.team.plane;
+    let own = place_in(comptime!(config.team.of_plane()));
+    #[unroll]
+    for i in 0..comptime!(dim.div_ceil(config.team.plane)) {
+        let lane = own + comptime!(i * config.team.plane);
+        let whole = comptime!((i + 1) * config.team.plane <= dim);
+        if whole.runtime() || lane < dim {
+            let value = evaluate(
+                buffers,
+                &results,
+                &factors,
+                0u32,
+                row,
+                first + lane,
+                comptime!(config.query.clone()),
+                comptime!(config.query.insts.len() - 1),
+            );
+            put(
+                q,
+                head * dim + lane,
+                value * comptime!(config.shape.scale.get()),
+            );
+        }
     }
 }

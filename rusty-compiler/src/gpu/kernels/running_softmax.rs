@@ -1,9 +1,10 @@
 //! The running softmax (arXiv 2205.14135) of a lane group of [attention of rows alone](super::row_attention), in registers.
 
-use super::attention_shape::{LOWEST, lanes_of};
+use super::attention_shape::{LOWEST, halves_of, lanes_of};
 use super::elementwise::safe_tanh;
 use super::env::{Buffers, put};
-use super::row_attention::{RUN, RowAttentionConfig};
+use super::row_attention::{RUN, RowAttentionConfig, pair_of_unit};
+use super::word_loads::read_words;
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -55,7 +56,7 @@ impl Partial {
             for head in 0..comptime!(config.group()) {
                 #[unroll]
                 for i in 0..pairs {
-                    let lane = (inner + comptime!(i as u32 * units)) * 2;
+                    let lane = pair_of_unit(i, pairs, comptime!(config.clone())) * 2;
                     let at = first + comptime!(head as u32 * dim) + lane;
                     put(stash, at, self.values[comptime!((head * pairs + i) * 2)]);
                     put(
@@ -159,8 +160,7 @@ pub fn turn(
     weigh(state, &weights, &seen, &values[0], config);
 }
 
-/// The unit's lanes of a run of keys, or values, that starts at word `first`: `[key][pair][side]`. All are asked for before the first
-/// is needed.
+/// The unit's lanes of a run of keys, or values, that starts at word `first`: `[key][pair][side]`.
 #[cube]
 fn lanes_of_run(
     buffers: &Buffers<'_>,
@@ -168,17 +168,34 @@ fn lanes_of_run(
     #[comptime] pairs: usize,
     #[comptime] config: RowAttentionConfig,
 ) -> Array<f32> {
-    let units = comptime!(config.lane_units());
     let mut lanes = Array::<f32>::new(comptime!(RUN * pairs * 2));
-    #[unroll]
-    for k in 0..RUN {
-        let at = first + comptime!(k as u32 * config.shape.words());
+    let words = comptime!(config.shape.words());
+    if comptime!(config.wide) {
+        // All are asked for before the first is needed.
+        let mut read = Array::<u32>::new(comptime!(RUN * pairs));
+        let own = first + pair_of_unit(0usize, pairs, comptime!(config.clone()));
         #[unroll]
-        for i in 0..pairs {
-            let pair = UNIT_POS % units + comptime!(i as u32 * units);
-            let (low, high) = lanes_of(buffers.words, at, pair, comptime!(config.shape.kv));
-            lanes[comptime!((k * pairs + i) * 2)] = low;
-            lanes[comptime!((k * pairs + i) * 2 + 1)] = high;
+        for k in 0..RUN {
+            let at = own + comptime!(k as u32 * words);
+            read_words(buffers.words, at, &mut read, comptime!(k * pairs), pairs);
+        }
+        #[unroll]
+        for i in 0..comptime!(RUN * pairs) {
+            let (low, high) = halves_of(read[i], comptime!(config.shape.kv));
+            lanes[comptime!(i * 2)] = low;
+            lanes[comptime!(i * 2 + 1)] = high;
+        }
+    } else {
+        #[unroll]
+        for k in 0..RUN {
+            let at = first + comptime!(k as u32 * words);
+            #[unroll]
+            for i in 0..pairs {
+                let pair = pair_of_unit(i, pairs, comptime!(config.clone()));
+                let (low, high) = lanes_of(buffers.words, at, pair, comptime!(config.shape.kv));
+                lanes[comptime!((k * pairs + i) * 2)] = low;
+                lanes[comptime!((k * pairs + i) * 2 + 1)] = high;
+            }
         }
     }
     lanes

@@ -321,6 +321,15 @@ inline void pack_finite_f16(int, uint32_t &d, float high, float low) {
 inline void half_to_float(int, float &d, uint32_t half) { d = of_f16(half & 0xffff); }
 inline void power_of_two(int, float &d, float exponent) { d = exp2f(exponent); }
 inline void prefetch(int, const void *) {}
+inline void load(int, uint32_t &a, const void *from) { memcpy(&a, from, 4); }
+inline void load(int, uint32_t &a, uint32_t &b, const void *from) {
+    if (reinterpret_cast<uintptr_t>(from) % 8) fail("two words that are not aligned");
+    memcpy(&a, from, 4), memcpy(&b, static_cast<const char *>(from) + 4, 4);
+}
+inline void load(int, uint32_t &a, uint32_t &b, uint32_t &c, uint32_t &d, const void *from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16) fail("four words that are not aligned");
+    load(0, a, b, from), load(0, c, d, static_cast<const char *>(from) + 8);
+}
 inline void nap(int) {}
 // Launches run one after the other.
 inline void await_earlier(int, const void *, const void *, const void *) {}

@@ -27,6 +27,8 @@ const CALLS: &[(&str, &str)] = &[
     ("ex2.approx.ftz.f32", "power_of_two"),
     ("atom.relaxed.add.u32", "add_atomic"),
     ("prefetch.global.L2", "prefetch"),
+    ("ld.global", "load"),
+    ("ld.volatile.global", "load"),
     ("nanosleep.u32", "nap"),
     ("griddepcontrol.wait", "await_earlier"),
 ];
