@@ -102,7 +102,7 @@ impl GpuExecutable {
         let pools = pools(&plan, options.slots, &*device)?;
         let rows = plan.output_budget() as u64;
         let other = |bytes: u64, label: &str| device.alloc(bytes, Owner::Other, label);
-        let (split_words, room) = attention_room(&stages, &plan.target);
+        let (split_words, room) = attention_room(&stages, &plan);
         let ranks = if options.slots > 0 { FIRST_RANKS } else { 0 };
         let arena = arena_bytes(&plan, split_words, ranks);
         let mut bound = Self {

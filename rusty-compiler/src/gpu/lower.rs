@@ -21,6 +21,9 @@ use rusty_backend::Target;
 use rusty_graph::{L, WeightId};
 use std::collections::HashMap;
 
+/// Lanes of a row of which a cube finds the largest, about, and cubes of a row at most.
+const CHOICE_LANES: u32 = 1024;
+const CHOICE_CUBES: u32 = 64;
 /// Lanes of a segment for each unit of a plane up to which a plane alone takes it.
 const PLANE_LANES: u32 = 8;
 
@@ -293,20 +296,24 @@ impl Lowering<'_> {
         let mut scalars = Scalars::default();
         let (word, width) = self.activation(kernel, x)?;
         let arg = scalars.push(word);
+        let cubes = match self.target.orders_groups {
+            true => (width / CHOICE_LANES).clamp(1, CHOICE_CUBES),
+            false => 1,
+        };
+        // A cube that reads the row alone has as many units as there may be, down to a power of two.
+        let most = if cubes == 1 { 1024 } else { 256 };
         let config = ChooseConfig {
-            // One cube reads the row, so as many units as there may be, down to a power of two.
-            units: 1 << 1024.min(self.target.max_units).ilog2(),
+            units: 1 << most.min(self.target.max_units).ilog2(),
             rows: self.rows_word(kernel),
             width,
-            arg,
+            cubes,
+            args: [arg, scalars.push(0)],
         };
-        Ok(template(
-            kernel,
-            Kind::Choose(config),
-            Grid::Rows { y: 1 },
-            scalars,
-            None,
-        ))
+        let left = config.args[1];
+        let grid = Grid::Rows { y: cubes };
+        let mut made = template(kernel, Kind::Choose(config), grid, scalars, None);
+        made.splits = Some(left);
+        Ok(made)
     }
 
     /// The launch that makes adapters' first factor for a contraction.

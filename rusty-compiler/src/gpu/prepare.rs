@@ -93,12 +93,19 @@ pub(super) fn counters(plan: &Plan) -> u64 {
     u64::from(SPLIT_CUBES).max(u64::from(COUNTER_STRIDE) * rows)
 }
 
-/// Words that splits of attention take at most, and what its kernels take of a step: no splits where cubes do not see what others
+/// Words that cubes leave each other at most, as splits of attention do, and what its kernels take of a step: no splits where cubes do not see what others
 /// leave.
-pub(super) fn attention_room(stages: &[Stage], target: &Target) -> (u32, Room) {
-    let choices = stages.iter().flat_map(|s| &s.plain);
-    let templates = choices.flat_map(|choice| &choice.templates);
-    let configs = templates.filter_map(|t| match &t.spec.kind {
+pub(super) fn attention_room(stages: &[Stage], plan: &Plan) -> (u32, Room) {
+    let target = &plan.target;
+    let templates = || {
+        let choices = stages.iter().flat_map(|s| &s.plain);
+        choices.flat_map(|choice| &choice.templates)
+    };
+    let choices = templates().filter_map(|t| match &t.spec.kind {
+        Kind::Choose(config) => Some(config.left_words()),
+        _ => None,
+    });
+    let configs = templates().filter_map(|t| match &t.spec.kind {
         Kind::RowAttention(config) => Some(config),
         _ => None,
     });
@@ -111,6 +118,7 @@ pub(super) fn attention_room(stages: &[Stage], target: &Target) -> (u32, Room) {
         alone: !configs.is_empty(),
         splits: splits.min().unwrap_or(0),
     };
+    let words = words.chain(choices.map(|words| words * plan.output_budget() as u32));
     (words.max().unwrap_or(0), room)
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Template {
     pub shrunk: Option<usize>,
     /// The scalar that says where packed inputs lie.
     pub packed: Option<usize>,
-    /// The scalar that says where splits of attention leave their results.
+    /// The scalar that says where cubes leave what the last of them looks through, as splits of attention do.
     pub splits: Option<usize>,
     /// Which of the layer's buffers of pages is bound, where it has several.
     pub piece: u32,

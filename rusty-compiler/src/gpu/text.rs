@@ -108,6 +108,7 @@ impl KernelSpec {
     pub(super) fn counts_cubes(&self) -> bool {
         match &self.kind {
             Kind::RowAttention(_) => true,
+            Kind::Choose(c) => c.cubes > 1,
             Kind::Gemv(c) => c.shrinks,
             _ => false,
         }

@@ -94,15 +94,16 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
         }),
         scalars: 3,
     });
-    out.push(KernelSpec {
+    out.extend([1, 4].map(|cubes| KernelSpec {
         kind: Kind::Choose(ChooseConfig {
             units: 128,
             rows: header::SELECTED,
             width: 1000,
-            arg: 0,
+            cubes,
+            args: [0, 1],
         }),
-        scalars: 1,
-    });
+        scalars: 2,
+    }));
     out.push(KernelSpec {
         kind: Kind::Random(RandomConfig { units: 128 }),
         scalars: random::COUNT,

@@ -12,6 +12,7 @@ mod brain_floats;
 #[cfg(feature = "gpu")]
 mod byte_products;
 mod caches;
+mod choices;
 #[cfg(all(feature = "gpu", target_os = "linux", target_arch = "x86_64"))]
 mod cuda_texts;
 #[cfg(feature = "gpu")]

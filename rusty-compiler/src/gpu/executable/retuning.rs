@@ -43,7 +43,7 @@ impl GpuExecutable {
                 compiled => {
                     let pipelines = compiled?;
                     // Tiles of attention may be others, and rows alone may have no kernel. What splits take of the arena stays.
-                    (_, self.room) = attention_room(&stages, &plan.target);
+                    (_, self.room) = attention_room(&stages, &plan);
                     self.adopt(plan, stages, pipelines);
                     return Ok(());
                 }
