@@ -1,14 +1,17 @@
 //! Contractions: units, tiles, and the launches for each chunk of the weights.
 
+use super::depth_cuts::DepthCut;
 use super::kernels::body::{Place, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
+use super::kernels::depth_shares::DepthShares;
 use super::kernels::gemm::GemmConfig;
 use super::kernels::gemv_sizes::team_units;
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_product::MatrixTile;
 use super::kernels::packed_inputs::{PackConfig, PackedInputs};
 use super::kernels::reduce::Team;
+use super::kernels::sink::{Store, Target as StoreTarget};
 use super::kernels::tile::{self, TileShape};
 use super::lower::{Lowering, team};
 use super::residence::ChunkId;
@@ -166,11 +169,21 @@ impl Lowering<'_> {
             rows,
         };
         let packed = packs(how.way).then(|| packed_inputs(&config, scalars.push(0), self.target));
-        let (kind, shared) = self.kind(kernel, config, how.way, packed);
+        let shares = (packed.is_some() && self.shares_depth(&config)).then(|| {
+            let [count, left] = [1, 0].map(|value| scalars.push(value));
+            DepthShares { count, left }
+        });
+        let (kind, shared) = self.kind(kernel, config, how.way, packed, shares);
         self.fits(kernel, shared)?;
+        let depth = match (&kind, shares) {
+            (Kind::Matrix(config), Some(s)) => Some(DepthCut::of(config, s.count, tiles)),
+            _ => None,
+        };
         let mut made = template(kernel, kind, grid, scalars, Some(chunk));
         made.shrunk = shrunk;
         made.packed = packed.map(|inputs| inputs.arg);
+        made.splits = shares.map(|shares| shares.left);
+        made.depth = depth;
         Ok(made)
     }
 
@@ -243,6 +256,7 @@ impl Lowering<'_> {
         config: ContractConfig,
         way: Way,
         packed: Option<PackedInputs>,
+        shares: Option<DepthShares>,
     ) -> (Kind, u32) {
         match way {
             Way::Vector(_) | Way::Rows(_) => {
@@ -262,6 +276,7 @@ impl Lowering<'_> {
                 let config = MatrixConfig {
                     contract: config,
                     tile: MatrixTile::of_products(rows, lanes, most_parts(kernel)),
+                    shares,
                     packed,
                     stages: 1,
                     native: self.target.language == Language::CudaC,
@@ -297,6 +312,13 @@ impl Lowering<'_> {
         made.shrunk = shrunk;
         made.packed = Some(inputs.arg);
         Ok(made)
+    }
+
+    /// Whether cubes may share the depth of a tile: they have to see what others leave, and their counters take the place of pages.
+    fn shares_depth(&self, config: &ContractConfig) -> bool {
+        let mut tails = config.units.iter().flat_map(|unit| &unit.tails);
+        let in_arena = |tail: &Store| matches!(tail.target, StoreTarget::Arena { .. });
+        self.target.orders_groups && tails.all(in_arena)
     }
 
     /// Whether tiles hold a contraction's weights in half precision.

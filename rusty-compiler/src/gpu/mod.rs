@@ -18,6 +18,7 @@ mod bind;
 mod caches;
 mod contraction;
 mod cuda_text;
+mod depth_cuts;
 mod device_properties;
 mod executable;
 mod experts;

@@ -2,6 +2,7 @@
 
 use super::attention::{ATTENTION_ROWS, SPLIT_CUBES};
 use super::attention_cuts::Room;
+use super::depth_cuts::DepthCut;
 use super::kernels::gemv_order::COUNTER_STRIDE;
 use super::stage::{Choice, Stage, When};
 use super::text::{KernelSpec, Kind};
@@ -98,7 +99,7 @@ pub(super) fn counters(plan: &Plan) -> u64 {
 pub(super) fn attention_room(stages: &[Stage], plan: &Plan) -> (u32, Room) {
     let target = &plan.target;
     let templates = || {
-        let choices = stages.iter().flat_map(|s| &s.plain);
+        let choices = stages.iter().flat_map(|s| s.plain.iter().chain(&s.adapted));
         choices.flat_map(|choice| &choice.templates)
     };
     let choices = templates().filter_map(|t| match &t.spec.kind {
@@ -119,7 +120,8 @@ pub(super) fn attention_room(stages: &[Stage], plan: &Plan) -> (u32, Room) {
         splits: splits.min().unwrap_or(0),
     };
     let words = words.chain(choices.map(|words| words * plan.output_budget() as u32));
-    (words.max().unwrap_or(0), room)
+    let shares = templates().filter_map(|t| t.depth.as_ref().map(DepthCut::left_words));
+    (words.chain(shares).max().unwrap_or(0), room)
 }
 
 /// Query rows that every prefill attention kernel of a plan takes at once: many query heads per key/value head, or

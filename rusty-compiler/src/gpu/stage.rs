@@ -1,5 +1,6 @@
 //! A plan kernel ready to be launched: templates from which each step's launches are made.
 
+use super::depth_cuts::DepthCut;
 use super::kernels::shrink::SHRINK_CUBES;
 use super::residence::ChunkId;
 use super::text::{KernelSpec, Kind};
@@ -66,6 +67,8 @@ pub(super) struct Template {
     pub packed: Option<usize>,
     /// The scalar that says where cubes leave what the last of them looks through, as splits of attention do.
     pub splits: Option<usize>,
+    /// Among how many cubes products on matrix units share their depth.
+    pub depth: Option<DepthCut>,
     /// Which of the layer's buffers of pages is bound, where it has several.
     pub piece: u32,
     pub weights: Option<ChunkId>,
@@ -160,6 +163,7 @@ pub(super) fn template(
         shrunk: None,
         packed: None,
         splits: None,
+        depth: None,
         piece: 0,
         weights,
         label: kernel.name.clone(),

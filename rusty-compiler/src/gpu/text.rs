@@ -109,6 +109,7 @@ impl KernelSpec {
         match &self.kind {
             Kind::RowAttention(_) => true,
             Kind::Choose(c) => c.cubes > 1,
+            Kind::Matrix(c) => c.shares.is_some(),
             Kind::Gemv(c) => c.shrinks,
             _ => false,
         }
@@ -244,6 +245,9 @@ impl KernelSpec {
             Kind::Gemv(c) => define!(gemv::gemv::Gemv, c),
             Kind::Gemm(c) if c.halves => define!(gemm::gemm_halves::GemmHalves, c),
             Kind::Gemm(c) => define!(gemm::gemm::Gemm, c),
+            Kind::Matrix(c) if c.shares.is_some() => {
+                define!(matrix::matrix_sharing::MatrixSharing, c)
+            }
             Kind::Matrix(c) => define!(matrix::matrix::Matrix, c),
             Kind::Pack(c) => define!(packed_inputs::pack::Pack, c),
             Kind::Shrink(c) => define!(shrink::shrink::Shrink, c),

@@ -4,6 +4,7 @@ use crate::gpu_specs::{given, norm_program};
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use rusty_compiler::gpu::kernels::delta::Adapters;
+use rusty_compiler::gpu::kernels::depth_shares::DepthShares;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::experts::scalar;
 use rusty_compiler::gpu::kernels::gemm::GemmConfig;
@@ -125,12 +126,16 @@ fn on_matrix_units(contract: &ContractConfig, (rows, lanes): (u32, u32)) -> Kern
     let config = MatrixConfig {
         contract: contract.clone(),
         tile: MatrixTile::of_products(rows, lanes, contract.most_parts() as u32),
+        shares: (rows != 32).then_some(DepthShares {
+            count: 15,
+            left: 16,
+        }),
         packed: (rows != 32).then(|| packed(contract)),
         stages: 1,
         native: contract.wide,
     };
     let kind = Kind::Matrix(config.with_stages(SHARED_BYTES));
-    KernelSpec { kind, scalars: 15 }
+    KernelSpec { kind, scalars: 17 }
 }
 
 fn packed(contract: &ContractConfig) -> PackedInputs {

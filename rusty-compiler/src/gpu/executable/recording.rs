@@ -210,16 +210,26 @@ impl GpuExecutable {
         if let Some(at) = template.splits {
             scalars[at] = (splits_at(&self.plan) / 4) as u32;
         }
+        let mut groups = template.grid.groups(
+            rows,
+            (shape.tiles, shape.splits),
+            self.device.target().max_groups,
+        );
+        if let Some(cut) = template.depth {
+            scalars[cut.arg] = cut.count(rows);
+            groups[0] *= cut.count(rows);
+        }
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
             (_, Kind::Gemv(config)) if config.shrinks => &self.counters,
+            (_, Kind::Matrix(_)) if template.depth.is_some() => &self.counters,
             (Some(layer), _) => self.kv[layer as usize].buffer(template.piece),
             (None, _) => &self.dummies[1],
         };
         let acts = template.shrunk.is_some() || matches!(template.spec.kind, Kind::ExpertDeltas(_));
         let pool = match &self.pools[at] {
             Some(pool) if acts => pool.buffer(),
-            _ if template.splits.is_some() => &self.counters,
+            _ if template.splits.is_some() && template.depth.is_none() => &self.counters,
             _ => &self.dummies[2],
         };
         let buffers = [
@@ -245,11 +255,7 @@ impl GpuExecutable {
             pipeline: pipeline.clone(),
             buffers: buffers.iter().map(|b| b.whole()).collect(),
             info: info(&scalars, lengths),
-            groups: template.grid.groups(
-                rows,
-                (shape.tiles, shape.splits),
-                self.device.target().max_groups,
-            ),
+            groups,
             label: template.label.clone(),
         })
     }

@@ -15,6 +15,7 @@ use super::contract::{
     ContractConfig, PartConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile,
     scalar,
 };
+use super::depth_shares::{DepthShare, DepthShares, meet, shared_depth, whole_depth};
 use super::env::{Buffers, bound};
 use super::fragments::{Halves, exchange_words};
 use super::matrix_depth::{CubeMemory, multiply_depth, overflows};
@@ -40,6 +41,8 @@ pub struct MatrixConfig {
     pub contract: ContractConfig,
     /// The tile.
     pub tile: MatrixTile,
+    /// Where cubes may [share the depth](super::depth_shares) of a tile.
+    pub shares: Option<DepthShares>,
     /// Where inputs lie that were [packed](super::packed_inputs) before; else tiles make their own.
     pub packed: Option<PackedInputs>,
     /// Steps of the depth whose inputs and weights are in shared memory at once.
@@ -160,46 +163,91 @@ pub fn matrix(
 ) {
     let count = step[comptime!(config.contract.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let tile = lane_tile();
-    let row = CUBE_POS_X * config.tile.rows;
+    let share = whole_depth(comptime!(config.clone()));
+    let row = share.row_tile * config.tile.rows;
     let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
         #[unroll]
         for u in 0..comptime!(config.contract.units.len()) {
             let (inside, first) = lane_in_unit(
                 &buffers,
-                tile,
+                lane_tile(),
                 comptime!(config.tile.lanes),
                 comptime!(config.contract.clone()),
                 u,
             );
             if inside {
-                unit_tile(
-                    &buffers,
-                    &memory,
-                    count,
-                    row,
-                    first,
-                    comptime!(config.clone()),
-                    comptime!(config.contract.units[u].clone()),
-                );
+                let unit = comptime!(config.contract.units[u].clone());
+                let settings = comptime!(config.clone());
+                let sums = unit_sums(&buffers, &memory, count, row, first, &share, settings, unit);
+                let unit = comptime!(config.contract.units[u].clone());
+                let settings = comptime!(config.clone());
+                finish(&buffers, &memory, &sums, count, row, first, settings, unit);
             }
         }
     }
 }
 
+/// [`matrix()`] whose cubes may [share the depth](super::depth_shares) of a tile. `counters` are zero before a launch and after it.
+///
+/// Cubes: `(rows / tile rows * shares, y * z >= tiles)`.
+#[cube(launch_unchecked)]
+pub fn matrix_sharing(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    counters: &[Atomic<u32>],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: MatrixConfig,
+) {
+    let count = step[comptime!(config.contract.rows)];
+    // No tail stores keys or values.
+    let buffers = bound(weights, arena, vectors, step, step, pool, args);
+    let share = shared_depth(&buffers, comptime!(config.clone()));
+    let row = share.row_tile * config.tile.rows;
+    let memory = CubeMemory::new(comptime!(config.clone()));
+    if row < count {
+        #[unroll]
+        for u in 0..comptime!(config.contract.units.len()) {
+            let (inside, first) = lane_in_unit(
+                &buffers,
+                lane_tile(),
+                comptime!(config.tile.lanes),
+                comptime!(config.contract.clone()),
+                u,
+            );
+            if inside {
+                let unit = comptime!(config.contract.units[u].clone());
+                let settings = comptime!(config.clone());
+                let mut sums =
+                    unit_sums(&buffers, &memory, count, row, first, &share, settings, unit);
+                let parts = comptime!(config.contract.units[u].parts.len());
+                let settings = comptime!(config.clone());
+                if meet(&buffers, counters, &mut sums, &share, parts, settings) {
+                    let unit = comptime!(config.contract.units[u].clone());
+                    let settings = comptime!(config.clone());
+                    finish(&buffers, &memory, &sums, count, row, first, settings, unit);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of a unit's tile, of the cube's share of the depth.
 #[cube]
-fn unit_tile(
+fn unit_sums(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     count: u32,
     row: u32,
     first: u32,
+    share: &DepthShare,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
-) {
+) -> Array<f32> {
     let tile = comptime!(config.tile);
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let mut sums = Array::<f32>::new(comptime!(unit.parts.len() * tile.sums()));
     let mut squares = Array::<f32>::new(comptime!(input_shares(tile).rows as usize));
     let halves = comptime!(config.halves());
@@ -211,6 +259,7 @@ fn unit_tile(
         count,
         row,
         first,
+        share,
         halves,
         comptime!(config.clone()),
         comptime!(unit.clone()),
@@ -226,6 +275,7 @@ fn unit_tile(
                 count,
                 row,
                 first,
+                share,
                 comptime!(Halves {
                     f16: false,
                     ..halves
@@ -245,7 +295,7 @@ fn unit_tile(
             comptime!(config.contract.prologue.clone()),
         );
     }
-    finish(buffers, memory, &sums, count, row, first, end, config, unit);
+    sums
 }
 
 /// Products go through the memory of the tiles by their bits, eight rows of each plane at a time, so that the tails are one piece of
@@ -258,10 +308,10 @@ fn finish(
     count: u32,
     row: u32,
     first: u32,
-    end: u32,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
 ) {
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let tile = comptime!(config.tile);
     let parts = comptime!(unit.parts.len());
     let some = comptime!(tile.rows / tile.eights());

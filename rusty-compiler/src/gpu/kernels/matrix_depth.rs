@@ -3,6 +3,7 @@
 
 use super::async_copies::{await_copies, close_copies};
 use super::contract::UnitConfig;
+use super::depth_shares::DepthShare;
 use super::env::{Buffers, put};
 use super::fragments::{ALIGNMENT, Halves};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
@@ -33,7 +34,7 @@ impl CubeMemory {
     }
 }
 
-/// The products of a tile over all of the depth, and the squares of its inputs, with fragments that hold `halves`.
+/// The products of a tile over a share of the depth, and the squares of its inputs, with fragments that hold `halves`.
 #[cube]
 pub fn multiply_depth(
     buffers: &Buffers<'_>,
@@ -43,6 +44,7 @@ pub fn multiply_depth(
     count: u32,
     row: u32,
     first: u32,
+    share: &DepthShare,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
@@ -68,14 +70,15 @@ pub fn multiply_depth(
             count,
             row,
             first,
-            comptime!((ahead, ahead * DEPTH)).runtime(),
+            (ahead.runtime(), share.from + comptime!(ahead * DEPTH)),
+            share.to,
             halves,
             comptime!(config.clone()),
             comptime!(unit.clone()),
         );
     }
-    let mut depth = 0u32.runtime();
-    while depth < config.contract.k {
+    let mut depth = share.from;
+    while depth < share.to {
         // The oldest is there, and what lay where the newest comes was multiplied.
         if comptime!(config.native && stages > 1) {
             await_copies(comptime!(stages as usize - 2));
@@ -92,6 +95,7 @@ pub fn multiply_depth(
                 before(slot, stages),
                 depth + comptime!((stages - 1) * DEPTH),
             ),
+            share.to,
             halves,
             comptime!(config.clone()),
             comptime!(unit.clone()),
@@ -157,7 +161,7 @@ pub fn overflows(
 }
 
 /// The weights of a unit's parts and the inputs that they have, a step of the depth in a slot (`place`), and the end of the group of
-/// their copies; behind the last step nothing.
+/// their copies; from the `end` on nothing.
 #[cube]
 fn load_tiles(
     buffers: &Buffers<'_>,
@@ -167,6 +171,7 @@ fn load_tiles(
     row: u32,
     first: u32,
     place: (u32, u32),
+    end: u32,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
@@ -174,7 +179,7 @@ fn load_tiles(
     let inputs = comptime!(config.inputs_of(unit.parts.len()));
     let slot = place.0 * comptime!(config.stage_rows());
     let depth = place.1;
-    if depth < config.contract.k {
+    if depth < end {
         #[unroll]
         for p in 0..comptime!(unit.parts.len()) {
             load_weights(

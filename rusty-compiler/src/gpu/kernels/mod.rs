@@ -15,6 +15,7 @@ pub mod codes;
 pub mod contract;
 pub mod decode;
 pub mod delta;
+pub mod depth_shares;
 pub mod elementwise;
 pub mod embedding;
 pub mod env;
