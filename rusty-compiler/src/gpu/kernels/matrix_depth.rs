@@ -72,6 +72,7 @@ pub fn multiply_depth(
             first,
             (ahead.runtime(), share.from + comptime!(ahead * DEPTH)),
             share.to,
+            Loads::All,
             halves,
             comptime!(config.clone()),
             comptime!(unit.clone()),
@@ -84,6 +85,8 @@ pub fn multiply_depth(
             await_copies(comptime!(stages as usize - 2));
         }
         sync_cube();
+        let newest = before(slot, stages);
+        let ahead = depth + comptime!((stages - 1) * DEPTH);
         load_tiles(
             buffers,
             memory,
@@ -91,11 +94,13 @@ pub fn multiply_depth(
             count,
             row,
             first,
-            (
-                before(slot, stages),
-                depth + comptime!((stages - 1) * DEPTH),
-            ),
+            (newest, ahead),
             share.to,
+            comptime!(if stages > 1 {
+                Loads::Copied
+            } else {
+                Loads::All
+            }),
             halves,
             comptime!(config.clone()),
             comptime!(unit.clone()),
@@ -115,6 +120,22 @@ pub fn multiply_depth(
             halves,
             comptime!(config.clone()),
         );
+        if comptime!(stages > 1) {
+            load_tiles(
+                buffers,
+                memory,
+                squares,
+                count,
+                row,
+                first,
+                (newest, ahead),
+                share.to,
+                Loads::Made,
+                halves,
+                comptime!(config.clone()),
+                comptime!(unit.clone()),
+            );
+        }
         slot = after(slot, stages);
         depth += DEPTH;
     }
@@ -160,8 +181,28 @@ pub fn overflows(
     memory.exchange[0] == 1
 }
 
-/// The weights of a unit's parts and the inputs that they have, a step of the depth in a slot (`place`), and the end of the group of
-/// their copies; from the `end` on nothing.
+/// What of a step is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Loads {
+    All,
+    /// What lies in memory as it is to be multiplied.
+    Copied,
+    /// What units make of what they read. In a loop it comes behind products, so that it can be read while those are made.
+    Made,
+}
+
+impl Loads {
+    /// Whether something is among it that is `copied`, or not.
+    fn has(self, copied: bool) -> bool {
+        match self {
+            Loads::All => true,
+            Loads::Copied => copied,
+            Loads::Made => !copied,
+        }
+    }
+}
+
+/// A step of the depth in a slot (`place`), and the end of the group of its copies; from the `end` on nothing.
 #[cube]
 fn load_tiles(
     buffers: &Buffers<'_>,
@@ -172,6 +213,59 @@ fn load_tiles(
     first: u32,
     place: (u32, u32),
     end: u32,
+    #[comptime] which: Loads,
+    #[comptime] halves: Halves,
+    #[comptime] config: MatrixConfig,
+    #[comptime] unit: UnitConfig,
+) {
+    let (slot, depth) = place;
+    let whole = comptime!(which == Loads::Made && config.contract.k.is_multiple_of(DEPTH));
+    // What is read between products is not to wait for a branch: behind the last step that one is made again, for nobody.
+    if comptime!(whole && !config.norms()) {
+        load_step(
+            buffers,
+            memory,
+            squares,
+            count,
+            row,
+            first,
+            (slot, min(depth, end - DEPTH)),
+            which,
+            halves,
+            comptime!(config.clone()),
+            unit,
+        );
+    } else if depth < end {
+        load_step(
+            buffers,
+            memory,
+            squares,
+            count,
+            row,
+            first,
+            (slot, depth),
+            which,
+            halves,
+            comptime!(config.clone()),
+            unit,
+        );
+    }
+    if comptime!(config.native && which.has(true)) {
+        close_copies();
+    }
+}
+
+/// The weights of a unit's parts and the inputs that they have, a step of the depth in a slot (`place`).
+#[cube]
+fn load_step(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    squares: &mut Array<f32>,
+    count: u32,
+    row: u32,
+    first: u32,
+    place: (u32, u32),
+    #[comptime] which: Loads,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
@@ -179,9 +273,9 @@ fn load_tiles(
     let inputs = comptime!(config.inputs_of(unit.parts.len()));
     let slot = place.0 * comptime!(config.stage_rows());
     let depth = place.1;
-    if depth < end {
-        #[unroll]
-        for p in 0..comptime!(unit.parts.len()) {
+    #[unroll]
+    for p in 0..comptime!(unit.parts.len()) {
+        if comptime!(which.has(config.by_words(unit.parts[p], halves))) {
             load_weights(
                 buffers,
                 &memory.tiles,
@@ -193,37 +287,34 @@ fn load_tiles(
                 comptime!(config.clone()),
                 comptime!(unit.clone()),
             );
-            if comptime!(p < inputs && config.packed.is_some()) {
-                load_packed(
-                    buffers,
-                    &memory.tiles,
-                    count,
-                    row,
-                    depth,
-                    slot,
-                    p,
-                    comptime!(unit.parts[p]),
-                    comptime!(config.clone()),
-                );
-            } else if comptime!(p < inputs) {
-                load_inputs(
-                    buffers,
-                    &memory.tiles,
-                    squares,
-                    count,
-                    row,
-                    depth,
-                    slot,
-                    p,
-                    comptime!(unit.parts[p]),
-                    halves,
-                    comptime!(config.clone()),
-                );
-            }
         }
-    }
-    if comptime!(config.native) {
-        close_copies();
+        if comptime!(p < inputs && config.packed.is_some() && which.has(true)) {
+            load_packed(
+                buffers,
+                &memory.tiles,
+                count,
+                row,
+                depth,
+                slot,
+                p,
+                comptime!(unit.parts[p]),
+                comptime!(config.clone()),
+            );
+        } else if comptime!(p < inputs && config.packed.is_none() && which.has(false)) {
+            load_inputs(
+                buffers,
+                &memory.tiles,
+                squares,
+                count,
+                row,
+                depth,
+                slot,
+                p,
+                comptime!(unit.parts[p]),
+                halves,
+                comptime!(config.clone()),
+            );
+        }
     }
 }
 

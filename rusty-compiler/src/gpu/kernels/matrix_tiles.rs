@@ -48,12 +48,14 @@ pub fn load_weights(
             );
         }
     } else {
+        let runs = comptime!(lanes * DEPTH / RUN as u32);
         #[unroll]
-        for i in 0..comptime!((lanes * DEPTH / RUN as u32).div_ceil(UNITS)) {
+        for i in 0..comptime!(runs.div_ceil(UNITS)) {
             let at = UNIT_POS + comptime!(i * UNITS);
             let lane = at % lanes;
             let address = start + min(lane, last) * comptime!(part.row_bytes);
-            if at < comptime!(lanes * DEPTH / RUN as u32) {
+            let all = comptime!((i + 1) * UNITS <= runs).runtime();
+            if all || at < runs {
                 decode_share(
                     buffers,
                     tiles,
@@ -85,7 +87,8 @@ fn decode_share(
 ) {
     let run = depth / RUN as u32 + piece;
     let mut decoded = Array::<f32>::new(RUN);
-    if run < comptime!(config.contract.k.div_ceil(RUN as u32)) {
+    let whole = comptime!(config.contract.k.is_multiple_of(DEPTH)).runtime();
+    if whole || run < comptime!(config.contract.k.div_ceil(RUN as u32)) {
         let k = comptime!(config.contract.k);
         decode_run(buffers, address, run, &mut decoded, format, k);
     }
