@@ -169,16 +169,14 @@ impl Lowering<'_> {
             rows,
         };
         let packed = packs(how.way).then(|| packed_inputs(&config, scalars.push(0), self.target));
-        let shares = (packed.is_some() && self.shares_depth(&config)).then(|| {
-            let [count, left] = [1, 0].map(|value| scalars.push(value));
-            DepthShares { count, left }
+        let depth =
+            packed.and_then(|_| self.depth_cut(kernel, &config, how.way, tiles, &mut scalars));
+        let shares = depth.map(|cut| DepthShares {
+            count: cut.arg,
+            left: scalars.push(0),
         });
         let (kind, shared) = self.kind(kernel, config, how.way, packed, shares);
         self.fits(kernel, shared)?;
-        let depth = match (&kind, shares) {
-            (Kind::Matrix(config), Some(s)) => Some(DepthCut::of(config, s.count, tiles)),
-            _ => None,
-        };
         let mut made = template(kernel, kind, grid, scalars, Some(chunk));
         made.shrunk = shrunk;
         made.packed = packed.map(|inputs| inputs.arg);
@@ -314,11 +312,28 @@ impl Lowering<'_> {
         Ok(made)
     }
 
-    /// Whether cubes may share the depth of a tile: they have to see what others leave, and their counters take the place of pages.
-    fn shares_depth(&self, config: &ContractConfig) -> bool {
+    /// How cubes share the depth of tiles: not unless they see what others leave, nor where pages lie that their counters take the
+    /// place of.
+    fn depth_cut(
+        &self,
+        kernel: &Kernel,
+        config: &ContractConfig,
+        way: Way,
+        tiles: u32,
+        scalars: &mut Scalars,
+    ) -> Option<DepthCut> {
+        let Way::Matrix { rows, lanes } = way else {
+            return None;
+        };
+        let tile = MatrixTile::of_products(rows, lanes, most_parts(kernel));
         let mut tails = config.units.iter().flat_map(|unit| &unit.tails);
         let in_arena = |tail: &Store| matches!(tail.target, StoreTarget::Arena { .. });
-        self.target.orders_groups && tails.all(in_arena)
+        let can = self.target.orders_groups && tails.all(in_arena);
+        let cut = DepthCut::of(config, tile, tiles, scalars.0.len());
+        (can && cut.shares(config.units.len())).then(|| {
+            scalars.push(1);
+            cut
+        })
     }
 
     /// Whether tiles hold a contraction's weights in half precision.

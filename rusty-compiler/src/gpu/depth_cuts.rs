@@ -1,7 +1,10 @@
 //! Among how many cubes the depth of products on matrix units is [shared](super::kernels::depth_shares): as many as make a device busy
 //! that has few tiles.
 
-use super::kernels::matrix::{DEPTH, MatrixConfig};
+use super::kernels::contract::ContractConfig;
+use super::kernels::depth_shares::left_words;
+use super::kernels::matrix::DEPTH;
+use super::kernels::matrix_product::MatrixTile;
 
 /// Cubes that keep a device busy, a guess: large ones have about half as many processors.
 const CUBES: u32 = 256;
@@ -27,15 +30,21 @@ pub(super) struct DepthCut {
 }
 
 impl DepthCut {
-    /// That of a kernel whose scalar `arg` it is, of so many `tiles`.
-    pub fn of(config: &MatrixConfig, arg: usize, tiles: u32) -> Self {
+    /// That of a contraction whose scalar `arg` it is, of so many `tiles`.
+    pub fn of(contract: &ContractConfig, tile: MatrixTile, tiles: u32, arg: usize) -> Self {
         Self {
             arg,
             tiles,
-            rows: config.tile.rows,
-            steps: config.contract.k.div_ceil(DEPTH),
-            words: config.left_words(),
+            rows: tile.rows,
+            steps: contract.k.div_ceil(DEPTH),
+            words: left_words(contract, tile),
         }
+    }
+
+    /// Whether tiles are shared in any step that has them. What cubes of large tiles leave takes registers, of which several units'
+    /// kernels have none to spare.
+    pub fn shares(&self, units: usize) -> bool {
+        self.count(self.rows) > 1 && (self.rows <= 64 || units == 1)
     }
 
     /// Cubes of a tile in a step of so many `rows`.

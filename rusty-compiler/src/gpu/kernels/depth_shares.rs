@@ -2,10 +2,10 @@
 //! a part of the depth, and leave them in the arena. The cube that comes last adds them up, always in the same order, and does the rest:
 //! no launch more. (Split-K, as in CUTLASS, "Efficient GEMM in CUDA", "Parallelized reductions".)
 
-use super::contract::{lane_tile, scalar};
+use super::contract::{ContractConfig, lane_tile, scalar};
 use super::env::{Buffers, put};
 use super::matrix::{DEPTH, MatrixConfig};
-use super::matrix_product::UNITS;
+use super::matrix_product::{MatrixTile, UNITS};
 use cubecl::prelude::*;
 
 /// The scalars of a launch whose tiles are shared.
@@ -22,7 +22,7 @@ pub struct DepthShares {
 pub struct DepthShare {
     /// The tile among those of the same lanes.
     pub row_tile: u32,
-    /// Where its part of the depth begins and ends; none of it may be left.
+    /// Steps of the depth at which its part begins and ends; none may be left.
     pub from: u32,
     pub to: u32,
     /// Which of how many it is.
@@ -36,7 +36,7 @@ pub fn whole_depth(#[comptime] config: MatrixConfig) -> DepthShare {
     DepthShare {
         row_tile: CUBE_POS_X,
         from: 0u32.runtime(),
-        to: config.contract.k.runtime(),
+        to: comptime!(config.steps()).runtime(),
         number: 0u32.runtime(),
         count: 1u32.runtime(),
     }
@@ -47,13 +47,13 @@ pub fn whole_depth(#[comptime] config: MatrixConfig) -> DepthShare {
 pub fn shared_depth(buffers: &Buffers<'_>, #[comptime] config: MatrixConfig) -> DepthShare {
     let count = buffers.args[comptime!(config.shared().count)];
     let number = CUBE_POS_X % count;
-    let k = comptime!(config.contract.k);
-    let part = comptime!(k.div_ceil(DEPTH)).runtime().div_ceil(count) * DEPTH;
-    let from = min(number * part, k);
+    let steps = comptime!(config.steps()).runtime();
+    let part = steps.div_ceil(count);
+    let from = min(number * part, steps);
     DepthShare {
         row_tile: CUBE_POS_X / count,
         from,
-        to: min(from + part, k),
+        to: min(from + part, steps),
         number,
         count,
     }
@@ -74,7 +74,7 @@ pub fn meet(
         let sums_of_unit = comptime!(parts * config.tile.sums());
         let tiles = buffers.args[comptime!(config.last_unit() + scalar::TILES)];
         let tile = share.row_tile * tiles + lane_tile();
-        let words = comptime!(config.left_words());
+        let words = comptime!(left_words(&config.contract, config.tile));
         let first =
             buffers.args[comptime!(config.shared().left)] + tile * share.count * words + UNIT_POS;
         let own = first + share.number * words;
@@ -129,13 +129,18 @@ impl MatrixConfig {
         self.shares.expect("shares of the depth")
     }
 
-    /// Words that a cube leaves of a tile.
-    pub fn left_words(&self) -> u32 {
-        self.contract.most_parts() as u32 * self.tile.rows * self.tile.lanes
+    /// Steps of the depth.
+    fn steps(&self) -> u32 {
+        self.contract.k.div_ceil(DEPTH)
     }
 
     /// First scalar of the last unit.
     fn last_unit(&self) -> usize {
         self.contract.units.last().map_or(0, |unit| unit.arg)
     }
+}
+
+/// Words that a cube leaves of a tile.
+pub fn left_words(contract: &ContractConfig, tile: MatrixTile) -> u32 {
+    contract.most_parts() as u32 * tile.rows * tile.lanes
 }

@@ -51,13 +51,13 @@ pub fn packed(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
             gpu_asm!(
                 "cvt.rn.f16x2.f32 {d}, {h}, {l};",
                 h = in(_) high, l = in(_) low, d = out(_) out,
-                options(nomem),
+                options(pure, nomem),
             );
         } else {
             gpu_asm!(
                 "cvt.rn.bf16x2.f32 {d}, {h}, {l};",
                 h = in(_) high, l = in(_) low, d = out(_) out,
-                options(nomem),
+                options(pure, nomem),
             );
         }
         out
@@ -74,7 +74,7 @@ pub fn packed_finite(low: f32, high: f32, #[comptime] halves: Halves) -> u32 {
         gpu_asm!(
             "cvt.rn.satfinite.f16x2.f32 {d}, {h}, {l};",
             h = in(_) high, l = in(_) low, d = out(_) out,
-            options(nomem),
+            options(pure, nomem),
         );
         out
     } else if comptime!(halves.f16) {
@@ -157,7 +157,7 @@ pub fn power_of_two(exponent: f32, #[comptime] native: bool) -> f32 {
         gpu_asm!(
             "ex2.approx.ftz.f32 {d}, {e};",
             e = in(_) exponent, d = out(_) out,
-            options(nomem),
+            options(pure, nomem),
         );
         out
     } else {

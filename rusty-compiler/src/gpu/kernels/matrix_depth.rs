@@ -70,7 +70,7 @@ pub fn multiply_depth(
             count,
             row,
             first,
-            (ahead.runtime(), share.from + comptime!(ahead * DEPTH)),
+            (ahead.runtime(), share.from + ahead),
             share.to,
             Loads::All,
             halves,
@@ -78,15 +78,15 @@ pub fn multiply_depth(
             comptime!(unit.clone()),
         );
     }
-    let mut depth = share.from;
-    while depth < share.to {
+    let mut step = share.from;
+    while step < share.to {
         // The oldest is there, and what lay where the newest comes was multiplied.
         if comptime!(config.native && stages > 1) {
             await_copies(comptime!(stages as usize - 2));
         }
         sync_cube();
         let newest = before(slot, stages);
-        let ahead = depth + comptime!((stages - 1) * DEPTH);
+        let ahead = step + comptime!(stages - 1);
         load_tiles(
             buffers,
             memory,
@@ -137,7 +137,7 @@ pub fn multiply_depth(
             );
         }
         slot = after(slot, stages);
-        depth += DEPTH;
+        step += 1;
     }
     sync_cube();
 }
@@ -218,7 +218,7 @@ fn load_tiles(
     #[comptime] config: MatrixConfig,
     #[comptime] unit: UnitConfig,
 ) {
-    let (slot, depth) = place;
+    let (slot, step) = place;
     let whole = comptime!(which == Loads::Made && config.contract.k.is_multiple_of(DEPTH));
     // What is read between products is not to wait for a branch: behind the last step that one is made again, for nobody.
     if comptime!(whole && !config.norms()) {
@@ -229,13 +229,13 @@ fn load_tiles(
             count,
             row,
             first,
-            (slot, min(depth, end - DEPTH)),
+            (slot, min(step, end - 1)),
             which,
             halves,
             comptime!(config.clone()),
             unit,
         );
-    } else if depth < end {
+    } else if step < end {
         load_step(
             buffers,
             memory,
@@ -243,7 +243,7 @@ fn load_tiles(
             count,
             row,
             first,
-            (slot, depth),
+            (slot, step),
             which,
             halves,
             comptime!(config.clone()),
@@ -272,7 +272,7 @@ fn load_step(
 ) {
     let inputs = comptime!(config.inputs_of(unit.parts.len()));
     let slot = place.0 * comptime!(config.stage_rows());
-    let depth = place.1;
+    let step = place.1;
     #[unroll]
     for p in 0..comptime!(unit.parts.len()) {
         if comptime!(which.has(config.by_words(unit.parts[p], halves))) {
@@ -280,7 +280,7 @@ fn load_step(
                 buffers,
                 &memory.tiles,
                 first,
-                depth,
+                step,
                 slot,
                 p,
                 halves,
@@ -294,7 +294,7 @@ fn load_step(
                 &memory.tiles,
                 count,
                 row,
-                depth,
+                step,
                 slot,
                 p,
                 comptime!(unit.parts[p]),
@@ -307,7 +307,7 @@ fn load_step(
                 squares,
                 count,
                 row,
-                depth,
+                step,
                 slot,
                 p,
                 comptime!(unit.parts[p]),

@@ -12,14 +12,14 @@ use super::packed_inputs::packed_row;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
-/// The weights of part `p` from `depth` on; lanes behind the last repeat it, elements past the row's end are zero. Like all tiles
+/// The weights of part `p` of a step of the depth; lanes behind the last repeat it, elements past the row's end are zero. Like all tiles
 /// they lie from row `slot` on.
 #[cube]
 pub fn load_weights(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
     first: u32,
-    depth: u32,
+    step: u32,
     slot: u32,
     #[comptime] p: usize,
     #[comptime] halves: Halves,
@@ -33,7 +33,7 @@ pub fn load_weights(
     let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
     let last = buffers.args[comptime!(unit.arg + scalar::END)] - first - 1;
     if comptime!(config.by_words(unit.parts[p], halves)) {
-        let from = start / 4 + depth / 2;
+        let from = start / 4 + step * WORDS;
         #[unroll]
         for i in 0..comptime!(shares(lanes)) {
             let (lane, word) = share(i);
@@ -48,48 +48,68 @@ pub fn load_weights(
             );
         }
     } else {
-        let runs = comptime!(lanes * DEPTH / RUN as u32);
+        // All are read before the first is stored, so that what runs of a block have in common is read once.
+        let count = comptime!((lanes * RUNS).div_ceil(UNITS));
+        let mut made = Sequence::<Array<u32>>::new();
         #[unroll]
-        for i in 0..comptime!(runs.div_ceil(UNITS)) {
-            let at = UNIT_POS + comptime!(i * UNITS);
-            let lane = at % lanes;
+        for i in 0..count {
+            let (lane, piece) = run_of_unit(i, lanes);
             let address = start + min(lane, last) * comptime!(part.row_bytes);
-            let all = comptime!((i + 1) * UNITS <= runs).runtime();
-            if all || at < runs {
-                decode_share(
-                    buffers,
+            made.push(decoded_run(
+                buffers,
+                address,
+                step,
+                piece,
+                part.format,
+                halves,
+                comptime!(config.contract.k),
+            ));
+        }
+        #[unroll]
+        for i in 0..count {
+            let (lane, piece) = run_of_unit(i, lanes);
+            if lane < lanes {
+                put_words(
                     tiles,
-                    address,
-                    depth,
-                    to + lane,
-                    at / lanes,
-                    part.format,
-                    halves,
-                    comptime!(config.clone()),
+                    (to + lane) * STRIDE + piece * comptime!(RUN as u32 / 2),
+                    &made[comptime!(i as usize)],
+                    comptime!(RUN / 2),
+                    comptime!(config.native),
                 );
             }
         }
     }
 }
 
-/// Run `piece` of a step of the depth of the weights of a lane that begin at byte `address`, into row `to`.
+/// Lane and piece of the unit's run number `i` of a step: units have all runs of a lane where there are lanes for all, else runs of
+/// a lane lie side by side. Its block is then read once, by one unit or by neighbours.
 #[cube]
-fn decode_share(
+fn run_of_unit(#[comptime] i: u32, #[comptime] lanes: u32) -> (u32, u32) {
+    if comptime!(lanes.is_multiple_of(UNITS)) {
+        let piece = comptime!(i % RUNS).runtime();
+        (UNIT_POS + comptime!(i / RUNS * UNITS), piece)
+    } else {
+        let at = UNIT_POS + comptime!(i * UNITS);
+        (at / RUNS, at % RUNS)
+    }
+}
+
+/// Run `piece` of a step of the depth of the weights of a lane, of `k` elements that begin at byte `address`.
+#[cube]
+fn decoded_run(
     buffers: &Buffers<'_>,
-    tiles: &Shared<[u32]>,
     address: u32,
-    depth: u32,
-    to: u32,
+    step: u32,
     piece: u32,
     #[comptime] format: Format,
     #[comptime] halves: Halves,
-    #[comptime] config: MatrixConfig,
-) {
-    let run = depth / RUN as u32 + piece;
+    #[comptime] k: u32,
+) -> Array<u32> {
+    // So compilers see which runs are of one block.
+    let run = step * RUNS + piece;
     let mut decoded = Array::<f32>::new(RUN);
-    let whole = comptime!(config.contract.k.is_multiple_of(DEPTH)).runtime();
-    if whole || run < comptime!(config.contract.k.div_ceil(RUN as u32)) {
-        let k = comptime!(config.contract.k);
+    let whole = comptime!(k.is_multiple_of(DEPTH)).runtime();
+    if whole || run < comptime!(k.div_ceil(RUN as u32)) {
         decode_run(buffers, address, run, &mut decoded, format, k);
     }
     let mut words = Array::<u32>::new(comptime!(RUN / 2));
@@ -98,15 +118,11 @@ fn decode_share(
         let (low, high) = (decoded[comptime!(i * 2)], decoded[comptime!(i * 2 + 1)]);
         words[i] = packed(low, high, halves);
     }
-    put_words(
-        tiles,
-        to * STRIDE + piece * comptime!(RUN as u32 / 2),
-        &words,
-        comptime!(RUN / 2),
-        comptime!(config.native),
-    );
+    words
 }
 
+/// Runs of a lane in a step of the depth.
+const RUNS: u32 = DEPTH / RUN as u32;
 /// Words of a row of a tile.
 const WORDS: u32 = DEPTH / 2;
 
@@ -145,7 +161,7 @@ fn load_four<T: CubePrimitive>(
     }
 }
 
-/// The packed inputs of part `p`, which is the contraction's part `part`, from `depth` on. Rows behind the last
+/// The packed inputs of part `p`, which is the contraction's part `part`, of a step of the depth. Rows behind the last
 /// repeat it.
 #[cube]
 pub fn load_packed(
@@ -153,7 +169,7 @@ pub fn load_packed(
     tiles: &Shared<[u32]>,
     count: u32,
     row: u32,
-    depth: u32,
+    step: u32,
     slot: u32,
     #[comptime] p: usize,
     #[comptime] part: usize,
@@ -166,7 +182,7 @@ pub fn load_packed(
         let (m, word) = share(i);
         let own = min(row + m, count - 1);
         let start = packed_row(buffers, own, comptime!(config.packed_part(part)), inputs);
-        let from = start + depth / 2 + word;
+        let from = start + step * WORDS + word;
         load_four(buffers.arena, from, tiles, to, i, comptime!(config.native));
     }
 }
@@ -180,7 +196,7 @@ pub const fn input_shares(tile: MatrixTile) -> RowShares {
     }
 }
 
-/// The inputs of part `p`, which is the contraction's part `part`, from `depth` on; zero past the row's end. A unit's words are all
+/// The inputs of part `p`, which is the contraction's part `part`, of a step of the depth; zero past the row's end. A unit's words are all
 /// of the same lanes, so that what depends on these is made once. Of the first part `squares` are summed, one for each of the unit's
 /// rows.
 #[cube]
@@ -190,7 +206,7 @@ pub fn load_inputs(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
-    depth: u32,
+    step: u32,
     slot: u32,
     #[comptime] p: usize,
     #[comptime] part: usize,
@@ -199,7 +215,7 @@ pub fn load_inputs(
 ) {
     let before = slot + comptime!(p as u32 * config.tile.rows);
     let word = UNIT_POS % WORDS;
-    let lane = depth + word * 2;
+    let lane = step * DEPTH + word * 2;
     #[unroll]
     for i in 0..comptime!(input_shares(config.tile).rows) {
         let m = UNIT_POS / WORDS + comptime!(i * (UNITS / WORDS));
