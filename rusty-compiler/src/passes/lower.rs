@@ -27,7 +27,7 @@ pub(super) fn lower(graph: &Graph, target: &Target) -> Result<Plan> {
     Ok(Plan {
         arch: graph.arch.clone(),
         target: target.clone(),
-        tuning: Tuning::default(),
+        tuning: Tuning::guess(target),
         excluded: Vec::new(),
         symbols: graph.symbols.clone(),
         unfused_kernels: lowering.kernels.len() as u32,
