@@ -1,5 +1,6 @@
 //! Instructions of the CUDA kernels' inner loops, counted in machine code: what a multiplication costs beside itself, told
-//! without a GPU. Beside them registers of a unit, what is spilled, and reads of memory before the wait for the launch before.
+//! without a GPU. Beside them registers of a unit, what is spilled, and reads of memory before the wait for the launch before,
+/// where there is one.
 
 use crate::{nvrtc, pip, root, run};
 use anyhow::{Context, Result, bail};
@@ -77,14 +78,13 @@ fn line(entry: &str, text: &str) -> Option<String> {
     ))
 }
 
-/// Registers of a unit, instructions that spill some or fetch them back, and reads of memory before the wait for the launch before.
+/// Registers of a unit, instructions that spill some or fetch them back, and reads of memory before the wait for the launch before,
+/// where there is one.
 fn whole(text: &str) -> (u32, usize, usize) {
     let words = || text.split(|c: char| !c.is_ascii_alphanumeric());
     let numbers = words().filter_map(|w| w.strip_prefix('R')?.parse::<u32>().ok());
     let spilled = words().filter(|w| ["STL", "LDL"].contains(w)).count();
-    let before = text
-        .split_once("ACQBULK")
-        .map_or(text, |(before, _)| before);
+    let before = text.split_once("ACQBULK").map_or("", |(before, _)| before);
     let reads = |w: &&str| ["LDG", "LD", "LDGSTS", "ATOMG"].contains(w);
     let early = before.split(|c: char| !c.is_ascii_alphanumeric());
     (

@@ -1,19 +1,18 @@
 //! Contractions: units, tiles, and the launches for each chunk of the weights.
 
-use super::depth_cuts::DepthCut;
 use super::kernels::body::{Place, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig, scalar};
 use super::kernels::delta::Adapters;
 use super::kernels::depth_shares::DepthShares;
 use super::kernels::gemm::GemmConfig;
 use super::kernels::gemv_sizes::team_units;
-use super::kernels::matrix::{self, MatrixConfig};
+use super::kernels::matrix::MatrixConfig;
 use super::kernels::matrix_product::MatrixTile;
-use super::kernels::packed_inputs::{PackConfig, PackedInputs};
+use super::kernels::packed_inputs::PackedInputs;
 use super::kernels::reduce::Team;
-use super::kernels::sink::{Store, Target as StoreTarget};
 use super::kernels::tile::{self, TileShape};
-use super::lower::{Lowering, team};
+use super::lower::Lowering;
+use super::matrix_products::{packed_inputs, packs};
 use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -22,7 +21,7 @@ use crate::Result;
 use crate::passes::select::{TALL_BYTES, TALL_PARTS};
 use crate::plan::exclusion::HALF_TILES;
 use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Sums, Teams, Unit, Way};
-use rusty_backend::{Language, Target};
+use rusty_backend::Language;
 use rusty_graph::WeightId;
 
 /// Rows of a cube of matrix-vector products, where it has several, of bytes and of floats, which take more registers.
@@ -135,29 +134,14 @@ impl Lowering<'_> {
                 (tile.rows, tile.lanes)
             }
         };
-        let mut tiles = 0;
-        for (unit, range) in units.iter().zip(ranges) {
-            let (first, end) = range.as_ref().map_or((0, 0), |r| (r.first, r.end));
-            tiles += (end - first).div_ceil(tile);
-            let mut values = [0; scalar::COUNT];
-            values[scalar::FIRST] = first;
-            values[scalar::END] = end;
-            values[scalar::TILES] = tiles;
-            let arg = scalars.append(&values);
-            for (at, p) in unit.parts.iter().enumerate() {
-                scalars.0[config.parts[*p].arg] = range.as_ref().map_or(0, |r| r.offsets[at]);
-            }
-            let tails = unit
-                .tails
-                .iter()
-                .map(|t| self.store(&kernel.tails[*t], &places, Source::Given, &mut scalars))
-                .collect();
-            config.units.push(UnitConfig {
-                parts: unit.parts.clone(),
-                tails,
-                arg,
-            });
-        }
+        let tiles = self.add_units(
+            kernel,
+            (units, ranges),
+            &places,
+            tile,
+            &mut config,
+            &mut scalars,
+        );
         config.adapters = how.adapters.map(|rows| Adapters {
             parts: config.parts.len() as u32,
             arg: scalars.append(&[0, 0]),
@@ -185,8 +169,44 @@ impl Lowering<'_> {
         Ok(made)
     }
 
+    /// Adds the units of a launch, of which `ranges` say what lanes it has, and returns the number of its tiles, of `tile` lanes.
+    fn add_units(
+        &self,
+        kernel: &Kernel,
+        (units, ranges): (&[Unit], &[Option<Range>]),
+        places: &[Place],
+        tile: u32,
+        config: &mut ContractConfig,
+        scalars: &mut Scalars,
+    ) -> u32 {
+        let mut tiles = 0;
+        for (unit, range) in units.iter().zip(ranges) {
+            let (first, end) = range.as_ref().map_or((0, 0), |r| (r.first, r.end));
+            tiles += (end - first).div_ceil(tile);
+            let mut values = [0; scalar::COUNT];
+            values[scalar::FIRST] = first;
+            values[scalar::END] = end;
+            values[scalar::TILES] = tiles;
+            let arg = scalars.append(&values);
+            for (at, p) in unit.parts.iter().enumerate() {
+                scalars.0[config.parts[*p].arg] = range.as_ref().map_or(0, |r| r.offsets[at]);
+            }
+            let tails = unit
+                .tails
+                .iter()
+                .map(|t| self.store(&kernel.tails[*t], places, Source::Given, scalars))
+                .collect();
+            config.units.push(UnitConfig {
+                parts: unit.parts.clone(),
+                tails,
+                arg,
+            });
+        }
+        tiles
+    }
+
     /// What the kernels of a contraction's launches have in common, without units.
-    fn config(
+    pub(super) fn config(
         &self,
         kernel: &Kernel,
         places: &[Place],
@@ -286,56 +306,6 @@ impl Lowering<'_> {
         }
     }
 
-    /// The launch that packs the inputs of a contraction whose parts these are.
-    fn pack(&self, kernel: &Kernel, k: u32, parts: &[Part], how: How) -> Result<Template> {
-        let mut scalars = Scalars::default();
-        let places = self.places(kernel, &mut scalars);
-        let mut contract = self.config(kernel, &places, how, &mut Scalars::default())?;
-        contract.adapters = how.adapters.map(|rows| Adapters {
-            parts: parts.len() as u32,
-            arg: scalars.append(&[0, 0]),
-            rows,
-        });
-        let shrunk = contract.adapters.map(|a| a.arg);
-        let inputs = packed_inputs(&contract, scalars.push(0), self.target);
-        // What it does not depend on is left out: kernels of the same inputs are one.
-        contract.parts.clear();
-        let config = PackConfig {
-            team: team(k / 4, self.target.plane(), self.target),
-            contract,
-            inputs,
-        };
-        let grid = Grid::Rows { y: 1 };
-        let mut made = template(kernel, Kind::Pack(config), grid, scalars, None);
-        made.shrunk = shrunk;
-        made.packed = Some(inputs.arg);
-        Ok(made)
-    }
-
-    /// How cubes share the depth of tiles: not unless they see what others leave, nor where pages lie that their counters take the
-    /// place of.
-    fn depth_cut(
-        &self,
-        kernel: &Kernel,
-        config: &ContractConfig,
-        way: Way,
-        tiles: u32,
-        scalars: &mut Scalars,
-    ) -> Option<DepthCut> {
-        let Way::Matrix { rows, lanes } = way else {
-            return None;
-        };
-        let tile = MatrixTile::of_products(rows, lanes, most_parts(kernel));
-        let mut tails = config.units.iter().flat_map(|unit| &unit.tails);
-        let in_arena = |tail: &Store| matches!(tail.target, StoreTarget::Arena { .. });
-        let can = self.target.orders_groups && tails.all(in_arena);
-        let cut = DepthCut::of(config, tile, tiles, scalars.0.len());
-        (can && cut.shares(config.units.len())).then(|| {
-            scalars.push(1);
-            cut
-        })
-    }
-
     /// Whether tiles hold a contraction's weights in half precision.
     fn has_halves(&self, kernel: &Kernel, config: &ContractConfig) -> bool {
         self.target.f16
@@ -373,23 +343,8 @@ impl Lowering<'_> {
     }
 }
 
-/// Whether inputs are packed before: not for the smallest tiles, of which there are few, that a launch more would hold up.
-fn packs(way: Way) -> bool {
-    matches!(way, Way::Matrix { rows, .. } if rows != 32)
-}
-
-/// Where the packed inputs of a contraction lie, by the scalar `arg`.
-fn packed_inputs(config: &ContractConfig, arg: usize, target: &Target) -> PackedInputs {
-    PackedInputs {
-        arg,
-        k: config.k,
-        parts: config.adapters.map_or(1, |adapters| adapters.parts),
-        halves: matrix::halves(&config.parts, target.language == Language::CudaC),
-    }
-}
-
 /// The most parts of a kernel's units.
-fn most_parts(kernel: &Kernel) -> u32 {
+pub(super) fn most_parts(kernel: &Kernel) -> u32 {
     let units = kernel.units();
     units.iter().map(|u| u.parts.len()).max().unwrap_or(1) as u32
 }
@@ -402,12 +357,12 @@ fn lanes_beside(rows: u32, parts: u32, team: Team, lanes: u32) -> u32 {
 
 /// How the launches of a contraction run.
 #[derive(Clone, Copy, Debug)]
-struct How {
-    way: Way,
+pub(super) struct How {
+    pub way: Way,
     /// With adapters, the header word of the row count.
-    adapters: Option<usize>,
+    pub adapters: Option<usize>,
     /// Whether the launch makes their first factor itself.
-    shrinks: bool,
+    pub shrinks: bool,
 }
 
 /// Lanes of a unit in a chunk, and the bytes at which its parts' rows start.

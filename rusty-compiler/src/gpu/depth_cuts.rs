@@ -44,14 +44,17 @@ impl DepthCut {
     /// Whether tiles are shared in any step that has them. What cubes of large tiles leave takes registers, of which several units'
     /// kernels have none to spare.
     pub fn shares(&self, units: usize) -> bool {
-        self.count(self.rows) > 1 && (self.rows <= 64 || units == 1)
+        self.count(self.rows, u32::MAX) > 1 && (self.rows <= 64 || units == 1)
     }
 
-    /// Cubes of a tile in a step of so many `rows`.
-    pub fn count(&self, rows: u32) -> u32 {
+    /// Cubes of a tile in a step of so many `rows`, which leave at most `room` words: a kernel that tuning took may want more than those
+    /// before it.
+    pub fn count(&self, rows: u32, room: u32) -> u32 {
         let tiles = (self.tiles * rows.div_ceil(self.rows)).max(1);
         let least = LEAST_STEPS[usize::from(self.rows <= 64)];
-        (CUBES / tiles).min(self.steps / least).min(MOST).max(1)
+        let fit = room / tiles.saturating_mul(self.words).max(1);
+        let count = (CUBES / tiles).min(self.steps / least).min(MOST);
+        count.min(fit).max(1)
     }
 
     /// Words that a launch's cubes leave, at most.
@@ -74,12 +77,12 @@ mod tests {
             steps,
             words: rows * 64,
         };
-        assert_eq!(cut(16, 64, 64).count(16), 16);
-        assert_eq!(cut(16, 64, 32).count(64), 8);
-        assert_eq!(cut(16, 64, 64).count(512), 2);
-        assert_eq!(cut(32, 128, 127).count(512), 1);
-        assert_eq!(cut(32, 128, 128).count(512), 2);
-        assert_eq!(cut(2000, 64, 32).count(64), 1);
+        assert_eq!(cut(16, 64, 64).count(16, u32::MAX), 16);
+        assert_eq!(cut(16, 64, 32).count(64, u32::MAX), 8);
+        assert_eq!(cut(16, 64, 64).count(512, u32::MAX), 2);
+        assert_eq!(cut(32, 128, 127).count(512, u32::MAX), 1);
+        assert_eq!(cut(32, 128, 128).count(512, u32::MAX), 2);
+        assert_eq!(cut(2000, 64, 32).count(64, u32::MAX), 1);
     }
 
     proptest! {
@@ -90,13 +93,15 @@ mod tests {
             large in proptest::bool::ANY,
             steps in 1u32..500,
             rows in 1u32..2000,
+            scarce in proptest::bool::ANY,
         ) {
             let of = if large { 128 } else { 64 };
             let cut = DepthCut { arg: 0, tiles, rows: of, steps, words: of * 64 };
-            let count = cut.count(rows);
+            let room = if scarce { cut.words * 7 } else { cut.left_words() };
+            let count = cut.count(rows, room);
             let all = tiles * rows.div_ceil(of);
             prop_assert!(count >= 1 && count <= MOST);
-            prop_assert!(count == 1 || all * count * cut.words <= cut.left_words());
+            prop_assert!(count == 1 || all * count * cut.words <= room);
             prop_assert!(count == 1 || all <= crate::gpu::attention::SPLIT_CUBES);
         }
     }

@@ -26,6 +26,7 @@ mod kept_texts;
 mod kept_tunings;
 pub mod kernels;
 mod lower;
+mod matrix_products;
 mod operands;
 mod pages;
 mod pieces;

@@ -216,8 +216,9 @@ impl GpuExecutable {
             self.device.target().max_groups,
         );
         if let Some(cut) = template.depth {
-            scalars[cut.arg] = cut.count(rows);
-            groups[0] *= cut.count(rows);
+            let cubes = cut.count(rows, self.split_words);
+            scalars[cut.arg] = cubes;
+            groups[0] *= cubes;
         }
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
