@@ -1,7 +1,6 @@
 //! Instructions of the CUDA kernels' inner loops, counted in machine code: what a multiplication costs beside itself, told
 //! without a GPU. Beside them registers of a unit, what is spilled, and reads of memory before the wait for the launch before,
 /// where there is one.
-
 use crate::{nvrtc, pip, root, run};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

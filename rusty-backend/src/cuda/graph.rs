@@ -179,7 +179,9 @@ fn captured(
     let launched = launches.iter().try_for_each(|launch| {
         // One that never says that others may begin ends first in any case, and to await it costs more than to come behind it.
         let early = overlap && before;
-        before = launch.kernel.awaits;
+        if !launch.groups.contains(&0) {
+            before = launch.kernel.awaits;
+        }
         launch.launch(capture, early)
     });
     // A capture is ended even where a launch was refused, or the stream would be of no more use.

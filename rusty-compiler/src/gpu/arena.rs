@@ -3,7 +3,7 @@
 use super::kernels::packed_inputs::PackedInputs;
 use crate::plan::{Anchor, Plan};
 
-/// Byte of the arena, behind what the plan has placed, where splits of attention leave their results.
+/// Byte of the arena, behind what the plan has placed, where cubes leave what the last of them goes on with, as splits of attention do.
 pub(super) fn splits_at(plan: &Plan) -> u64 {
     plan.arena_bytes.next_multiple_of(256)
 }

@@ -5,7 +5,6 @@ use super::kernels::attention_shape::AttentionShape;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::UnitConfig;
 use super::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
-use super::kernels::page_words::PageWords;
 use super::kernels::reduce::Team;
 use super::kernels::row_attention::{MOST_REGISTERS, RowAttentionConfig};
 use super::lower::Lowering;
@@ -75,8 +74,7 @@ impl Lowering<'_> {
                 units: (MOST_PLANES * self.target.plane_size).min(256.min(self.target.max_units)),
                 plane: self.target.plane_size,
             },
-            wide: self.target.language == Language::CudaC
-                && matches!(self.kv, PageWords::F16 | PageWords::Bf16),
+            wide: false,
             shape: self.shape(kernel, spec)?,
             query,
             stores,
@@ -88,6 +86,9 @@ impl Lowering<'_> {
         };
         share(&mut config, |c| &mut c.shape, large);
         self.fits(kernel, config.shared_bytes())?;
+        if self.target.language == Language::CudaC {
+            config = config.with_wide_reads();
+        }
         let grid = Grid::RowAttention {
             y: config.shape.cubes(),
         };

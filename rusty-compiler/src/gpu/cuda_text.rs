@@ -1,7 +1,7 @@
 //! CUDA C++ of a kernel, and what CubeCL does not say in it: kernels of a graph that begin while the one before them ends (CUDA
 //! Programming Guide, "Programmatic Dependent Launch").
 //!
-//! Such a kernel waits until the one before it is done with memory, and then lets the next begin. So a launch costs no start of its
+//! Such a kernel (all but those on matrix units, see `text.rs`) waits until the one before it is done with memory, and then lets the next begin. So a launch costs no start of its
 //! own: its cubes are there when what they need is. A kernel that [says itself where](super::kernels::gemv_ahead::await_earlier) may do
 //! before what needs nothing of others. Devices before `sm_90` have no such instructions, and there none is made.
 

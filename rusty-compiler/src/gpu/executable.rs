@@ -67,9 +67,9 @@ pub struct GpuExecutable {
     weights: Residence,
     /// What attention's kernels take of a step.
     room: Room,
-    /// Words of the arena for what splits of attention leave.
+    /// Words of the arena for what cubes leave each other: splits of attention, shares of a depth, bests of a row.
     split_words: u32,
-    /// How many splits of a row's heads are done; zero between launches.
+    /// How many of the cubes that leave each other something are done; zero between launches.
     counters: DeviceBuffer,
 }
 

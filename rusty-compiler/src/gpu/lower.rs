@@ -302,15 +302,16 @@ impl Lowering<'_> {
         };
         // A cube that reads the row alone has as many units as there may be, down to a power of two.
         let most = if cubes == 1 { 1024 } else { 256 };
+        let units = 1 << most.min(self.target.max_units).ilog2();
         let config = ChooseConfig {
-            units: 1 << most.min(self.target.max_units).ilog2(),
+            units,
             rows: self.rows_word(kernel),
             width,
-            cubes,
+            cubes: cubes.min(units),
             args: [arg, scalars.push(0)],
         };
         let left = config.args[1];
-        let grid = Grid::Rows { y: cubes };
+        let grid = Grid::Rows { y: config.cubes };
         let mut made = template(kernel, Kind::Choose(config), grid, scalars, None);
         made.splits = Some(left);
         Ok(made)

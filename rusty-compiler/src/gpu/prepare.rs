@@ -87,7 +87,8 @@ fn refused(error: Error, choice: &Choice, target: &Target) -> Error {
     }
 }
 
-/// Words of counters of cubes that are done: of rows whose keys are split, and of launches whose cubes wait for the first of the same
+/// Words of counters of cubes that are done: of rows whose keys are split or whose best is looked for, of tiles that share their depth, and
+/// of launches whose cubes wait for the first of the same
 /// rows, of which there are at most as many as rows.
 pub(super) fn counters(plan: &Plan) -> u64 {
     let rows = (plan.row_budget() as u64).next_multiple_of(16);

@@ -118,6 +118,6 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     let mut exe = bound(plan.clone(), &*file, &device);
     let never = |_, _| panic!("measures");
     tune(&mut exe, &Effort::default(), &never).expect("as guessed");
-    assert_eq!(exe.plan().tuning, Tuning::default());
+    assert_eq!(exe.plan().tuning, plan.tuning);
     assert_eq!(kept(&plan, &OPTIONS, &Effort::default()), None);
 }

@@ -42,7 +42,8 @@ impl GpuExecutable {
                 Err(Error::Refused { variant, .. }) => wrong = vec![*variant],
                 compiled => {
                     let pipelines = compiled?;
-                    // Tiles of attention may be others, and rows alone may have no kernel. What splits take of the arena stays.
+                    // Tiles of attention may be others, and rows alone may have no kernel. What cubes leave each other takes as much of the arena as
+                    // before: shares of a depth keep to that, splits of attention are alike.
                     (_, self.room) = attention_room(&stages, &plan);
                     self.adopt(plan, stages, pipelines);
                     return Ok(());

@@ -3,6 +3,7 @@
 //! A row is shared among cubes, whose best the one that comes last looks through: one cube alone reads a vocabulary's row at a
 //! fraction of what a device reads.
 
+use super::arrivals::{is_last, reset};
 use super::env::{Buffers, bound, put};
 use crate::RowResult;
 use cubecl::prelude::*;
@@ -77,29 +78,21 @@ fn meet(
     #[comptime] config: ChooseConfig,
 ) {
     let first = buffers.args[comptime!(config.args[1])] + row * comptime!(config.left_words());
-    let arrived = Shared::<[u32]>::new_slice(1usize);
     if UNIT_POS == 0 {
         let own = first + CUBE_POS_Y * 2;
         put(buffers.arena, own, values[0]);
-        put(buffers.arena, own + 1, f32::reinterpret(places[0]));
+        // Exact: vocabularies are far below 2^24. As bits it might be taken for a number too small to keep.
+        put(buffers.arena, own + 1, f32::cast_from(places[0]));
     }
-    // What this cube left is visible before it says so, and what others left before it is told of them.
-    sync_storage();
-    if UNIT_POS == 0 {
-        put(&arrived, 0u32, counters[row as usize].fetch_add(1u32));
-    }
-    sync_storage();
-    if arrived[0] + 1 == config.cubes {
+    if is_last(counters, row, config.cubes.runtime()) {
         // Units behind the last cube look at its best again, which is no other answer.
         let other = first + min(UNIT_POS, comptime!(config.cubes - 1).runtime()) * 2;
         put(values, UNIT_POS, buffers.arena[other as usize]);
-        let place = u32::reinterpret(buffers.arena[(other + 1) as usize]);
+        let place = u32::cast_from(buffers.arena[(other + 1) as usize]);
         put(places, UNIT_POS, place);
         best_of_cube(values, places, config);
         tell(buffers, values, places, row);
-        if UNIT_POS == 0 {
-            counters[row as usize].store(0u32);
-        }
+        reset(counters, row);
     }
 }
 

@@ -2,6 +2,7 @@
 //! a part of the depth, and leave them in the arena. The cube that comes last adds them up, always in the same order, and does the rest:
 //! no launch more. (Split-K, as in CUTLASS, "Efficient GEMM in CUDA", "Parallelized reductions".)
 
+use super::arrivals::{is_last, reset};
 use super::contract::{ContractConfig, lane_tile, scalar};
 use super::env::{Buffers, put};
 use super::matrix::{DEPTH, MatrixConfig};
@@ -22,7 +23,7 @@ pub struct DepthShares {
 pub struct DepthShare {
     /// The tile among those of the same lanes.
     pub row_tile: u32,
-    /// Steps of the depth at which its part begins and ends; none may be left.
+    /// Steps of the depth at which its part begins and ends.
     pub from: u32,
     pub to: u32,
     /// Which of how many it is.
@@ -48,12 +49,10 @@ pub fn shared_depth(buffers: &Buffers<'_>, #[comptime] config: MatrixConfig) -> 
     let count = buffers.args[comptime!(config.shared().count)];
     let number = CUBE_POS_X % count;
     let steps = comptime!(config.steps()).runtime();
-    let part = steps.div_ceil(count);
-    let from = min(number * part, steps);
     DepthShare {
         row_tile: CUBE_POS_X / count,
-        from,
-        to: min(from + part, steps),
+        from: number * steps / count,
+        to: (number + 1) * steps / count,
         number,
         count,
     }
@@ -82,19 +81,10 @@ pub fn meet(
         for i in 0..sums_of_unit {
             put(buffers.arena, own + comptime!(i as u32 * UNITS), sums[i]);
         }
-        let arrived = Shared::<[u32]>::new_slice(1usize);
-        // What this cube left is visible before it says so, and what others left before it is told of them.
-        sync_storage();
-        if UNIT_POS == 0 {
-            put(&arrived, 0u32, counters[tile as usize].fetch_add(1u32));
-        }
-        sync_storage();
-        last = arrived[0] + 1 == share.count;
+        last = is_last(counters, tile, share.count);
         if last {
             add_up(buffers, sums, first, share.count, sums_of_unit, words);
-            if UNIT_POS == 0 {
-                counters[tile as usize].store(0u32);
-            }
+            reset(counters, tile);
         }
     }
     last

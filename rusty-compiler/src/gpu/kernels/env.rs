@@ -96,7 +96,7 @@ pub struct Buffers<'a> {
     pub vectors: &'a [f32],
     /// Step operands.
     pub step: &'a [u32],
-    /// One layer's keys and values; for an argmax, the chosen tokens.
+    /// One layer's keys and values; for an argmax, the chosen tokens. Kernels that bind counters here have none.
     pub words: &'a [u32],
     /// One kernel's adapter tables.
     pub pool: &'a [u32],

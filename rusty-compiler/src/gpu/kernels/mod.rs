@@ -3,6 +3,7 @@
 // state is its parameters. Loops over comptime lists are unrolled by index.
 #![allow(missing_docs, clippy::too_many_arguments, clippy::needless_range_loop)]
 
+pub mod arrivals;
 pub mod async_copies;
 pub mod attention;
 pub mod attention_shape;

@@ -9,19 +9,20 @@
 //! Where the plan says so, a cube [makes its queries itself](super::row_heads), and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
 
+use super::arrivals::{is_last, reset};
 use super::attention_shape::AttentionShape;
 use super::body::Program;
 use super::contract::UnitConfig;
-use super::env::{Buffers, SPLIT_WORDS, bound, header, is_cuda, put};
+use super::env::{Buffers, SPLIT_WORDS, bound, header, is_cuda};
 use super::gemv_ahead::await_earlier;
 use super::page_blocks::rotate_shared;
-use super::page_words::BLOCK;
+use super::page_words::{BLOCK, PageWords};
 use super::reduce::Team;
 use super::row_heads::make_heads;
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::Store;
 use super::splits::{finish, leave};
-use super::word_loads::read_now;
+use super::word_loads::{at_once, read_now};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
 
@@ -106,6 +107,23 @@ impl RowAttentionConfig {
     pub fn reads_ahead(&self) -> bool {
         let of_run = 2 * RUN * (self.key_pairs() + self.value_pairs());
         self.of_heads() + of_run <= MOST_REGISTERS
+    }
+
+    /// The same, [reading several words](super::word_loads) at once where keys and values are halves that lie as that asks for.
+    pub fn with_wide_reads(self) -> Self {
+        let words = [
+            self.shape.words(),
+            self.shape.kv.token_words(self.shape.head_dim),
+        ];
+        let lies = |pairs: usize| {
+            let step = at_once(pairs) as u32;
+            words.iter().all(|words| words.is_multiple_of(step))
+        };
+        let halves = matches!(self.shape.kv, PageWords::F16 | PageWords::Bf16);
+        Self {
+            wide: halves && lies(self.key_pairs()) && lies(self.value_pairs()),
+            ..self
+        }
     }
 
     /// Bytes of shared memory.
@@ -222,14 +240,7 @@ fn meet_splits(
         first + place.number * words,
         comptime!(config.clone()),
     );
-    let arrived = Shared::<[u32]>::new_slice(1usize);
-    // What this cube left is visible before it says so, and what others left before it is told of them.
-    sync_storage();
-    if UNIT_POS == 0 {
-        put(&arrived, 0u32, counters[own as usize].fetch_add(1u32));
-    }
-    sync_storage();
-    if arrived[0] + 1 == count {
+    if is_last(counters, own, count) {
         finish(
             buffers,
             buffers.arena,
@@ -238,9 +249,7 @@ fn meet_splits(
             place.row,
             comptime!(config.clone()),
         );
-        if UNIT_POS == 0 {
-            counters[own as usize].store(0u32);
-        }
+        reset(counters, own);
     }
 }
 
