@@ -100,7 +100,7 @@ mod tests {
             let room = if scarce { cut.words * 7 } else { cut.left_words() };
             let count = cut.count(rows, room);
             let all = tiles * rows.div_ceil(of);
-            prop_assert!(count >= 1 && count <= MOST);
+            prop_assert!((1..=MOST).contains(&count));
             prop_assert!(count == 1 || all * count * cut.words <= room);
             prop_assert!(count == 1 || all <= crate::gpu::attention::SPLIT_CUBES);
         }

@@ -188,7 +188,7 @@ pub fn matrix(
     }
 }
 
-/// [`matrix()`] whose cubes may [share the depth](super::depth_shares) of a tile. `counters` are zero before a launch and after it.
+/// [`matrix()`] whose cubes may share the depth of a tile (`depth_shares.rs`). `counters` are zero before a launch and after it.
 ///
 /// Cubes: `(rows / tile rows * shares, y * z >= tiles)`.
 #[cube(launch_unchecked)]
