@@ -30,10 +30,10 @@ pub(super) struct DepthCut {
 }
 
 impl DepthCut {
-    /// That of a contraction whose scalar `arg` it is, of so many `tiles`.
-    pub fn of(contract: &ContractConfig, tile: MatrixTile, tiles: u32, arg: usize) -> Self {
+    /// That of a contraction of so many `tiles`; its scalar is yet to be made.
+    pub fn of(contract: &ContractConfig, tile: MatrixTile, tiles: u32) -> Self {
         Self {
-            arg,
+            arg: 0,
             tiles,
             rows: tile.rows,
             steps: contract.k.div_ceil(DEPTH),

@@ -65,10 +65,10 @@ impl Lowering<'_> {
         let mut tails = config.units.iter().flat_map(|unit| &unit.tails);
         let in_arena = |tail: &Store| matches!(tail.target, StoreTarget::Arena { .. });
         let can = self.target.orders_groups && tails.all(in_arena);
-        let cut = DepthCut::of(config, tile, tiles, scalars.0.len());
-        (can && cut.shares(config.units.len())).then(|| {
-            scalars.push(1);
-            cut
+        let cut = DepthCut::of(config, tile, tiles);
+        (can && cut.shares(config.units.len())).then(|| DepthCut {
+            arg: scalars.push(1),
+            ..cut
         })
     }
 }

@@ -219,9 +219,12 @@ fn load_tiles(
     #[comptime] unit: UnitConfig,
 ) {
     let (slot, step) = place;
-    let whole = comptime!(which == Loads::Made && config.contract.k.is_multiple_of(DEPTH));
     // What is read between products is not to wait for a branch: behind the last step that one is made again, for nobody.
-    if comptime!(whole && !config.norms()) {
+    let always = comptime!(
+        which == Loads::Made && config.contract.k.is_multiple_of(DEPTH) && !config.norms()
+    )
+    .runtime();
+    if always || step < end {
         load_step(
             buffers,
             memory,
@@ -230,20 +233,6 @@ fn load_tiles(
             row,
             first,
             (slot, min(step, end - 1)),
-            which,
-            halves,
-            comptime!(config.clone()),
-            unit,
-        );
-    } else if step < end {
-        load_step(
-            buffers,
-            memory,
-            squares,
-            count,
-            row,
-            first,
-            (slot, step),
             which,
             halves,
             comptime!(config.clone()),
