@@ -12,6 +12,7 @@ mod brain_floats;
 #[cfg(feature = "gpu")]
 mod byte_products;
 mod caches;
+#[cfg(all(feature = "gpu", target_os = "linux", target_arch = "x86_64"))]
 mod choices;
 #[cfg(all(feature = "gpu", target_os = "linux", target_arch = "x86_64"))]
 mod cuda_texts;
@@ -56,6 +57,7 @@ mod reading_ahead;
 mod reference;
 #[cfg(feature = "gpu")]
 mod self_tests;
+#[cfg(feature = "gpu")]
 mod shape_only;
 mod shortened;
 #[cfg(feature = "gpu")]
