@@ -3,7 +3,8 @@
 
 use crate::memory::{Accounts, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pending, Pipeline, Recording,
+    Result, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,7 +71,11 @@ impl GpuDevice for DescribedDevice {
         self.absent()
     }
 
-    fn fetch(&self, _: Option<&Recording>, _: &mut [Fetch<'_>]) -> Result<()> {
+    fn fetch(&self, _: Option<&Recording>, _: &[Fetch<'_>]) -> Result<Pending> {
+        self.absent()
+    }
+
+    fn receive(&self, _: Pending, _: &mut [&mut [u8]]) -> Result<()> {
         self.absent()
     }
 

@@ -99,6 +99,14 @@ pub enum Error {
         /// Bytes asked for.
         len: u64,
     },
+    /// What was fetched is to go to places of other lengths.
+    #[error("ranges of {fetched:?} bytes were fetched; there is room for {room:?}")]
+    Received {
+        /// Bytes of each range.
+        fetched: Vec<usize>,
+        /// Bytes of each place.
+        room: Vec<usize>,
+    },
     /// A launch does not fit its kernel.
     #[error("launch {label} of kernel {entry}: {reason}")]
     Launch {

@@ -33,7 +33,7 @@ pub use cpu::CpuDevice;
 pub use described::DescribedDevice;
 pub use device::{Device, DeviceChoice, DeviceInfo, discover};
 pub use error::{Error, Result};
-pub use gpu::{Fetch, GpuDevice};
+pub use gpu::{Fetch, GpuDevice, Pending};
 pub use launch::{BindingAccess, KernelText, Launch, Pipeline, Recording};
 pub use memory::Owner;
 pub use target::{Family, Isa, Language, Target, WgpuApi};

@@ -52,7 +52,8 @@ pub use slots::{
     SlotId, SlotMisfit, SlotShape, kron,
 };
 pub use step::{
-    BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, Want,
+    BindOptions, Executable, KvFormat, MemoryUse, RowResult, Sequence, Step, StepOutput, StepQueue,
+    Want, chosen,
 };
 pub use upload::Upload;
 

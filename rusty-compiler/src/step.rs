@@ -133,10 +133,20 @@ pub struct Sequence<'a> {
     pub rope_length: u32,
 }
 
+/// What a row names that takes the token which the step before it chooses, plus that token's place among the results of that
+/// step. Vocabularies are smaller.
+pub(crate) const CHOSEN: u32 = 1 << 31;
+
+/// As a row's token: that which the step enqueued right before this one chooses for the `place`-th of its rows that want an
+/// output, whether or not the host knows it yet ([`StepQueue`]).
+pub const fn chosen(place: u32) -> u32 {
+    CHOSEN | place
+}
+
 /// A ragged batch; all row slices have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// Token of each row.
+    /// Token of each row; in a [`StepQueue`] also what is [`chosen`].
     pub tokens: &'a [u32],
     /// Position of each row in its sequence.
     pub positions: &'a [u32],
@@ -158,6 +168,8 @@ pub struct StepLimits<'a> {
     pub selected: usize,
     /// Entries of the vocabulary.
     pub vocab: u32,
+    /// Tokens of the step before that rows may take.
+    pub chosen: u32,
     /// KV pages.
     pub pages: u32,
     /// Adapter slots beside BASE.
@@ -217,7 +229,14 @@ impl Step<'_> {
         let fail = |m: String| Err(Error::Step(m));
         for row in 0..self.rows() {
             let (token, vocab) = (self.tokens[row], limits.vocab);
-            if token >= vocab && token - vocab >= (limits.prompt_rows)(self.slots[row]) {
+            if token >= CHOSEN {
+                let (place, count) = (token - CHOSEN, limits.chosen);
+                if place >= count {
+                    return fail(format!(
+                        "row {row} takes token {place} of the step before, which chose {count}"
+                    ));
+                }
+            } else if token >= vocab && token - vocab >= (limits.prompt_rows)(self.slots[row]) {
                 return fail(format!(
                     "token {token} is outside the vocabulary of {vocab}"
                 ));
@@ -380,4 +399,28 @@ pub trait Executable: Send {
 
     /// Kernels that were compiled for it; a CPU's are part of the program. Steps and adapters add none.
     fn compiled_kernels(&self) -> usize;
+
+    /// Where steps can be enqueued before those in front of them have run; none where a step has run anyway when
+    /// [`Executable::run`] returns.
+    fn queue(&mut self) -> Option<&mut dyn StepQueue> {
+        None
+    }
+}
+
+/// Steps one behind the other, without the host in between: while one runs, the next is made ready, which may go on from the tokens
+/// that the first chooses. All else that an executable is asked for has its place in the same order.
+pub trait StepQueue {
+    /// Enqueues a step; returns before it has run. Whoever enqueues takes all results before [`Executable::run`] is called.
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; [`Error::Step`] also where a row takes a token that the step before did not choose, or whose
+    /// embedding its adapter may change. The step is not enqueued then.
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<()>;
+
+    /// Waits for the oldest step that was enqueued, and gives its results.
+    ///
+    /// # Errors
+    /// [`Error::Step`] where nothing is enqueued; [`Error::Device`] where the device fails: what else was enqueued is then
+    /// forgotten.
+    fn finish(&mut self) -> Result<StepOutput>;
 }

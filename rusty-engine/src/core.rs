@@ -2,7 +2,9 @@
 //! drives a step, and a step serves every sequence that has rows to run and whose adapters are in a slot. What goes wrong
 //! with one sequence alone is kept for its own reader.
 
+mod batch;
 mod seating;
+mod stepping;
 #[cfg(test)]
 mod tests;
 
@@ -11,14 +13,14 @@ use crate::adapters::{
     made_for,
 };
 use crate::pages::PagePool;
-use crate::scheduler::{Chunk, Waiting, schedule};
 use crate::sequence::{Answer, Sequence, checked_prompt};
 use crate::{Error, Request, Result};
-use rusty_compiler::{Executable, RowResult, SlotData, SlotId, Step, Want, step};
+use rusty_compiler::{Executable, SlotData};
 use rusty_graph::Graph;
 use rusty_loader::text::Tokenizer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use stepping::UnderWay;
 
 /// See the module head.
 pub(crate) struct Core {
@@ -33,7 +35,10 @@ pub(crate) struct Core {
     pub output_budget: usize,
     pub adapters: Registry,
     next_sequence: u64,
+    next_answer: u64,
     turn: usize,
+    /// The step that runs ahead of its tokens.
+    under_way: Option<UnderWay>,
 }
 
 impl Core {
@@ -56,7 +61,9 @@ impl Core {
             output_budget,
             adapters,
             next_sequence: 0,
+            next_answer: 0,
             turn: 0,
+            under_way: None,
         }
     }
 
@@ -155,6 +162,8 @@ impl Core {
         let tokens = checked_prompt(prompt, &virtual_ids, request, self.context)?;
         let mut answer = Answer::new(request, tokenizer, self.context, prompt.len());
         answer.mixture = mixture;
+        self.next_answer += 1;
+        answer.number = self.next_answer;
         let (sequence, pool) = self.sequence(id)?;
         sequence.begin(tokens, virtual_ids.len(), answer, &graph, pool)?;
         let written = self.write_prefix(id, data.as_deref());
@@ -271,41 +280,6 @@ impl Core {
         }
         self.write_prefix(id, data.as_deref())
     }
-
-    /// Runs one step for everybody who has rows to run and a slot to run them with; false where nobody has.
-    pub fn step(&mut self) -> Result<bool> {
-        let slots = self.seat();
-        let ids: Vec<u64> = self.sequences.keys().copied().collect();
-        let list: Vec<&Sequence> = self.sequences.values().collect();
-        let waiting = list.iter().zip(&slots).map(|(sequence, slot)| match slot {
-            Some(_) => sequence.waiting(),
-            None => Waiting { from: 0, rows: 0 },
-        });
-        let waiting: Vec<Waiting> = waiting.collect();
-        let mut chunks = schedule(&waiting, self.row_budget, self.output_budget, self.turn);
-        // Neighbouring rows of one adapter read its tables once.
-        chunks.sort_by_key(|c| slots[c.sequence]);
-        self.turn = self.turn.wrapping_add(1);
-        if chunks.is_empty() {
-            return Ok(false);
-        }
-        let served = chunks.iter().filter_map(|c| slots[c.sequence]);
-        self.adapters.serve(served);
-        let results = Batch::new(&list, &slots, &chunks).run(&mut *self.executable)?;
-        let mut results = results.into_iter();
-        for chunk in &chunks {
-            let Some(sequence) = self.sequences.get_mut(&ids[chunk.sequence]) else {
-                continue;
-            };
-            sequence.computed += chunk.rows;
-            if chunk.last
-                && let Some((_, result)) = results.next()
-            {
-                sequence.advance(result, &mut self.pool);
-            }
-        }
-        Ok(true)
-    }
 }
 
 /// Ids of an adapter's virtual tokens: first those whose keys and values it brings, then those whose embeddings.
@@ -317,58 +291,4 @@ pub(crate) fn virtual_ids(data: Option<&SlotData>, vocab: u32) -> Vec<u32> {
     let embedded = all - data.prefix.as_ref().map_or(0, |p| p.tokens);
     let ids = (embedded..all).chain(0..embedded);
     ids.map(|i| vocab + i).collect()
-}
-
-/// The rows of a step, as the executable takes them.
-struct Batch<'a> {
-    tokens: Vec<u32>,
-    positions: Vec<u32>,
-    sequence_of: Vec<u32>,
-    slots: Vec<SlotId>,
-    wants: Vec<Want>,
-    sequences: Vec<step::Sequence<'a>>,
-}
-
-impl<'a> Batch<'a> {
-    fn new(list: &[&'a Sequence], slots: &[Option<SlotId>], chunks: &[Chunk]) -> Self {
-        let mut batch = Self {
-            tokens: vec![],
-            positions: vec![],
-            sequence_of: vec![],
-            slots: vec![],
-            wants: vec![],
-            sequences: vec![],
-        };
-        for chunk in chunks {
-            let sequence = list[chunk.sequence];
-            let range = chunk.from..chunk.from + chunk.rows;
-            batch.tokens.extend(&sequence.tokens[range.clone()]);
-            batch.positions.extend(range.map(|p| p as u32));
-            let index = batch.sequences.len() as u32;
-            batch.sequence_of.resize(batch.tokens.len(), index);
-            let slot = slots[chunk.sequence].unwrap_or_default();
-            batch.slots.resize(batch.tokens.len(), slot);
-            batch.wants.resize(batch.tokens.len(), Want::Nothing);
-            if chunk.last {
-                *batch.wants.last_mut().expect("a chunk has rows") = sequence.want();
-            }
-            batch.sequences.push(step::Sequence {
-                pages: &sequence.pages,
-                rope_length: sequence.rope_length,
-            });
-        }
-        batch
-    }
-
-    fn run(&self, executable: &mut dyn Executable) -> Result<Vec<(u32, RowResult)>> {
-        let output = executable.run(&Step {
-            tokens: &self.tokens,
-            positions: &self.positions,
-            sequence_of: &self.sequence_of,
-            sequences: &self.sequences,
-            slots: &self.slots,
-            wants: &self.wants,
-        })?;
-        Ok(output.results)
-    }
 }

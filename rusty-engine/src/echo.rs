@@ -1,10 +1,12 @@
-//! An executable for tests: it remembers what its slots read, forgets what they copy, and answers every row with its own token.
+//! An executable for tests: it remembers what its slots read, forgets what they copy, and answers every row with its own token. It may
+//! take steps ahead.
 
 use rusty_backend::Error as DeviceError;
 use rusty_compiler::{
-    Executable, KvPrefix, MemoryUse, Result, RowResult, SlotData, SlotId, Step, StepOutput, Want,
+    Executable, KvPrefix, MemoryUse, Result, RowResult, SlotData, SlotId, Step, StepOutput,
+    StepQueue, Want, chosen,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// What a row had: the token, and the name of what was in its slot.
@@ -20,20 +22,41 @@ pub(crate) struct Echo {
     pub room: Option<usize>,
     /// The rows of all steps.
     pub steps: Arc<Mutex<Vec<Vec<Row>>>>,
+    /// Whether it takes steps ahead.
+    pub queues: bool,
+    /// Results of the steps under way.
+    pub under_way: VecDeque<StepOutput>,
+    /// What the last step chose.
+    pub chosen: Vec<u32>,
+}
+
+impl Echo {
+    /// The token of a row, which may be one that the step before chose.
+    fn token(&self, token: u32) -> u32 {
+        let place = token.checked_sub(chosen(0));
+        place.map_or(token, |place| self.chosen[place as usize])
+    }
 }
 
 impl Executable for Echo {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
+        assert!(self.under_way.is_empty(), "other steps are under way");
         let name = |slot: &SlotId| match *slot {
             SlotId::BASE => "base".to_string(),
             slot => self.filled[&slot].name.clone(),
         };
-        let rows = step.tokens.iter().zip(step.slots);
+        let tokens: Vec<u32> = step.tokens.iter().map(|token| self.token(*token)).collect();
+        let rows = tokens.iter().zip(step.slots);
         let rows = rows.map(|(token, slot)| (*token, name(slot))).collect();
         self.steps.lock().expect("steps").push(rows);
-        let wanted = step.wants.iter().zip(step.tokens).enumerate();
+        let wanted = step.wants.iter().zip(&tokens).enumerate();
         let wanted = wanted.filter(|(_, (want, _))| **want != Want::Nothing);
-        let results = wanted.map(|(row, (_, token))| (row as u32, RowResult::Token(*token)));
+        let results = wanted.map(|(row, (_, token))| (row as u32, *token));
+        let results: Vec<(u32, u32)> = results.collect();
+        self.chosen = results.iter().map(|(_, token)| *token).collect();
+        let results = results
+            .into_iter()
+            .map(|(row, token)| (row, RowResult::Token(token)));
         Ok(StepOutput {
             results: results.collect(),
         })
@@ -80,5 +103,24 @@ impl Executable for Echo {
 
     fn compiled_kernels(&self) -> usize {
         0
+    }
+
+    fn queue(&mut self) -> Option<&mut dyn StepQueue> {
+        self.queues.then_some(self)
+    }
+}
+
+impl StepQueue for Echo {
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<()> {
+        let before = std::mem::take(&mut self.under_way);
+        let output = self.run(step)?;
+        self.under_way = before;
+        self.under_way.push_back(output);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<StepOutput> {
+        let nothing = || rusty_compiler::Error::Step("nothing is enqueued".into());
+        self.under_way.pop_front().ok_or_else(nothing)
     }
 }

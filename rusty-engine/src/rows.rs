@@ -29,6 +29,7 @@ impl Engine {
     fn rows(&self, tokens: &[u32], adapters: &AdapterSet, want: Want) -> Result<Vec<f32>> {
         self.check_tokens(tokens)?;
         let (mut core, mixture) = self.core_for(adapters)?;
+        core.settle()?;
         let key = core.adapters.resolve(adapters)?;
         let (slot, data) = core.acquire_now(&key, mixture)?;
         let virtual_ids = virtual_ids(data.as_deref(), self.vocab());

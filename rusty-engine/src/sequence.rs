@@ -41,8 +41,21 @@ pub(crate) struct Sequence {
     pub answer: Option<Answer>,
 }
 
+/// What comes behind the next token of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing: the answer ends with it.
+    Ends,
+    /// What the host has to see that token for.
+    Waits,
+    /// A row of that token, unless it ends the answer.
+    Goes,
+}
+
 /// An answer under way.
 pub(crate) struct Answer {
+    /// Its own among all answers.
+    pub number: u64,
     sampler: Sampler,
     stream: Option<TokenStream>,
     stop: StopMatcher,
@@ -168,6 +181,12 @@ impl Sequence {
         Ok(())
     }
 
+    /// Gives back pages behind its last token.
+    pub fn trim(&mut self, pool: &mut PagePool) {
+        let pages = BindOptions::pages_for(self.tokens.len()) as usize;
+        pool.release(self.pages.drain(pages.min(self.pages.len())..));
+    }
+
     /// Tokens that a step may run now.
     pub fn waiting(&self) -> Waiting {
         let rows = match &self.answer {
@@ -179,6 +198,21 @@ impl Sequence {
         Waiting {
             from: self.computed,
             rows,
+        }
+    }
+
+    /// What comes behind the token that the row of the last one gives.
+    pub fn next(&self) -> Next {
+        let Some(answer) = self.answer.as_ref().filter(|_| self.is_answering()) else {
+            return Next::Ends;
+        };
+        let length = self.tokens.len() + 1;
+        let anew = self.rope_limit.is_some_and(|limit| length as u32 > limit);
+        match () {
+            () if !answer.sampler.is_argmax() => Next::Waits,
+            () if answer.left <= 1 || length >= answer.context => Next::Ends,
+            () if anew || answer.queue.len() + 1 >= QUEUE => Next::Waits,
+            () => Next::Goes,
         }
     }
 
@@ -251,6 +285,7 @@ impl Answer {
         prompt_tokens: usize,
     ) -> Self {
         Self {
+            number: 0,
             sampler: Sampler::new(&request.sampling),
             stream: tokenizer.map(|t| t.stream(true)),
             stop: StopMatcher::new(&request.stop),

@@ -1,9 +1,11 @@
 //! Tokens per second of a bound plan: prefill and decode, at a depth, with several sequences and adapters.
 //!
 //! Speed does not depend on which tokens are run, so rows carry arbitrary ids. Decode steps ask for the
-//! argmax, as greedy generation does. A warm-up of the same work precedes the timed repetitions.
+//! argmax, as greedy generation does, and where an executable takes steps ahead, they go on from it. A warm-up of the same work precedes the timed repetitions.
 
-use rusty_compiler::{BindOptions, Executable, PAGE_TOKENS, Result, Sequence, SlotId, Step, Want};
+use rusty_compiler::{
+    BindOptions, Executable, PAGE_TOKENS, Result, Sequence, SlotId, Step, Want, chosen,
+};
 use std::time::Instant;
 
 /// What is measured.
@@ -188,23 +190,37 @@ impl<'a> Runner<'a> {
         let batch = self.pages.len();
         let rows: Vec<u32> = (0..batch as u32).collect();
         let slots: Vec<SlotId> = (0..batch).map(|s| self.slot(s)).collect();
+        let sequences = self.pages.iter().map(|pages| Sequence {
+            pages,
+            rope_length: (pages.len() * PAGE_TOKENS) as u32,
+        });
+        let sequences: Vec<Sequence<'_>> = sequences.collect();
+        let chosen: Vec<u32> = rows.iter().map(|row| chosen(*row)).collect();
         for at in 0..tokens {
-            let sequences: Vec<Sequence<'_>> = self
-                .pages
-                .iter()
-                .map(|pages| Sequence {
-                    pages,
-                    rope_length: (pages.len() * PAGE_TOKENS) as u32,
-                })
-                .collect();
-            self.executable.run(&Step {
-                tokens: &vec![(at as u32 * 31 + 7) % self.vocab; batch],
+            let given = vec![(at as u32 * 31 + 7) % self.vocab; batch];
+            let mut step = Step {
+                tokens: &given,
                 positions: &vec![(self.workload.depth + at) as u32; batch],
                 sequence_of: &rows,
                 sequences: &sequences,
                 slots: &slots,
                 wants: &vec![Want::ArgMax; batch],
-            })?;
+            };
+            let Some(queue) = self.executable.queue() else {
+                self.executable.run(&step)?;
+                continue;
+            };
+            // As answers run: each step goes on from the tokens of the one before, whose results are taken while it runs.
+            if at > 0 {
+                step.tokens = &chosen;
+            }
+            queue.enqueue(&step)?;
+            if at > 0 {
+                queue.finish()?;
+            }
+            if at + 1 == tokens {
+                queue.finish()?;
+            }
         }
         Ok(())
     }

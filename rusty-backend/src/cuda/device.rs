@@ -9,8 +9,8 @@ use super::{facts, failed, is_full, nvrtc};
 use crate::cuda_overlap::AWAIT;
 use crate::memory::{Accounts, Charge, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Language, Launch, Pipeline, Recording,
-    Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Language, Launch, Pending, Pipeline,
+    Recording, Result, Target,
 };
 use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
@@ -302,36 +302,42 @@ impl GpuDevice for CudaDevice {
         Ok(())
     }
 
-    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+    fn fetch(&self, behind: Option<&Recording>, ranges: &[Fetch<'_>]) -> Result<Pending> {
         let mut sources = Vec::with_capacity(ranges.len());
         let mut bound = Vec::new();
         for range in ranges.iter() {
             range.check()?;
             let memory: &DeviceMemory = range.buffer.raw()?;
-            sources.push((memory.address() + range.offset, range.out.len()));
+            sources.push((memory.address() + range.offset, range.len));
             bound.extend(memory.turns().cloned());
         }
         self.bind()?;
         let bytes: usize = sources.iter().map(|(_, len)| len).sum();
         let mut through = self.read_back(bytes)?;
         behind.map_or(Ok(()), |recording| self.submit(recording))?;
-        let fetched = self
+        let enqueued = self
             .queues
-            .launch(&bound, |stream| through.enqueue(stream, &sources))
-            .and_then(|()| through.hand_out(ranges));
-        match fetched {
-            Ok(()) => {
-                lock(&self.read_back).push(through);
-                Ok(())
-            }
+            .launch(&bound, |stream| through.enqueue(stream, &sources));
+        match enqueued {
+            Ok(()) => Ok(Pending::new(Box::new(through), ranges)),
             Err(error) => {
-                // What may still be on its way must not find its memory gone.
+                // Copies that were enqueued have no event behind them.
                 if let Err(also) = self.queues.kernels.synchronize() {
                     tracing::debug!("a read that failed has not ended: {also}");
                 }
                 Err(self.failed(&Fetch::call(ranges), error))
             }
         }
+    }
+
+    fn receive(&self, pending: Pending, out: &mut [&mut [u8]]) -> Result<()> {
+        let mut through: ReadBack = pending.into_raw(out)?;
+        self.bind()?;
+        through
+            .hand_out(out)
+            .map_err(|e| self.failed("read what was fetched", e))?;
+        lock(&self.read_back).push(through);
+        Ok(())
     }
 
     fn copy(

@@ -1,7 +1,6 @@
 //! Device to host: copies behind the kernels into pinned memory, and an event that says when they are there.
 
 use super::memory::PinnedMemory;
-use crate::Fetch;
 use crate::memory::Charge;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ impl ReadBack {
     }
 
     /// Enqueues the copies of `ranges`, addresses and lengths that the caller has checked and that fit. None other may be
-    /// under way.
+    /// under way through it.
     pub(super) fn enqueue(
         &mut self,
         stream: &CudaStream,
@@ -54,14 +53,23 @@ impl ReadBack {
     }
 
     /// Waits for the copies and hands the bytes out, in the order of the ranges.
-    pub(super) fn hand_out(&mut self, ranges: &mut [Fetch<'_>]) -> Result<(), DriverError> {
+    pub(super) fn hand_out(&mut self, places: &mut [&mut [u8]]) -> Result<(), DriverError> {
         self.arrived.synchronize()?;
         let mut rest: &[u8] = self.memory.bytes();
-        for range in ranges {
-            let (part, behind) = rest.split_at(range.out.len());
-            range.out.copy_from_slice(part);
+        for place in places {
+            let (part, behind) = rest.split_at(place.len());
+            place.copy_from_slice(part);
             rest = behind;
         }
         Ok(())
+    }
+}
+
+impl Drop for ReadBack {
+    fn drop(&mut self) {
+        // What may still be on its way must not find its memory gone.
+        if let Err(error) = self.arrived.synchronize() {
+            tracing::debug!("a read has not ended: {error}");
+        }
     }
 }

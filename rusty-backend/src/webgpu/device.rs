@@ -3,12 +3,13 @@
 use super::faults::{Faults, guarded};
 use super::pipelines::Pipelines;
 use super::queue::Queue;
-use super::read_back::{ReadBack, copied_bytes};
+use super::read_back::{Copying, ReadBack, copied_bytes};
 use super::recording::WgpuRecording;
 use super::transfer::{Ring, SMALL};
 use crate::memory::{Accounts, Owner, Usage};
 use crate::{
-    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pipeline, Recording, Result, Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Pending, Pipeline, Recording,
+    Result, Target,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgpu::BufferUsages;
@@ -140,23 +141,27 @@ impl GpuDevice for WgpuDevice {
         Ok(())
     }
 
-    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+    fn fetch(&self, behind: Option<&Recording>, ranges: &[Fetch<'_>]) -> Result<Pending> {
         self.check()?;
         for range in ranges.iter() {
             range.check()?;
             range.buffer.raw::<wgpu::Buffer>()?;
         }
-        let bytes: u64 = ranges.iter().map(copied_bytes).sum();
-        if bytes == 0 {
-            behind.map_or(Ok(()), |recording| self.submit(recording))?;
-            return self.synchronize();
-        }
+        let bytes: u64 = ranges.iter().map(|range| copied_bytes(range.len)).sum();
         let recording = behind.map(Recording::raw::<WgpuRecording>).transpose()?;
         let (device, accounts) = (&self.device, &self.accounts);
         let through = self.read_back.take(device, &self.target, accounts, bytes)?;
-        through
+        let copying = through
             .fetch(self.handles(), recording, ranges)
             .map_err(|e| self.failed(&Fetch::call(ranges), e))?;
+        Ok(Pending::new(Box::new(copying), ranges))
+    }
+
+    fn receive(&self, pending: Pending, out: &mut [&mut [u8]]) -> Result<()> {
+        let copying: Copying = pending.into_raw(out)?;
+        let through = copying
+            .hand_out(&self.device, out)
+            .map_err(|e| self.failed("read what was fetched", e))?;
         self.read_back.give_back(through);
         self.check()
     }

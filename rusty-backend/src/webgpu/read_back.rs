@@ -3,10 +3,10 @@
 use super::faults::guarded;
 use super::queue::Queue;
 use super::recording::WgpuRecording;
-use super::transfer::wait;
+use super::transfer::{Mapped, wait};
 use crate::memory::{Accounts, Charge, Owner};
 use crate::{Error, Fetch, Result, Target};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{BufferUsages, MapMode};
 
@@ -84,49 +84,77 @@ impl Mappable {
         }
     }
 
-    /// Submits a recording and the copies of `ranges`, which were checked, waits and hands the bytes out.
+    /// Submits a recording and the copies of `ranges`, which were checked.
     pub(super) fn fetch(
-        &self,
+        self,
         (device, queue): (&wgpu::Device, &Queue),
         behind: Option<&WgpuRecording>,
-        ranges: &mut [Fetch<'_>],
-    ) -> Result<(), String> {
+        ranges: &[Fetch<'_>],
+    ) -> Result<Copying, String> {
         let mut encoder = device.create_command_encoder(&Default::default());
         if let Some(recording) = behind {
             recording.encode_into(&mut encoder);
         }
         let mut at = 0;
-        for range in ranges.iter().filter(|range| !range.out.is_empty()) {
+        for range in ranges.iter().filter(|range| range.len > 0) {
             let from: &wgpu::Buffer = range.buffer.raw().map_err(|e| e.to_string())?;
-            let bytes = copied_bytes(range);
+            let bytes = copied_bytes(range.len);
             encoder.copy_buffer_to_buffer(from, range.offset, &self.buffer, at, bytes);
             at += bytes;
         }
         let submission = queue.submit([encoder.finish()]);
         let (tell, word) = channel();
-        self.buffer.map_async(MapMode::Read, ..at, move |mapped| {
-            // The receiver lives until the wait below is over.
-            let _ = tell.send(mapped);
-        });
-        wait(device, submission, &word)?;
-        {
-            let view = self
-                .buffer
-                .get_mapped_range(..at)
-                .map_err(|e| e.to_string())?;
-            let mut at = 0;
-            for range in ranges {
-                let bytes = copied_bytes(range) as usize;
-                range.out.copy_from_slice(&view[at..at + range.out.len()]);
-                at += bytes;
-            }
+        // Without a byte there is nothing to map.
+        match at {
+            0 => drop(tell.send(Ok(()))),
+            _ => self.buffer.map_async(MapMode::Read, ..at, move |mapped| {
+                // Nobody listens where what was fetched is wanted no more.
+                let _ = tell.send(mapped);
+            }),
         }
-        self.buffer.unmap();
-        Ok(())
+        Ok(Copying {
+            through: self,
+            bytes: at,
+            submission,
+            word,
+        })
     }
 }
 
-/// Bytes that are copied for a range: whole words, which every buffer has.
-pub(super) fn copied_bytes(range: &Fetch<'_>) -> u64 {
-    (range.out.len() as u64).next_multiple_of(4)
+/// Ranges on their way to a buffer that the host can read.
+pub(super) struct Copying {
+    through: Mappable,
+    bytes: u64,
+    submission: wgpu::SubmissionIndex,
+    word: Receiver<Mapped>,
+}
+
+impl Copying {
+    /// Waits for the ranges and hands their bytes out; gives back what they came through.
+    pub(super) fn hand_out(
+        self,
+        device: &wgpu::Device,
+        places: &mut [&mut [u8]],
+    ) -> Result<Mappable, String> {
+        wait(device, self.submission, &self.word)?;
+        if self.bytes > 0 {
+            let buffer = &self.through.buffer;
+            {
+                let view = buffer.get_mapped_range(..self.bytes);
+                let view = view.map_err(|e| e.to_string())?;
+                let mut at = 0;
+                for place in places {
+                    place.copy_from_slice(&view[at..at + place.len()]);
+                    at += copied_bytes(place.len()) as usize;
+                }
+            }
+            buffer.unmap();
+        }
+        Ok(self.through)
+    }
+}
+
+/// Bytes that are copied for a range of so many: whole words, which every buffer has.
+pub(super) fn copied_bytes(len: usize) -> u64 {
+    (len as u64).next_multiple_of(4)
 }

@@ -83,11 +83,11 @@ fn upload(gpu: &dyn GpuDevice, values: &[f32], label: &str) -> DeviceBuffer {
     buffer
 }
 
-fn range<'a>(buffer: &'a DeviceBuffer, offset: u64, out: &'a mut [u8]) -> Fetch<'a> {
+fn range(buffer: &DeviceBuffer, offset: u64, len: usize) -> Fetch<'_> {
     Fetch {
         buffer,
         offset,
-        out,
+        len,
     }
 }
 
@@ -139,23 +139,37 @@ fn results_come_back_with_their_submission() {
     let before = gpu.submissions();
     gpu.write(&x, 0, bytemuck::cast_slice(&[5.0f32; 100]))
         .unwrap();
-    let mut ranges = [
-        range(&odd, 4, &mut end[..]),
-        range(&y, 8, bytemuck::cast_slice_mut(&mut added)),
-        range(&y, 0, &mut nothing[..]),
-        range(&x, 0, bytemuck::cast_slice_mut(&mut first)),
+    let ranges = [
+        range(&odd, 4, 2),
+        range(&y, 8, 12),
+        range(&y, 0, 0),
+        range(&x, 0, 8),
     ];
-    gpu.fetch(Some(&recording), &mut ranges).unwrap();
-    assert_eq!(gpu.submissions() - before, 1);
+    let first_run = gpu.fetch(Some(&recording), &ranges).unwrap();
+    // A second run is enqueued behind it, before anything of the first has come.
+    gpu.write(&x, 0, bytemuck::cast_slice(&[7.0f32; 100]))
+        .unwrap();
+    let second_run = gpu.fetch(Some(&recording), &ranges[1..2]).unwrap();
+    assert_eq!(gpu.submissions() - before, 2);
+    let mut places = [
+        &mut end[..],
+        bytemuck::cast_slice_mut(&mut added),
+        &mut nothing[..],
+        bytemuck::cast_slice_mut(&mut first),
+    ];
+    gpu.receive(first_run, &mut places).unwrap();
     assert_eq!((end, added, first), ([5, 6], [12.0, 13.0, 14.0], [5.0; 2]));
+    let mut short = [0u8; 8];
+    let refused = gpu.receive(second_run, &mut [&mut short[..]]);
+    assert!(matches!(refused, Err(Error::Received { .. })));
+    assert_eq!(floats(&*gpu, &y)[2], 26.0);
     // One bad range, and nothing runs.
-    let mut outside = [0u8; 8];
-    let bad = &mut [range(&odd, 4, &mut outside[..])];
-    assert!(matches!(
-        gpu.fetch(Some(&recording), bad),
-        Err(Error::Range { .. })
-    ));
-    assert_eq!(floats(&*gpu, &y)[2], 12.0);
+    let bad = gpu.fetch(Some(&recording), &[range(&odd, 4, 8)]);
+    assert!(matches!(bad, Err(Error::Range { .. })));
+    assert_eq!(floats(&*gpu, &y)[2], 26.0);
+    // Nothing to bring is something to wait for.
+    let none = gpu.fetch(None, &[]).unwrap();
+    gpu.receive(none, &mut []).unwrap();
 }
 
 #[test]

@@ -105,6 +105,7 @@ impl CpuExecutable {
 
     fn check(&self, step: &Step<'_>) -> Result<()> {
         step.check(&StepLimits {
+            chosen: 0,
             rows: self.plan.row_budget(),
             selected: self.plan.output_budget(),
             vocab: self.plan.vocab,

@@ -1,5 +1,6 @@
 //! A plan bound to a GPU.
 
+mod queue;
 mod recording;
 mod results;
 mod retuning;
@@ -11,7 +12,6 @@ use super::attention_cuts::Room;
 use super::caches::{Cache, caches};
 use super::kernels::page_words::PageWords;
 use super::lower::stages;
-use super::operands::encode;
 use super::pages::page_format;
 use super::prepare::{
     Pipelines, attention_room, compile, counters, of_this_language, vector_weights,
@@ -22,13 +22,13 @@ use super::stage::Stage;
 use super::weights::{Chunks, WeightStore};
 use crate::plan::{Kernel, Plan};
 use crate::slots::{EmbeddingDelta, KvPrefix, PrefixLayer, SlotData};
-use crate::step::StepLimits;
+use crate::step::StepQueue;
 use crate::upload::Upload;
 use crate::{
     BindOptions, Error, Executable, MemoryUse, PAGE_TOKENS, Result, SlotId, Step, StepOutput,
 };
+use queue::UnderWay;
 use recording::Recordings;
-use results::Results;
 use rusty_backend::{DeviceBuffer, GpuDevice, Owner};
 use rusty_graph::WeightId;
 use rusty_loader::ModelFile;
@@ -64,6 +64,7 @@ pub struct GpuExecutable {
     /// Ranks for which the arena has room.
     ranks: u32,
     recordings: Recordings,
+    under_way: UnderWay,
     weights: Residence,
     /// What attention's kernels take of a step.
     room: Room,
@@ -128,6 +129,7 @@ impl GpuExecutable {
             embeddings: HashMap::new(),
             ranks,
             recordings: Recordings::default(),
+            under_way: UnderWay::default(),
             weights: Residence::default(),
             plan,
             options,
@@ -235,21 +237,13 @@ fn pools(plan: &Plan, slots: u32, device: &dyn GpuDevice) -> Result<Vec<Option<P
 
 impl Executable for GpuExecutable {
     fn run(&mut self, step: &Step<'_>) -> Result<StepOutput> {
-        let embedding = |slot: SlotId| self.embeddings.get(&slot).map(|e| &**e);
-        step.check(&StepLimits {
-            rows: self.plan.row_budget(),
-            selected: self.plan.output_budget(),
-            vocab: self.plan.vocab,
-            pages: self.options.pages,
-            slots: self.options.slots,
-            prompt_rows: &|slot| embedding(slot).map_or(0, EmbeddingDelta::prompt_rows),
-        })?;
-        let encoded = encode(step, &self.plan, self.room, embedding);
-        self.upload(&encoded.words)?;
-        let mut results = Results::of(step, &self.plan);
-        let (picks, arena) = (self.picks.clone(), self.arena.clone());
-        self.run_shape(encoded.shape, &mut results.ranges(&picks, &arena))?;
-        Ok(results.output())
+        if !self.under_way.is_empty() {
+            return Err(Error::Step(
+                "others are enqueued; take their results first".into(),
+            ));
+        }
+        self.enqueue(step)?;
+        self.finish()
     }
 
     fn attach(&mut self, slot: SlotId, data: Arc<SlotData>) -> Result<()> {
@@ -334,5 +328,9 @@ impl Executable for GpuExecutable {
 
     fn compiled_kernels(&self) -> usize {
         self.pipelines.len()
+    }
+
+    fn queue(&mut self) -> Option<&mut dyn StepQueue> {
+        Some(self)
     }
 }

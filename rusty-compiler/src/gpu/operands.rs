@@ -7,6 +7,7 @@ use super::attention_cuts::{Room, Split, cuts};
 use super::kernels::env::{SPLIT_WORDS, header};
 use crate::plan::Plan;
 use crate::slots::{EmbeddingDelta, RowChange};
+use crate::step::CHOSEN;
 use crate::{PAGE_TOKENS, SlotId, Step};
 use rusty_graph::{RopeSpec, Turns};
 
@@ -62,7 +63,8 @@ pub(super) fn encode<'a>(
     words[header::ROWS] = rows as u32;
     words[header::SELECTED] = selected.len() as u32;
     // A virtual token's own row is never read, but it must be in some chunk of the table.
-    let own = |t: &u32| if *t < plan.vocab { *t } else { 0 };
+    let known = |t: u32| t < plan.vocab || t >= CHOSEN;
+    let own = |t: &u32| if known(*t) { *t } else { 0 };
     section(&mut words, header::TOKENS, step.tokens.iter().map(own));
     section(
         &mut words,
@@ -135,8 +137,8 @@ fn changes<'a>(
     let mut entries = Vec::with_capacity(2 * step.rows());
     let mut change = vec![0.0; plan.value(plan.hidden).width as usize];
     for (token, slot) in step.tokens.iter().zip(step.slots) {
-        let kind =
-            embedding(*slot).map_or(RowChange::Kept, |e| e.row(*token, plan.vocab, &mut change));
+        let delta = embedding(*slot).filter(|_| *token < CHOSEN);
+        let kind = delta.map_or(RowChange::Kept, |e| e.row(*token, plan.vocab, &mut change));
         if kind == RowChange::Kept {
             entries.extend([0, 1]);
             continue;

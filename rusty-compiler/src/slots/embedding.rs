@@ -36,6 +36,11 @@ pub enum RowChange {
 }
 
 impl EmbeddingDelta {
+    /// Whether tokens of the vocabulary have other embeddings, not virtual ones alone.
+    pub fn changes_tokens(&self) -> bool {
+        self.table.is_some() || !self.low_ranks.is_empty()
+    }
+
     /// Virtual tokens that have an embedding.
     pub fn prompt_rows(&self) -> u32 {
         self.prompt.as_ref().map_or(0, |p| p.rows() as u32)

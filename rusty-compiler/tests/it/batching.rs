@@ -91,6 +91,7 @@ fn refusal(pages: [&[u32]; 2], rows: &[(u32, u32)]) -> Option<String> {
         wants: &vec![Want::Nothing; rows.len()],
     };
     let limits = StepLimits {
+        chosen: 0,
         rows: 64,
         selected: 64,
         vocab: 8,

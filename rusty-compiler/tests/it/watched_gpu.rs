@@ -3,8 +3,8 @@
 use crate::reference::gpu_device;
 use rusty_backend::memory::Usage;
 use rusty_backend::{
-    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result,
-    Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pending, Pipeline, Recording,
+    Result, Target,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -173,8 +173,12 @@ impl GpuDevice for WatchedGpu {
         self.gpu.run(launches)
     }
 
-    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+    fn fetch(&self, behind: Option<&Recording>, ranges: &[Fetch<'_>]) -> Result<Pending> {
         self.gpu.fetch(behind, ranges)
+    }
+
+    fn receive(&self, pending: Pending, out: &mut [&mut [u8]]) -> Result<()> {
+        self.gpu.receive(pending, out)
     }
 
     fn copy(

@@ -32,7 +32,14 @@ struct Running {
 
 impl Running {
     /// An answer for each of `sets`: 0 is the base, others are adapters of their own, summed with all before where `mixed`.
-    fn new(slots: u32, sets: &[usize], mixed: bool, length: usize, limit: Limit) -> Self {
+    fn new(
+        slots: u32,
+        sets: &[usize],
+        mixed: bool,
+        length: usize,
+        limit: Limit,
+        queues: bool,
+    ) -> Self {
         let file = rusty_loader::random::outline("qwen3-tiny", "f32").expect("outline");
         let graph = Arc::new(rusty_graph::arch::build(&*file).expect("graph"));
         let bytes = random("one", &graph.sites, 1, 1, Precision::F16).bytes();
@@ -43,6 +50,7 @@ impl Running {
         };
         let executable = Echo {
             room,
+            queues,
             ..Echo::default()
         };
         let steps = executable.steps.clone();
@@ -132,7 +140,14 @@ impl Running {
 /// Rows of one adapter are neighbours in a step, so that its tables are read once.
 #[test]
 fn rows_are_grouped_by_adapter() {
-    let mut running = Running::new(4, &[1, 2, 1, 0, 2, 1, 3, 0], false, 4, Limit::Nothing);
+    let mut running = Running::new(
+        4,
+        &[1, 2, 1, 0, 2, 1, 3, 0],
+        false,
+        4,
+        Limit::Nothing,
+        false,
+    );
     for _ in 0..3 {
         assert!(running.core.step().expect("a step"));
     }
@@ -157,12 +172,13 @@ proptest! {
             (1usize..3).prop_map(Limit::Room),
         ],
         mixed in any::<bool>(),
+        queues in any::<bool>(),
         order in prop::collection::vec(0usize..9, 1..20),
     ) {
         const LENGTH: usize = 70;
         // Mixtures are larger than what these leave.
         let mixed = mixed && matches!(limit, Limit::Nothing);
-        let mut running = Running::new(slots, &sets, mixed, LENGTH, limit);
+        let mut running = Running::new(slots, &sets, mixed, LENGTH, limit, queues);
         let mut came = vec![0; sets.len()];
         let all = (0..sets.len()).cycle().take(sets.len() * (LENGTH + 1));
         for at in order.iter().map(|at| at % sets.len()).chain(all) {
@@ -187,4 +203,67 @@ proptest! {
             }
         }
     }
+}
+
+/// Steps that ran so far, and those of them whose results were not taken.
+fn counts(running: &Running) -> (usize, bool) {
+    let steps = running.steps.lock().expect("steps").len();
+    (steps, running.core.under_way.is_some())
+}
+
+/// A step more than were waited for, until an answer is about to end; and as many pages as without.
+#[test]
+fn steps_run_ahead_until_the_end_is_known() {
+    const LENGTH: usize = 14;
+    let mut left = vec![];
+    for queues in [false, true] {
+        let mut running = Running::new(1, &[0, 0], false, LENGTH, Limit::Nothing, queues);
+        for at in 1..LENGTH {
+            assert_eq!(running.pull(0), Some(0));
+            let ahead = usize::from(queues);
+            assert_eq!(counts(&running), (at + ahead, queues), "token {at}");
+        }
+        assert_eq!(running.pull(0), Some(0));
+        assert_eq!(counts(&running), (LENGTH, false));
+        assert_eq!(running.pull(0), None);
+        left.push(running.core.pool.free());
+    }
+    assert_eq!(left[0], left[1], "free pages");
+}
+
+/// What is under way for an answer that was given up does not come to the next one of its session, nor to others.
+#[test]
+fn an_answer_gets_no_tokens_of_the_one_before() {
+    let mut running = Running::new(1, &[0, 0], false, 20, Limit::Nothing, true);
+    for at in [0, 1, 0] {
+        assert_eq!(running.pull(at), Some(at as u32));
+    }
+    assert!(running.core.under_way.is_some());
+    let id = running.sessions[0];
+    // The same tokens up to the one that is under way, then another one.
+    let tokens = [
+        running.core.sequence(id).expect("open").0.tokens.clone(),
+        vec![9],
+    ]
+    .concat();
+    let request = Request {
+        max_tokens: 3,
+        ..Request::new(Prompt::Tokens(tokens.clone()))
+    };
+    let begun = running.core.begin(id, &tokens, &request, None, None);
+    begun.expect("begun");
+    let came: Vec<u32> = std::iter::from_fn(|| running.pull(0)).collect();
+    assert_eq!(came, [9; 3]);
+    assert_eq!(std::iter::from_fn(|| running.pull(1)).count(), 19);
+}
+
+/// Whoever runs rows of his own does so behind what is under way, which comes to those who wait for it.
+#[test]
+fn what_is_under_way_is_settled() {
+    let mut running = Running::new(1, &[0], false, 5, Limit::Nothing, true);
+    assert_eq!(running.pull(0), Some(0));
+    assert!(running.core.under_way.is_some());
+    running.core.settle().expect("settled");
+    assert!(running.core.under_way.is_none());
+    assert_eq!(std::iter::from_fn(|| running.pull(0)).count(), 4);
 }

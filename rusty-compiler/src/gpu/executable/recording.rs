@@ -1,6 +1,7 @@
 //! From stages to the launches of a step, recorded once per shape.
 
 use super::GpuExecutable;
+use super::results::Results;
 use crate::gpu::adapters::Pool;
 use crate::gpu::arena::{packed_at, shrunk_at, splits_at};
 use crate::gpu::kernels::env::BINDINGS;
@@ -9,7 +10,7 @@ use crate::gpu::residence::ChunkId;
 use crate::gpu::stage::{Template, When};
 use crate::gpu::text::{Kind, info};
 use crate::{Error, Result};
-use rusty_backend::{Error as DeviceError, Fetch, GpuDevice, Launch, Recording};
+use rusty_backend::{Error as DeviceError, Launch, Pending, Recording};
 use std::collections::HashMap;
 
 /// Recordings kept; beyond, the one that was used longest ago makes room.
@@ -69,32 +70,44 @@ struct Segment {
 }
 
 impl GpuExecutable {
-    /// Runs a step of this shape and brings its results. It is recorded once, unless it has to wait for weights or a recording,
-    /// which takes memory that is not booked, finds none.
-    pub(super) fn run_shape(&mut self, shape: Shape, results: &mut [Fetch<'_>]) -> Result<()> {
-        if let Some(recording) = self.recordings.of(shape) {
-            return enqueue(&*self.device, recording, results);
-        }
-        let mut segments = self.segments(shape)?;
-        if segments.iter().any(|s| s.arrives.is_some()) {
-            segments.iter().try_for_each(|s| self.run_segment(s))?;
-            fetch(&*self.device, results)?;
-            return self.weights.wait(&*self.device);
-        }
-        let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
-        match self.device.record(&launches) {
-            Ok(recording) => {
-                enqueue(&*self.device, &recording, results)?;
-                self.recordings.keep(shape, recording);
-                Ok(())
+    /// Enqueues a step of this shape and the way back of its results, where it has some. It is recorded once, unless it has to wait
+    /// for weights or a recording, which takes memory that is not booked, finds none.
+    pub(super) fn enqueue_shape(
+        &mut self,
+        shape: Shape,
+        results: &Results,
+    ) -> Result<Option<Pending>> {
+        if self.recordings.of(shape).is_none() {
+            let mut segments = self.segments(shape)?;
+            if segments.iter().any(|s| s.arrives.is_some()) {
+                segments.iter().try_for_each(|s| self.run_segment(s))?;
+                let pending = self.fetch(None, results)?;
+                self.weights.wait(&*self.device)?;
+                return Ok(pending);
             }
-            Err(error @ DeviceError::OutOfMemory { .. }) => {
-                self.recordings.tell(&error);
-                self.device.run(&launches)?;
-                fetch(&*self.device, results)
+            let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
+            match self.device.record(&launches) {
+                Ok(recording) => self.recordings.keep(shape, recording),
+                Err(error @ DeviceError::OutOfMemory { .. }) => {
+                    self.recordings.tell(&error);
+                    self.device.run(&launches)?;
+                    return self.fetch(None, results);
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error.into()),
         }
+        let recording = self.recordings.of(shape).cloned();
+        self.fetch(recording.as_ref(), results)
+    }
+
+    /// Enqueues a recording where one is given, and the way back of results where there are some.
+    fn fetch(&self, behind: Option<&Recording>, results: &Results) -> Result<Option<Pending>> {
+        if results.is_empty() {
+            behind.map_or(Ok(()), |recording| self.device.submit(recording))?;
+            return Ok(None);
+        }
+        let ranges = results.ranges(&self.picks, &self.arena);
+        Ok(Some(self.device.fetch(behind, &ranges)?))
     }
 
     fn run_segment(&mut self, segment: &Segment) -> Result<()> {
@@ -222,6 +235,7 @@ impl GpuExecutable {
         }
         let words = match (stage.layer, &template.spec.kind) {
             (_, Kind::Choose(_)) => &self.picks,
+            (_, Kind::Rows(config)) if config.takes_tokens() => &self.picks,
             (_, Kind::Gemv(config)) if config.shrinks => &self.counters,
             (_, Kind::Matrix(_)) if template.depth.is_some() => &self.counters,
             (Some(layer), _) => self.kv[layer as usize].buffer(template.piece),
@@ -271,23 +285,6 @@ pub(super) fn is_now(when: When, shape: Shape) -> bool {
         When::Alone => shape.splits > 0,
         When::ArgMax => shape.argmax,
         When::Hidden => shape.hidden,
-    }
-}
-
-/// Enqueues a step; waits for it where there are results to wait for.
-fn enqueue(device: &dyn GpuDevice, recording: &Recording, results: &mut [Fetch<'_>]) -> Result<()> {
-    match results.is_empty() {
-        true => device.submit(recording)?,
-        false => device.fetch(Some(recording), results)?,
-    }
-    Ok(())
-}
-
-/// Waits for what was enqueued where there are results to wait for.
-fn fetch(device: &dyn GpuDevice, results: &mut [Fetch<'_>]) -> Result<()> {
-    match results.is_empty() {
-        true => Ok(()),
-        false => Ok(device.fetch(None, results)?),
     }
 }
 

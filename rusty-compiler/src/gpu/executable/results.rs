@@ -41,25 +41,39 @@ impl Results {
         }
     }
 
-    /// The ranges of the buffers of chosen tokens and of intermediates that they come from; none where no row wants anything.
-    pub fn ranges<'a>(
-        &'a mut self,
-        picks: &'a DeviceBuffer,
-        arena: &'a DeviceBuffer,
-    ) -> Vec<Fetch<'a>> {
+    /// The ranges of the buffers of chosen tokens and of intermediates that they come from; empty where no row wants such.
+    pub fn ranges<'a>(&self, picks: &'a DeviceBuffer, arena: &'a DeviceBuffer) -> [Fetch<'a>; 3] {
         let picks = Fetch {
             buffer: picks,
             offset: 0,
-            out: bytemuck::cast_slice_mut(&mut self.picks),
+            len: self.picks.len() * 4,
         };
-        let values = [&mut self.logits, &mut self.hidden];
-        let values = values.map(|rows| Fetch {
+        let values = [&self.logits, &self.hidden].map(|rows| Fetch {
             buffer: arena,
             offset: rows.at,
-            out: bytemuck::cast_slice_mut(&mut rows.data),
+            len: rows.data.len() * 4,
         });
-        let all = [picks].into_iter().chain(values);
-        all.filter(|range| !range.out.is_empty()).collect()
+        let [logits, hidden] = values;
+        [picks, logits, hidden]
+    }
+
+    /// Whether no row wants anything.
+    pub fn is_empty(&self) -> bool {
+        self.selected.is_empty()
+    }
+
+    /// Tokens that the step chooses, one for each row that wants an output where any wants a token.
+    pub fn chosen(&self) -> u32 {
+        self.picks.len() as u32
+    }
+
+    /// Where the ranges go.
+    pub fn places(&mut self) -> [&mut [u8]; 3] {
+        [
+            bytemuck::cast_slice_mut(&mut self.picks),
+            bytemuck::cast_slice_mut(&mut self.logits.data),
+            bytemuck::cast_slice_mut(&mut self.hidden.data),
+        ]
     }
 
     /// The results, once the ranges have come.

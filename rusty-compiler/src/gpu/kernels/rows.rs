@@ -8,6 +8,7 @@ use super::env::{Buffers, bound, header};
 use super::factors::segment_factors;
 use super::reduce::Team;
 use super::sink::{Store, store_segment};
+use crate::step::CHOSEN;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -70,6 +71,11 @@ impl RowsConfig {
     /// Segments of the tails before `t`.
     pub fn start(&self, t: usize) -> u32 {
         (0..t).map(|i| self.segments(i)).sum()
+    }
+
+    /// Whether rows are those of tokens, some of which the step before may have chosen: the word buffer is then that of chosen tokens.
+    pub fn takes_tokens(&self) -> bool {
+        matches!(self.origin, Origin::Gather { .. })
     }
 
     /// What `Inst::Result` means behind this origin.
@@ -141,7 +147,11 @@ fn locate(buffers: &Buffers<'_>, row: u32, #[comptime] origin: Origin) -> (bool,
     match origin {
         Origin::Map => (true.runtime(), 0u32.runtime()),
         Origin::Gather { row_bytes, arg, .. } => {
-            let token = buffers.step[(buffers.step[header::TOKENS] + row) as usize];
+            let mut token = buffers.step[(buffers.step[header::TOKENS] + row) as usize];
+            if token >= comptime!(CHOSEN).runtime() {
+                // Where there was none to choose it is in no chunk.
+                token = buffers.words[(token - comptime!(CHOSEN)) as usize];
+            }
             let first = buffers.args[comptime!(arg + 1)];
             let present = token >= first && token - first < buffers.args[comptime!(arg + 2)];
             (present, buffers.args[arg] + (token - first) * row_bytes)

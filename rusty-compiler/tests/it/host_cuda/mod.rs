@@ -8,8 +8,8 @@ mod text;
 use libloading::Library;
 use rusty_backend::memory::{Accounts, Usage};
 use rusty_backend::{
-    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pipeline, Recording, Result,
-    Target,
+    DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pending, Pipeline, Recording,
+    Result, Target,
 };
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -114,16 +114,24 @@ impl GpuDevice for HostCuda {
         launches.iter().try_for_each(run)
     }
 
-    fn fetch(&self, behind: Option<&Recording>, ranges: &mut [Fetch<'_>]) -> Result<()> {
+    fn fetch(&self, behind: Option<&Recording>, ranges: &[Fetch<'_>]) -> Result<Pending> {
         ranges.iter().try_for_each(Fetch::check)?;
         if let Some(recording) = behind {
             self.submit(recording)?;
         }
+        let mut fetched: Vec<Vec<u8>> = Vec::new();
         for range in ranges {
-            let from = range.offset as usize..range.offset as usize + range.out.len();
+            let from = range.offset as usize..range.offset as usize + range.len;
             let memory = range.buffer.raw::<Memory>()?;
-            memory.with(|bytes| range.out.copy_from_slice(&bytes[from]));
+            fetched.push(memory.with(|bytes| bytes[from].to_vec()));
         }
+        Ok(Pending::new(Box::new(fetched), ranges))
+    }
+
+    fn receive(&self, pending: Pending, out: &mut [&mut [u8]]) -> Result<()> {
+        let fetched: Vec<Vec<u8>> = pending.into_raw(out)?;
+        let places = fetched.iter().zip(out);
+        places.for_each(|(bytes, place)| place.copy_from_slice(bytes));
         Ok(())
     }
 
