@@ -12,7 +12,7 @@ use super::kernels::packed_inputs::PackedInputs;
 use super::kernels::reduce::Team;
 use super::kernels::tile::{self, TileShape};
 use super::lower::Lowering;
-use super::matrix_products::{packed_inputs, packs};
+use super::matrix_products::packed_inputs;
 use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
@@ -79,10 +79,10 @@ impl Lowering<'_> {
             .collect();
         let mut launches = Vec::new();
         let inside = way.is_of_vectors() && kernel.can_shrink_inside(self.target);
-        if adapters.is_some() && !inside {
+        if adapters.is_some() && !inside && !way.packs() {
             launches.push(self.shrink(kernel, *k, parts.len() as u32));
         }
-        if packs(way) {
+        if way.packs() {
             let how = How {
                 way,
                 adapters,
@@ -152,7 +152,10 @@ impl Lowering<'_> {
             tiles: config.shrink_cubes() + tiles,
             rows,
         };
-        let packed = packs(how.way).then(|| packed_inputs(&config, scalars.push(0), self.target));
+        let packed = how
+            .way
+            .packs()
+            .then(|| packed_inputs(&config, scalars.push(0), self.target));
         let depth =
             packed.and_then(|_| self.depth_cut(kernel, &config, how.way, tiles, &mut scalars));
         let shares = depth.map(|cut| DepthShares {

@@ -16,7 +16,7 @@ use crate::plan::{Kernel, Part, Way};
 use rusty_backend::{Language, Target};
 
 impl Lowering<'_> {
-    /// The launch that packs the inputs of a contraction whose parts these are.
+    /// The launch that packs the inputs of a contraction whose parts these are, and beside it makes adapters' first factor.
     pub(super) fn pack(
         &self,
         kernel: &Kernel,
@@ -41,7 +41,7 @@ impl Lowering<'_> {
             contract,
             inputs,
         };
-        let grid = Grid::Rows { y: 1 };
+        let grid = Grid::Rows { y: config.cubes() };
         let mut made = template(kernel, Kind::Pack(config), grid, scalars, None);
         made.shrunk = shrunk;
         made.packed = Some(inputs.arg);
@@ -71,11 +71,6 @@ impl Lowering<'_> {
             ..cut
         })
     }
-}
-
-/// Whether inputs are packed before: not for the smallest tiles, of which there are few, that a launch more would hold up.
-pub(super) fn packs(way: Way) -> bool {
-    matches!(way, Way::Matrix { rows, .. } if rows != 32)
 }
 
 /// Where the packed inputs of a contraction lie, by the scalar `arg`.

@@ -88,6 +88,11 @@ impl Way {
     pub(crate) fn is_of_vectors(self) -> bool {
         matches!(self, Way::Vector(_) | Way::Rows(_))
     }
+
+    /// Whether a launch before packs the inputs: not for the smallest tiles, of which there are few, that a launch more would hold up.
+    pub(crate) fn packs(self) -> bool {
+        matches!(self, Way::Matrix { rows, .. } if rows != 32)
+    }
 }
 
 /// How the products of a matrix with vectors are summed.
@@ -137,6 +142,11 @@ impl Implementation {
     /// Whether it is a matrix-vector product of a contraction.
     pub(crate) fn is_of_vectors(self) -> bool {
         matches!(self.work(), Work::Contraction(way) if way.is_of_vectors())
+    }
+
+    /// Whether a launch before packs the inputs of a contraction.
+    pub(crate) fn packs(self) -> bool {
+        matches!(self.work(), Work::Contraction(way) if way.packs())
     }
 
     /// Its name: `cpu_contract`, `gemv_plane`.

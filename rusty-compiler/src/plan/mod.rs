@@ -255,7 +255,8 @@ impl Kernel {
     }
 
     /// Launches more in a step of `rows` rows with adapters: on GPUs one makes their first factor for all rows and parts of a
-    /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it. One adds
+    /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it, or the launch
+    /// that packs inputs. One adds
     /// to the products of experts what adapters change of them, and sums them where they are summed; where a launch does so already,
     /// that takes its place.
     pub fn adapter_dispatches(&self, target: &Target, rows: u32) -> u32 {
@@ -266,7 +267,8 @@ impl Kernel {
             return u32::from(self.has_sites() && !target.is_cpu() && !sums);
         }
         let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
-        let inside = of_vectors && self.can_shrink_inside(target);
+        let packs = chosen.is_some_and(|v| v.implementation.packs());
+        let inside = packs || (of_vectors && self.can_shrink_inside(target));
         u32::from(self.has_sites() && !target.is_cpu() && !inside)
     }
 

@@ -1,6 +1,8 @@
 //! The inputs of a contraction's rows in 16 bits, normed, made once by a launch before that on [matrix units](super::matrix), all of whose
 //! tiles of lanes read them: tiles that made their own would read twice the bytes, norm each row again, and wait for it.
 //!
+//! With adapters its other cubes make their first factor, which tiles need, too.
+//!
 //! In half precision each row is scaled by a power of two that leaves its largest input just below what that ends at, so that none is
 //! beyond it and few are below what it tells apart; products are scaled back.
 
@@ -9,6 +11,7 @@ use super::env::{Buffers, bound, put};
 use super::fragments::{Halves, packed};
 use super::norms::norm_scale;
 use super::reduce::{Team, team_largest, team_sum};
+use super::shrink::{SHRINK_CUBES, ShrinkConfig, shrink_row};
 use cubecl::prelude::*;
 
 /// What a packing kernel is specialised for.
@@ -20,6 +23,22 @@ pub struct PackConfig {
     pub contract: ContractConfig,
     /// Where the inputs lie.
     pub inputs: PackedInputs,
+}
+
+impl PackConfig {
+    /// Cubes of a row: the first packs it; with adapters so many more make [their first factor](super::shrink).
+    pub fn cubes(&self) -> u32 {
+        1 + self.inputs.parts * self.shrink().map_or(0, |_| SHRINK_CUBES)
+    }
+
+    fn shrink(&self) -> Option<ShrinkConfig> {
+        self.contract.adapters.map(|adapters| ShrinkConfig {
+            team: self.team,
+            k: self.inputs.k,
+            prologue: self.contract.prologue.clone(),
+            adapters,
+        })
+    }
 }
 
 /// Where packed inputs lie: rows of words that hold two inputs each, zeros up to a whole tile's depth, and in half precision the factor
@@ -84,7 +103,7 @@ pub fn packed_factor(
     buffers.arena[at as usize]
 }
 
-/// Cubes: one per row.
+/// Cubes: `(rows, cubes of a row)`.
 #[cube(launch_unchecked)]
 pub fn pack(
     weights: &[u32],
@@ -98,11 +117,18 @@ pub fn pack(
 ) {
     let count = step[comptime!(config.contract.rows)];
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    if CUBE_POS_X < count {
-        #[unroll]
-        for part in 0..comptime!(config.inputs.parts) {
-            pack_part(&buffers, CUBE_POS_X, part, comptime!(config.clone()));
+    let shrink = comptime!(config.shrink());
+    if CUBE_POS_Y == 0 {
+        if CUBE_POS_X < count {
+            #[unroll]
+            for part in 0..comptime!(config.inputs.parts) {
+                pack_part(&buffers, CUBE_POS_X, part, comptime!(config.clone()));
+            }
         }
+    } else if let Some(shrink) = comptime!(shrink) {
+        let number = CUBE_POS_Y - 1;
+        let (part, share) = (number / SHRINK_CUBES, number % SHRINK_CUBES);
+        shrink_row(&buffers, CUBE_POS_X, part, share, shrink);
     }
 }
 
