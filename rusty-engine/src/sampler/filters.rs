@@ -14,43 +14,79 @@ fn retain(logits: &mut [f32], keep: impl Fn(usize) -> bool) {
     }
 }
 
-/// Tokens by descending logit; equal ones by descending id, as a stable ascending sort read backwards.
-fn descending(keys: &[f32]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..keys.len()).collect();
-    order.sort_by(|a, b| keys[*b].total_cmp(&keys[*a]).then(b.cmp(a)));
-    order
+/// The `k`-th largest of more than `k` values. Nearly all are smaller than the largest so far, and need no more than a look.
+fn kth_largest(values: &[f32], k: usize) -> f32 {
+    let mut largest = Vec::with_capacity(2 * k);
+    let mut least = GONE;
+    let cut = |largest: &mut Vec<f32>| {
+        let kth = *largest
+            .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a))
+            .1;
+        largest.truncate(k);
+        kth
+    };
+    for value in values {
+        if largest.len() < k || *value > least {
+            largest.push(*value);
+            if largest.len() == 2 * k {
+                least = cut(&mut largest);
+            }
+        }
+    }
+    cut(&mut largest)
 }
 
 pub(super) fn top_k(logits: &mut [f32], k: usize) {
     if k == 0 || k >= logits.len() {
         return;
     }
-    let mut values = logits.to_vec();
-    let (_, kth, _) = values.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
-    let kth = *kth;
+    let kth = kth_largest(logits, k);
     logits
         .iter_mut()
         .filter(|l| **l < kth)
         .for_each(|l| *l = GONE);
 }
 
+/// Tokens that are put in order first; then four times as many, and so on.
+const FIRST_ORDERED: usize = 256;
+
+/// Tokens go by descending logit; equal ones by descending id, as a stable ascending sort read backwards.
 pub(super) fn top_p(logits: &mut [f32], p: f32) {
+    let p = f64::from(p);
     let probabilities = softmax(logits);
-    let order = descending(logits);
-    let mut before = 0.0;
+    // All that are less likely have together less than half of what more likely ones leave of 1: before each of them lies more than p.
+    let least = (1.0 - p) / (2.0 * logits.len() as f64);
+    let likely = (0..logits.len()).filter(|t| probabilities[*t] >= least);
+    let mut likely: Vec<usize> = likely.collect();
+    let descending = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(b.cmp(a));
     let mut keep = vec![false; logits.len()];
-    for token in order {
-        // A token stays while the mass of the more likely ones is below p.
-        keep[token] = before < f64::from(p);
-        before += probabilities[token];
+    let (mut rest, mut count) = (&mut likely[..], FIRST_ORDERED);
+    let mut before = 0.0;
+    while before < p && !rest.is_empty() {
+        count = count.min(rest.len());
+        rest.select_nth_unstable_by(count - 1, descending);
+        let (next, behind) = rest.split_at_mut(count);
+        next.sort_unstable_by(descending);
+        for token in next {
+            // A token stays while the mass of the more likely ones is below p.
+            keep[*token] = before < p;
+            before += probabilities[*token];
+        }
+        (rest, count) = (behind, count * 4);
     }
     retain(logits, |t| keep[t]);
 }
 
+/// A token is `p` times as likely as the most likely one where its logit is less by the logarithm of `p`.
 pub(super) fn min_p(logits: &mut [f32], p: f32) {
-    let probabilities = softmax(logits);
-    let best = probabilities.iter().copied().fold(0.0, f64::max);
-    retain(logits, |t| probabilities[t] >= best * f64::from(p));
+    let best = logits.iter().copied().fold(GONE, f32::max);
+    let most = -f64::from(p).ln();
+    let less = |l: f32| f64::from(best) - f64::from(l);
+    for logit in logits.iter_mut() {
+        if *logit != best && !(less(*logit) <= most) {
+            *logit = GONE;
+        }
+    }
 }
 
 pub(super) fn typical(logits: &mut [f32], p: f32) {
@@ -109,4 +145,81 @@ pub(super) fn top_n_sigma(logits: &mut [f32], n: f32) {
         .iter_mut()
         .filter(|l| f64::from(**l) < least)
         .for_each(|l| *l = GONE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Logits of which many are equal, or all are nearly as likely; some are no more, or infinite.
+    fn logits() -> impl Strategy<Value = Vec<f32>> {
+        let one = prop_oneof![
+            20 => (-400i32..400).prop_map(|l| l as f32 / 16.0),
+            2 => Just(GONE),
+            1 => Just(f32::INFINITY),
+        ];
+        let nearly_even = (0i32..3).prop_map(|l| l as f32 / 64.0);
+        prop_oneof![
+            prop::collection::vec(one, 1..1500),
+            prop::collection::vec(nearly_even, 1..3000),
+        ]
+    }
+
+    /// Tokens by descending logit; equal ones by descending id.
+    fn ordered(logits: &[f32]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(b.cmp(a)));
+        order
+    }
+
+    fn kept(logits: &[f32]) -> Vec<usize> {
+        (0..logits.len()).filter(|t| logits[*t] > GONE).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_largest_stay(logits in logits(), k in 1usize..1000) {
+            let mut some = logits.clone();
+            top_k(&mut some, k);
+            let last = ordered(&logits)[k.min(logits.len()) - 1];
+            let stays = |t: &usize| logits[*t] > GONE && logits[*t] >= logits[last];
+            let want: Vec<usize> = (0..logits.len()).filter(stays).collect();
+            prop_assert_eq!(kept(&some), want);
+        }
+
+        #[test]
+        fn the_most_likely_stay(logits in logits(), p in prop_oneof![0.001f32..=1.0, 0.999f32..=1.0]) {
+            let mut some = logits.clone();
+            top_p(&mut some, p);
+            let probabilities = softmax(&logits);
+            let mut before = 0.0;
+            let mut want = vec![];
+            for token in ordered(&logits) {
+                let stays = before < f64::from(p) || token == crate::sampler::argmax(&logits) as usize;
+                if stays && logits[token] > GONE {
+                    want.push(token);
+                }
+                before += probabilities[token];
+            }
+            want.sort_unstable();
+            prop_assert_eq!(kept(&some), want);
+        }
+
+        #[test]
+        fn those_that_are_likely_enough_stay(logits in logits(), p in 0.0f32..=1.0) {
+            let mut some = logits.clone();
+            min_p(&mut some, p);
+            let probabilities = softmax(&logits);
+            let best = probabilities.iter().copied().fold(0.0, f64::max);
+            for (token, probability) in probabilities.iter().enumerate() {
+                let share = probability / best;
+                // A share that is just as large as asked for may be rounded either way.
+                if (share - f64::from(p)).abs() > 1e-12 {
+                    let stays = share > f64::from(p) && logits[token] > GONE;
+                    prop_assert_eq!(some[token] > GONE, stays, "{}", share);
+                }
+            }
+        }
+    }
 }

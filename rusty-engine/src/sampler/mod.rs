@@ -74,6 +74,28 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Whether it may remove tokens.
+    fn removes(&self) -> bool {
+        !matches!(
+            self,
+            Stage::Temperature(_) | Stage::Repetition(_) | Stage::PresenceFrequency { .. }
+        )
+    }
+
+    /// Whether it looks at neither ids nor tokens that were removed.
+    fn needs_only_what_is_left(&self) -> bool {
+        matches!(
+            self,
+            Stage::Temperature(_)
+                | Stage::TopK(_)
+                | Stage::TopP(_)
+                | Stage::MinP(_)
+                | Stage::Typical(_)
+                | Stage::Epsilon(_)
+                | Stage::Eta(_)
+        )
+    }
+
     /// Applies the stage to the logits of the token behind `history`.
     pub fn apply(&self, logits: &mut [f32], history: History<'_>) {
         let said = history.tokens;
@@ -213,6 +235,8 @@ impl Sampling {
 #[derive(Debug)]
 pub struct Sampler {
     chain: Vec<Stage>,
+    /// Stages in front that are applied to all logits; those behind them see only what is left.
+    whole: usize,
     greedy: bool,
     random: StdRng,
 }
@@ -220,8 +244,10 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler at the start of its random sequence.
     pub fn new(sampling: &Sampling) -> Self {
+        let chain = sampling.chain();
         Self {
-            chain: sampling.chain(),
+            whole: whole_stages(&chain),
+            chain,
             greedy: sampling.is_greedy(),
             random: StdRng::seed_from_u64(sampling.seed),
         }
@@ -234,23 +260,51 @@ impl Sampler {
 
     /// Chooses the next token.
     pub fn choose(&mut self, logits: &mut [f32], history: History<'_>) -> u32 {
-        for stage in &self.chain {
+        let (whole, behind) = self.chain.split_at(self.whole);
+        for stage in whole {
             stage.apply(logits, history);
         }
-        if self.greedy {
-            return argmax(logits);
+        if !self.chain.iter().any(Stage::removes) {
+            return self.pick(logits) as u32;
         }
-        let probabilities = softmax(logits);
+        let left = logits.iter().enumerate();
+        let left = left.filter(|(_, l)| **l > f32::NEG_INFINITY);
+        let (tokens, mut logits): (Vec<u32>, Vec<f32>) =
+            left.map(|(token, l)| (token as u32, *l)).unzip();
+        for stage in behind {
+            stage.apply(&mut logits, history);
+        }
+        // None is left where all are minus infinity.
+        tokens.get(self.pick(&logits)).copied().unwrap_or(0)
+    }
+
+    /// The place of the most likely of some tokens, or of one drawn as its logit says.
+    fn pick(&mut self, logits: &[f32]) -> usize {
+        if self.greedy {
+            return argmax(logits) as usize;
+        }
         let mut left: f64 = self.random.random();
-        for (token, p) in probabilities.iter().enumerate() {
+        for (place, p) in softmax(logits).iter().enumerate() {
             left -= p;
             if left < 0.0 {
-                return token as u32;
+                return place;
             }
         }
         // Rounding can leave a remainder behind the last token.
-        argmax(logits)
+        argmax(logits) as usize
     }
+}
+
+/// Of a chain, how many stages are applied to all logits: up to the first that removes some, and as far as others need them all.
+fn whole_stages(chain: &[Stage]) -> usize {
+    let removing = chain
+        .iter()
+        .position(Stage::removes)
+        .map_or(chain.len(), |at| at + 1);
+    let needing = chain
+        .iter()
+        .rposition(|stage| !stage.needs_only_what_is_left());
+    removing.max(needing.map_or(0, |at| at + 1))
 }
 
 /// The lowest id among the largest logits.
@@ -280,4 +334,59 @@ pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let sum: f64 = values.iter().sum();
     values.iter_mut().for_each(|v| *v /= sum);
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Logits of which many are equal, and some are no more.
+    fn logits() -> impl Strategy<Value = Vec<f32>> {
+        let one = prop_oneof![
+            8 => (-40i32..40).prop_map(|l| l as f32 / 4.0),
+            1 => Just(f32::NEG_INFINITY),
+        ];
+        prop::collection::vec(one, 1..900)
+    }
+
+    fn stage() -> impl Strategy<Value = Stage> {
+        prop_oneof![
+            (0.3f32..2.0).prop_map(Stage::Temperature),
+            (0usize..40).prop_map(Stage::TopK),
+            (0.01f32..=1.0).prop_map(Stage::TopP),
+            (0.0f32..=1.0).prop_map(Stage::MinP),
+            (0.1f32..1.0).prop_map(Stage::Typical),
+            (0.0f32..0.1).prop_map(Stage::Epsilon),
+            (0.5f32..3.0).prop_map(Stage::TopNSigma),
+            (1.0f32..2.0).prop_map(Stage::Repetition),
+        ]
+    }
+
+    proptest! {
+        /// What stages that follow do not see changes no choice.
+        #[test]
+        fn removed_tokens_are_removed_for_good(
+            logits in logits(),
+            chain in prop::collection::vec(stage(), 0..4),
+            greedy in any::<bool>(),
+            seed in any::<u64>(),
+        ) {
+            let said = [3, 5, 3, 8];
+            let history = History { tokens: &said, prompt: 2 };
+            let mut all = logits.clone();
+            for stage in &chain {
+                stage.apply(&mut all, history);
+            }
+            let sampler = |whole| Sampler {
+                whole,
+                chain: chain.clone(),
+                greedy,
+                random: StdRng::seed_from_u64(seed),
+            };
+            let want = sampler(chain.len()).pick(&all) as u32;
+            let have = sampler(whole_stages(&chain)).choose(&mut logits.clone(), history);
+            prop_assert_eq!(have, want);
+        }
+    }
 }
