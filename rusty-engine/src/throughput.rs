@@ -65,7 +65,7 @@ impl Workload {
 /// Runs both tests of a workload `repetitions` times each.
 ///
 /// `row_budget` and `vocab` are the plan's; the executable must be bound with at least
-/// [`Workload::pages`] pages and the workload's adapters attached.
+/// [`Workload::pages`] pages and the workload's adapters attached, which change no embeddings.
 ///
 /// # Errors
 /// Those of [`Executable::run`] and [`Executable::copy_page`].
@@ -214,10 +214,11 @@ impl<'a> Runner<'a> {
             if at > 0 {
                 step.tokens = &chosen;
             }
-            queue.enqueue(&step)?;
+            let enqueued = queue.enqueue(&step);
             if at > 0 {
                 queue.finish()?;
             }
+            enqueued?;
             if at + 1 == tokens {
                 queue.finish()?;
             }

@@ -1,5 +1,6 @@
 //! A plan bound to a GPU.
 
+mod launches;
 mod queue;
 mod recording;
 mod results;
@@ -331,6 +332,8 @@ impl Executable for GpuExecutable {
     }
 
     fn queue(&mut self) -> Option<&mut dyn StepQueue> {
-        Some(self)
+        // Where weights stream the host enqueues a step no faster than it runs.
+        let waits = self.weights.streamed_bytes() == 0;
+        waits.then_some(self)
     }
 }

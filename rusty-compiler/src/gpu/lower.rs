@@ -323,12 +323,8 @@ impl Lowering<'_> {
         let places = self.places(kernel, &mut scalars);
         let arg = scalars.push(0);
         scalars.push(0);
-        let plane = match self.plan.excludes(SHRINK_PLANE, kernel) {
-            true => 0,
-            false => self.target.plane(),
-        };
         let config = ShrinkConfig {
-            team: team(k / 4, plane, self.target),
+            team: team(k / 4, self.shrink_plane(kernel), self.target),
             k,
             prologue: self.program(&kernel.prologue, &places, Source::None, k),
             adapters: Adapters {
@@ -346,6 +342,14 @@ impl Lowering<'_> {
         );
         made.shrunk = Some(arg);
         made
+    }
+
+    /// Units of the planes that make adapters' first factor of a kernel; 0 where they do so without.
+    pub(super) fn shrink_plane(&self, kernel: &Kernel) -> u32 {
+        match self.plan.excludes(SHRINK_PLANE, kernel) {
+            true => 0,
+            false => self.target.plane(),
+        }
     }
 }
 

@@ -36,8 +36,12 @@ impl Lowering<'_> {
         let inputs = packed_inputs(&contract, scalars.push(0), self.target);
         // What it does not depend on is left out: kernels of the same inputs are one.
         contract.parts.clear();
+        let plane = match how.adapters {
+            Some(_) => self.shrink_plane(kernel),
+            None => self.target.plane(),
+        };
         let config = PackConfig {
-            team: team(k / 4, self.target.plane(), self.target),
+            team: team(k / 4, plane, self.target),
             contract,
             inputs,
         };

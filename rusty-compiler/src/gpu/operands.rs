@@ -72,7 +72,7 @@ pub(super) fn encode<'a>(
         step.positions.iter().copied(),
     );
     section(&mut words, header::SLOTS, step.slots.iter().map(|s| s.0));
-    section(&mut words, header::CHOSEN, selected.iter().copied());
+    section(&mut words, header::OUTPUTS, selected.iter().copied());
     words[header::HEADS] = u32::from(!cuts.apart);
     let tiles = cuts.tiles.into_iter().map(|(first, n)| [first, n]);
     padded(&mut words, header::TILES, tiles, shape.tiles);

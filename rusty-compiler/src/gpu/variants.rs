@@ -187,6 +187,9 @@ impl Lowering<'_> {
 fn replaceable(implementation: Implementation, templates: &[Template]) -> &'static str {
     let particular = templates.iter().find_map(|t| match &t.spec.kind {
         Kind::Shrink(config) if config.team.plane > 0 => Some(SHRINK_PLANE),
+        Kind::Pack(config) if config.contract.adapters.is_some() && config.team.plane > 0 => {
+            Some(SHRINK_PLANE)
+        }
         Kind::Gemv(config) if config.shrinks => Some(SHRINK_INSIDE),
         Kind::Gemm(config) if config.halves => Some(HALF_TILES),
         Kind::MatrixAttention(_) => Some(MATRIX_ATTENTION),

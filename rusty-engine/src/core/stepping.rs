@@ -2,8 +2,8 @@
 //!
 //! Where the executable takes steps ahead, the next one is enqueued before the results of the one before it are there: its rows take
 //! the tokens that the device is about to choose. So the device does not wait while the host reads a token, tells it, and makes
-//! the next step. It is done only where that step would be the same if the host knew those tokens: all who have rows to run
-//! are in the step before, each with its last row, for a token that the device chooses. An answer may end with
+//! the next step. It is done only where the same answers would have rows in that step if the host knew those tokens: all who
+//! have rows to run are in the step before, each with its last row, for a token that the device chooses. An answer may end with
 //! that token; its row was run in vain then, and what it gave is dropped.
 
 use super::Core;
@@ -204,10 +204,9 @@ impl Core {
     /// Waits for a step and gives its results to those who still await them.
     fn land(&mut self, under_way: UnderWay) -> Result<()> {
         let UnderWay { awaited, output } = under_way;
-        let output = match (output, self.executable.queue()) {
-            (Some(output), _) => output,
-            (None, Some(queue)) => queue.finish().inspect_err(|_| self.under_way = None)?,
-            (None, None) => StepOutput::default(),
+        let output = match output {
+            Some(output) => output,
+            None => self.finish().inspect_err(|_| self.under_way = None)?,
         };
         let mut results = output.results.into_iter();
         for rows in awaited {
@@ -215,17 +214,21 @@ impl Core {
             let Some(sequence) = self.sequences.get_mut(&rows.sequence) else {
                 continue;
             };
-            if !rows.are_of(sequence) {
-                continue;
-            }
-            sequence.computed += rows.rows;
-            if let Some((_, result)) = result {
-                sequence.advance(result, &mut self.pool);
+            if rows.are_of(sequence) {
+                sequence.computed += rows.rows;
+                if let Some((_, result)) = result {
+                    sequence.advance(result, &mut self.pool);
+                }
             }
             if !sequence.is_answering() {
                 sequence.trim(&mut self.pool);
             }
         }
         Ok(())
+    }
+
+    fn finish(&mut self) -> Result<StepOutput> {
+        let none = || rusty_compiler::Error::Step("nothing is enqueued".into());
+        Ok(self.executable.queue().ok_or_else(none)?.finish()?)
     }
 }

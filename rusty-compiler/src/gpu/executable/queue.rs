@@ -63,6 +63,8 @@ impl StepQueue for GpuExecutable {
         let encoded = encode(step, &self.plan, self.room, |slot| self.embedding(slot));
         self.upload(&encoded.words)?;
         let results = Results::of(step, &self.plan);
+        // A step that fails in the middle may have chosen.
+        self.under_way.chosen = 0;
         let pending = self.enqueue_shape(encoded.shape, &results)?;
         self.under_way.chosen = results.chosen();
         self.under_way.steps.push_back((results, pending));

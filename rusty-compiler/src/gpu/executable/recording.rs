@@ -2,14 +2,11 @@
 
 use super::GpuExecutable;
 use super::results::Results;
+use crate::Result;
 use crate::gpu::adapters::Pool;
-use crate::gpu::arena::{packed_at, shrunk_at, splits_at};
-use crate::gpu::kernels::env::BINDINGS;
 use crate::gpu::operands::Shape;
 use crate::gpu::residence::ChunkId;
-use crate::gpu::stage::{Template, When};
-use crate::gpu::text::{Kind, info};
-use crate::{Error, Result};
+use crate::gpu::stage::When;
 use rusty_backend::{Error as DeviceError, Launch, Pending, Recording};
 use std::collections::HashMap;
 
@@ -77,27 +74,30 @@ impl GpuExecutable {
         shape: Shape,
         results: &Results,
     ) -> Result<Option<Pending>> {
-        if self.recordings.of(shape).is_none() {
-            let mut segments = self.segments(shape)?;
-            if segments.iter().any(|s| s.arrives.is_some()) {
-                segments.iter().try_for_each(|s| self.run_segment(s))?;
-                let pending = self.fetch(None, results)?;
-                self.weights.wait(&*self.device)?;
-                return Ok(pending);
-            }
-            let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
-            match self.device.record(&launches) {
-                Ok(recording) => self.recordings.keep(shape, recording),
-                Err(error @ DeviceError::OutOfMemory { .. }) => {
-                    self.recordings.tell(&error);
-                    self.device.run(&launches)?;
-                    return self.fetch(None, results);
-                }
-                Err(error) => return Err(error.into()),
-            }
+        if let Some(recording) = self.recordings.of(shape).cloned() {
+            return self.fetch(Some(&recording), results);
         }
-        let recording = self.recordings.of(shape).cloned();
-        self.fetch(recording.as_ref(), results)
+        let mut segments = self.segments(shape)?;
+        if segments.iter().any(|s| s.arrives.is_some()) {
+            segments.iter().try_for_each(|s| self.run_segment(s))?;
+            let pending = self.fetch(None, results)?;
+            self.weights.wait(&*self.device)?;
+            return Ok(pending);
+        }
+        let launches = segments.pop().map_or(Vec::new(), |s| s.launches);
+        match self.device.record(&launches) {
+            Ok(recording) => {
+                let pending = self.fetch(Some(&recording), results)?;
+                self.recordings.keep(shape, recording);
+                Ok(pending)
+            }
+            Err(error @ DeviceError::OutOfMemory { .. }) => {
+                self.recordings.tell(&error);
+                self.device.run(&launches)?;
+                self.fetch(None, results)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Enqueues a recording where one is given, and the way back of results where there are some.
@@ -202,77 +202,6 @@ impl GpuExecutable {
     pub(super) fn left_alone(&self) -> Vec<bool> {
         let stages = 0..self.stages.len();
         stages.map(|at| self.is_left_alone(at)).collect()
-    }
-
-    pub(super) fn launch(
-        &self,
-        template: &Template,
-        at: usize,
-        rows: u32,
-        shape: Shape,
-    ) -> Result<Launch> {
-        let stage = &self.stages[at];
-        let mut scalars = template.scalars.clone();
-        if let Some(first) = template.shrunk {
-            scalars[first] = (shrunk_at(&self.plan, self.split_words) / 4) as u32;
-            scalars[first + 1] = self.ranks;
-        }
-        if let Some(at) = template.packed {
-            scalars[at] = (packed_at(&self.plan, self.split_words) / 4) as u32;
-        }
-        if let Some(at) = template.splits {
-            scalars[at] = (splits_at(&self.plan) / 4) as u32;
-        }
-        let mut groups = template.grid.groups(
-            rows,
-            (shape.tiles, shape.splits),
-            self.device.target().max_groups,
-        );
-        if let Some(cut) = template.depth {
-            let cubes = cut.count(rows, self.split_words);
-            scalars[cut.arg] = cubes;
-            groups[0] *= cubes;
-        }
-        let words = match (stage.layer, &template.spec.kind) {
-            (_, Kind::Choose(_)) => &self.picks,
-            (_, Kind::Rows(config)) if config.takes_tokens() => &self.picks,
-            (_, Kind::Gemv(config)) if config.shrinks => &self.counters,
-            (_, Kind::Matrix(_)) if template.depth.is_some() => &self.counters,
-            (Some(layer), _) => self.kv[layer as usize].buffer(template.piece),
-            (None, _) => &self.dummies[1],
-        };
-        let acts = template.shrunk.is_some() || matches!(template.spec.kind, Kind::ExpertDeltas(_));
-        let pool = match &self.pools[at] {
-            Some(pool) if acts => pool.buffer(),
-            _ if template.splits.is_some() && template.depth.is_none() => &self.counters,
-            _ => &self.dummies[2],
-        };
-        let buffers = [
-            template
-                .weights
-                .map_or(&self.dummies[0], |c| self.weights.buffer(c)),
-            &self.arena,
-            &self.vectors,
-            &self.step,
-            words,
-            pool,
-        ];
-        let lengths: [u64; BINDINGS] = buffers.map(|b| b.bytes() / 4);
-        let pipeline = self
-            .pipelines
-            .get(&template.spec)
-            .ok_or_else(|| Error::Invalid {
-                pass: "bind",
-                kernel: template.label.clone(),
-                reason: "was not compiled".into(),
-            })?;
-        Ok(Launch {
-            pipeline: pipeline.clone(),
-            buffers: buffers.iter().map(|b| b.whole()).collect(),
-            info: info(&scalars, lengths),
-            groups,
-            label: template.label.clone(),
-        })
     }
 }
 

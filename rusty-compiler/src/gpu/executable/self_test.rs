@@ -5,7 +5,7 @@
 //! several layers share is tried on the first of them. Attention of rows alone is tried as it makes its heads itself, and behind the launch
 //! that makes them for all rows, as tiles are.
 //!
-//! Not tested: embeddings that adapters change; tables of adapters in other formats than f16 and q8_0; windows of more keys than [`rows`]
+//! Not tested: tokens that the step before chose; embeddings that adapters change; tables of adapters in other formats than f16 and q8_0; windows of more keys than [`rows`]
 //! have.
 
 mod adapters;

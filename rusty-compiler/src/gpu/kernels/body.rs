@@ -128,7 +128,7 @@ pub(super) fn instruction(
         Inst::Load(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Lane(o) => load(buffers, row, lane, comptime!(program.operand(o))),
         Inst::Chosen(o) => {
-            let chosen = buffers.step[(buffers.step[header::CHOSEN] + row) as usize];
+            let chosen = buffers.step[(buffers.step[header::OUTPUTS] + row) as usize];
             load(buffers, chosen, lane, comptime!(program.operand(o)))
         }
         Inst::Part {

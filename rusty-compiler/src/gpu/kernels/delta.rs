@@ -84,7 +84,7 @@ pub struct Adapters {
 #[cube]
 pub fn entry_of(buffers: &Buffers<'_>, row: u32, part: u32, #[comptime] adapters: Adapters) -> u32 {
     let from = if comptime!(adapters.rows == header::SELECTED) {
-        buffers.step[(buffers.step[header::CHOSEN] + row) as usize]
+        buffers.step[(buffers.step[header::OUTPUTS] + row) as usize]
     } else {
         row
     };

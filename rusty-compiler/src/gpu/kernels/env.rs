@@ -66,7 +66,7 @@ pub mod header {
     /// Where slots start, `[rows]`.
     pub const SLOTS: usize = 5;
     /// Where the rows that want an output are listed, `[selected]`.
-    pub const CHOSEN: usize = 6;
+    pub const OUTPUTS: usize = 6;
     /// Where attention tiles start: pairs of first row and number of rows.
     pub const TILES: usize = 7;
     /// Where the changes of embeddings start, `[rows, 2]`: word of the row that is added to the token's, 0 where none
@@ -96,7 +96,7 @@ pub struct Buffers<'a> {
     pub vectors: &'a [f32],
     /// Step operands.
     pub step: &'a [u32],
-    /// One layer's keys and values; for an argmax, the chosen tokens. Kernels that bind counters here have none.
+    /// One layer's keys and values; for an argmax, and for gathers by token, the chosen tokens. Kernels that bind counters here have none.
     pub words: &'a [u32],
     /// One kernel's adapter tables.
     pub pool: &'a [u32],

@@ -32,11 +32,9 @@ impl PackConfig {
     }
 
     fn shrink(&self) -> Option<ShrinkConfig> {
-        self.contract.adapters.map(|adapters| ShrinkConfig {
+        Some(ShrinkConfig {
             team: self.team,
-            k: self.inputs.k,
-            prologue: self.contract.prologue.clone(),
-            adapters,
+            ..self.contract.shrink()?
         })
     }
 }

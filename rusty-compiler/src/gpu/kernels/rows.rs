@@ -157,7 +157,7 @@ fn locate(buffers: &Buffers<'_>, row: u32, #[comptime] origin: Origin) -> (bool,
             (present, buffers.args[arg] + (token - first) * row_bytes)
         }
         Origin::Select { arg, width } => {
-            let from = buffers.step[(buffers.step[header::CHOSEN] + row) as usize];
+            let from = buffers.step[(buffers.step[header::OUTPUTS] + row) as usize];
             (true.runtime(), buffers.args[arg] + from * width)
         }
     }

@@ -1,5 +1,5 @@
 //! The first factor of [adapters](super::delta): `u = scale (A x)` for rows and parts of a contraction, in a launch of its own or
-//! [in the contraction's](super::gemv::gemv_shrinking()).
+//! [in the contraction's](super::gemv::gemv_shrinking()) or that which [packs its inputs](super::packed_inputs).
 
 use super::body::{Program, evaluate};
 use super::delta::{
