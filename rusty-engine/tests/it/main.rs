@@ -19,6 +19,7 @@ mod manifests;
 mod out_of_memory;
 mod peft_adapters;
 mod residency;
+mod running_ahead;
 mod samplers;
 mod sessions;
 mod small_adapters;
