@@ -8,6 +8,8 @@ mod limits;
 
 pub use limits::StepLimits;
 
+#[cfg(doc)]
+use crate::Error;
 use crate::slots::{KvPrefix, SlotData, SlotId};
 use crate::upload::Upload;
 use crate::{PAGE_TOKENS, Result};

@@ -10,8 +10,9 @@ const PIECE: usize = 16 << 20;
 const PIECES: usize = 4;
 /// Bytes of the ring.
 pub(super) const RING_BYTES: u64 = (PIECE * PIECES) as u64;
-/// Writes up to this are copied by the driver; larger ones go through the ring.
-pub(super) const SMALL: usize = 256 << 10;
+/// Writes up to this are copied by the driver; larger ones go through the ring. More than 64 KiB from memory that is not pinned the driver
+/// may hold back until the stream is done (CUDA C++ programming guide, asynchronous concurrent execution), and with it the next step.
+pub(super) const SMALL: usize = 64 << 10;
 
 /// The upload ring of a device; each piece belongs to the stream that it travels on until it has arrived.
 #[derive(Debug)]

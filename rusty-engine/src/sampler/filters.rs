@@ -83,7 +83,7 @@ pub(super) fn min_p(logits: &mut [f32], p: f32) {
     let most = -f64::from(p).ln();
     let less = |l: f32| f64::from(best) - f64::from(l);
     for logit in logits.iter_mut() {
-        if *logit != best && !(less(*logit) <= most) {
+        if *logit != best && less(*logit) > most {
             *logit = GONE;
         }
     }
