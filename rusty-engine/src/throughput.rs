@@ -1,7 +1,8 @@
 //! Tokens per second of a bound plan: prefill and decode, at a depth, with several sequences and adapters.
 //!
 //! Speed does not depend on which tokens are run, so rows carry arbitrary ids. Decode steps ask for the
-//! argmax, as greedy generation does, and where an executable takes steps ahead, they go on from it. A warm-up of the same work precedes the timed repetitions.
+//! argmax, as greedy generation does, and where an executable takes steps ahead, they go on from it. A warm-up of the
+//! same work precedes the timed repetitions.
 
 use rusty_compiler::{
     BindOptions, Executable, PAGE_TOKENS, Result, Sequence, SlotId, Step, Want, chosen,

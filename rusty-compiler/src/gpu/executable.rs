@@ -333,7 +333,7 @@ impl Executable for GpuExecutable {
 
     fn queue(&mut self) -> Option<&mut dyn StepQueue> {
         // Where weights stream the host enqueues a step no faster than it runs.
-        let waits = self.weights.streamed_bytes() == 0;
-        waits.then_some(self)
+        let resident = self.weights.streamed_bytes() == 0;
+        resident.then_some(self)
     }
 }

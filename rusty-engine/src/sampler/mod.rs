@@ -78,7 +78,10 @@ impl Stage {
     fn removes(&self) -> bool {
         !matches!(
             self,
-            Stage::Temperature(_) | Stage::Repetition(_) | Stage::PresenceFrequency { .. }
+            Stage::Temperature(_)
+                | Stage::Repetition(_)
+                | Stage::PresenceFrequency { .. }
+                | Stage::Dry { .. }
         )
     }
 
