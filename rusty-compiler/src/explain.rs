@@ -205,17 +205,18 @@ impl Plan {
     /// Bytes of activations that a one-row step reads and writes in kernel `at`.
     fn kernel_activations(&self, at: usize) -> (u64, u64) {
         let kernel = &self.kernels[at];
-        // Queries that attention makes itself stay in its cubes.
-        let own = |v| kernel.heads.iter().any(|t| t.sink == Sink::Value(v));
+        // What is made first, its cubes have. Queries that attention makes stay there.
+        let own = |v| kernel.first.iter().any(|t| t.sink == Sink::Value(v));
         let read = kernel.operands.iter().map(|operand| match operand {
             Operand::Value(v) if own(*v) => 0,
             Operand::Value(v) => u64::from(self.value(*v).width) * 4,
             Operand::Rope(r) => u64::from(self.ropes[r.index()].dims) * 4,
             Operand::Vector(_) => 0,
         });
-        let heads = kernel.heads.iter();
-        let heads = heads.filter(|t| !matches!(t.sink, Sink::Value(_)));
-        let written = heads.chain(&kernel.tails).map(|t| match t.sink {
+        let kept = !matches!(kernel.anchor, Anchor::Attention { .. });
+        let first = kernel.first.iter();
+        let first = first.filter(|t| kept || !matches!(t.sink, Sink::Value(_)));
+        let written = first.chain(&kernel.tails).map(|t| match t.sink {
             Sink::Value(_) => u64::from(t.width) * 4,
             Sink::Key { .. } | Sink::Val { .. } => u64::from(t.width) * 2,
         });

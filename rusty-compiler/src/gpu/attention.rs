@@ -50,7 +50,7 @@ impl Lowering<'_> {
         }
         let mut scalars = self.scalars(kernel)?;
         let places = self.places(kernel, &mut scalars);
-        let made = kernel.heads.iter();
+        let made = kernel.first.iter();
         let (queries, pages): (Vec<&Tail>, Vec<&Tail>) =
             made.partition(|t| matches!(t.sink, Sink::Value(_)));
         let stores = (pages.into_iter())

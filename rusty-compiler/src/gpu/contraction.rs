@@ -18,9 +18,10 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
 use crate::Result;
+use crate::passes::rewrite::inline;
 use crate::passes::select::{TALL_BYTES, TALL_PARTS};
 use crate::plan::exclusion::HALF_TILES;
-use crate::plan::{Anchor, ContractionFamily, Kernel, Part, Sums, Teams, Unit, Way};
+use crate::plan::{Anchor, Body, ContractionFamily, Kernel, Part, Sink, Sums, Teams, Unit, Way};
 use rusty_backend::Language;
 use rusty_graph::WeightId;
 
@@ -80,7 +81,8 @@ impl Lowering<'_> {
         let mut launches = Vec::new();
         let inside = way.is_of_vectors() && kernel.can_shrink_inside(self.target);
         if adapters.is_some() && !inside && !way.packs() {
-            launches.push(self.shrink(kernel, *k, parts.len() as u32));
+            let prologue = self.prologue(kernel, way);
+            launches.push(self.shrink(kernel, &prologue, (*k, parts.len() as u32)));
         }
         if way.packs() {
             let how = How {
@@ -242,11 +244,15 @@ impl Lowering<'_> {
             _ => (1, teams.lanes),
         };
         let cuda = self.target.language == Language::CudaC;
+        let inside = self.plan.makes_first_inside(kernel, how.way);
+        let first = kernel.first.first().filter(|_| inside);
+        let prologue = self.prologue(kernel, how.way);
         let config = ContractConfig {
             team,
             rows: self.rows_word(kernel),
             k: *k,
-            prologue: self.program(&kernel.prologue, places, Source::None, *k),
+            first: first.map(|tail| self.store(tail, places, Source::None, scalars)),
+            prologue: self.program(&prologue, places, Source::None, *k),
             parts: parts.iter().map(|p| self.part(p, scalars)).collect(),
             units: Vec::new(),
             adapters: None,
@@ -268,6 +274,21 @@ impl Lowering<'_> {
             true => config,
             false => single,
         })
+    }
+
+    /// What makes a contraction's input row; of what comes first, which no launch stored before, too.
+    fn prologue(&self, kernel: &Kernel, way: Way) -> Body {
+        let inside = self.plan.makes_first_inside(kernel, way);
+        let made = kernel.first.iter().filter(|_| inside);
+        let made = made.filter_map(|tail| match tail.sink {
+            Sink::Value(value) => Some((value, tail.body.clone())),
+            Sink::Key { .. } | Sink::Val { .. } => None,
+        });
+        inline(
+            &kernel.prologue,
+            &kernel.operands,
+            &made.collect::<Vec<_>>(),
+        )
     }
 
     /// The kernel of a way, and the bytes of shared memory that it takes.

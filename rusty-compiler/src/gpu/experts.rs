@@ -192,6 +192,7 @@ impl Lowering<'_> {
             width: experts.k,
         };
         let product = ContractConfig {
+            first: None,
             team: Team {
                 units: UNITS.min(self.target.max_units),
                 plane: vectors.plane,

@@ -83,7 +83,7 @@ impl Lowering<'_> {
 
     /// The one layer whose pages a kernel touches.
     pub fn layer(&self, kernel: &Kernel) -> Result<Option<u32>> {
-        let tails = kernel.heads.iter().chain(&kernel.tails);
+        let tails = kernel.first.iter().chain(&kernel.tails);
         let stored = tails.filter_map(|t| match t.sink {
             Sink::Key { layer } | Sink::Val { layer } => Some(layer),
             Sink::Value(_) => None,
@@ -221,11 +221,11 @@ impl Lowering<'_> {
         Ok(launches)
     }
 
-    /// The launches that make attention's heads for all rows.
-    pub fn heads(&self, kernel: &Kernel) -> Result<Vec<Template>> {
+    /// The launches that make what comes first for all rows.
+    pub fn first(&self, kernel: &Kernel) -> Result<Vec<Template>> {
         let plane = self.target.plane_size;
         let scalars = self.scalars(kernel)?;
-        self.rows_launches((kernel, &kernel.heads), plane, Origin::Map, scalars, None)
+        self.rows_launches((kernel, &kernel.first), plane, Origin::Map, scalars, None)
     }
 
     /// One launch, or one for each buffer of pages: the first of them makes what goes to the arena.
@@ -317,8 +317,8 @@ impl Lowering<'_> {
         Ok(made)
     }
 
-    /// The launch that makes adapters' first factor for a contraction.
-    pub fn shrink(&self, kernel: &Kernel, k: u32, parts: u32) -> Template {
+    /// The launch that makes adapters' first factor for a contraction's `parts`, whose input rows of `k` lanes are made so.
+    pub fn shrink(&self, kernel: &Kernel, prologue: &Body, (k, parts): (u32, u32)) -> Template {
         let mut scalars = Scalars::default();
         let places = self.places(kernel, &mut scalars);
         let arg = scalars.push(0);
@@ -326,7 +326,7 @@ impl Lowering<'_> {
         let config = ShrinkConfig {
             team: team(k / 4, self.shrink_plane(kernel), self.target),
             k,
-            prologue: self.program(&kernel.prologue, &places, Source::None, k),
+            prologue: self.program(prologue, &places, Source::None, k),
             adapters: Adapters {
                 parts,
                 arg,

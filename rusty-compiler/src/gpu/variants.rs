@@ -6,7 +6,7 @@ use super::text::Kind;
 use super::weights::WeightStore;
 use crate::Result;
 use crate::plan::exclusion::{
-    HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE, SHRINK_PLANE,
+    FIRST_INSIDE, HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE, SHRINK_PLANE,
 };
 use crate::plan::{Anchor, Exclusion, Implementation, Kernel, Sums, Way, Work};
 
@@ -85,11 +85,18 @@ impl Lowering<'_> {
         way: Way,
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
+        let apart = !kernel.first.is_empty() && !self.plan.makes_first_inside(kernel, way);
+        let first = match apart {
+            true => self.first(kernel)?,
+            false => Vec::new(),
+        };
+        let behind = |launches: Vec<Template>| first.iter().cloned().chain(launches).collect();
         let plain = self.contract(kernel, way, None, store)?;
-        let mut launches = Launches::always(plain);
+        let mut launches = Launches::always(behind(plain));
         if self.adapters && kernel.has_sites() {
             let rows = Some(self.rows_word(kernel));
-            launches.adapted = Some(self.contract(kernel, way, rows, store)?);
+            let adapted = self.contract(kernel, way, rows, store)?;
+            launches.adapted = Some(behind(adapted));
         }
         Ok(launches)
     }
@@ -100,9 +107,9 @@ impl Lowering<'_> {
         let Anchor::Attention { q, spec } = &kernel.anchor else {
             return Err(self.refuse(kernel, "is no attention"));
         };
-        let heads = match kernel.heads[..] {
+        let heads = match kernel.first[..] {
             [] => None,
-            _ => Some(self.heads(kernel)?),
+            _ => Some(self.first(kernel)?),
         };
         let tiles = self.for_pieces(kernel, self.tile_attention(kernel, *q, spec)?)?;
         let rows = self.for_pieces(kernel, self.row_attention(kernel, *q, spec)?)?;
@@ -191,6 +198,7 @@ fn replaceable(implementation: Implementation, templates: &[Template]) -> &'stat
             Some(SHRINK_PLANE)
         }
         Kind::Gemv(config) if config.shrinks => Some(SHRINK_INSIDE),
+        Kind::Gemv(config) if config.first.is_some() => Some(FIRST_INSIDE),
         Kind::Gemm(config) if config.halves => Some(HALF_TILES),
         Kind::MatrixAttention(_) => Some(MATRIX_ATTENTION),
         Kind::RowAttention(_) => Some(ROW_ATTENTION),

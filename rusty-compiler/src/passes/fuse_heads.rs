@@ -55,7 +55,7 @@ fn fold(plan: &mut Plan, flow: &mut Flow, map: usize, at: usize) {
     flow.drop_reads(source);
     flow.drop_reads(kernel);
     for tail in &source.tails {
-        kernel.heads.push(Tail {
+        kernel.first.push(Tail {
             body: moved(&tail.body, &source.operands, &mut kernel.operands, 0),
             ..*tail
         });

@@ -356,7 +356,7 @@ fn kernel(name: String, anchor: Anchor, rows: Dim, operands: Vec<Operand>, tail:
         rows,
         operands,
         prologue: Body::default(),
-        heads: vec![],
+        first: vec![],
         tails: vec![tail],
         variants: vec![],
         scratch: None,

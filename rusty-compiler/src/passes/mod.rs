@@ -6,13 +6,14 @@
 mod flow;
 mod fuse_heads;
 mod fuse_prologues;
+mod fuse_residuals;
 mod fuse_selection;
 mod fuse_tails;
 mod lower;
 mod merge_maps;
 mod merge_siblings;
 mod plan_memory;
-mod rewrite;
+pub(crate) mod rewrite;
 pub(crate) mod select;
 
 use crate::plan::{Plan, Violation, verify};
@@ -58,6 +59,7 @@ pub fn compile_observed(
     // Maps last: what is still a map after both fusions has no better home.
     plan = step("merge-maps", merge_maps::run(plan))?;
     plan = step("fuse-heads", fuse_heads::run(plan, target))?;
+    plan = step("fuse-residuals", fuse_residuals::run(plan, target))?;
     plan = step("fuse-selection", fuse_selection::run(plan, target))?;
     plan = step("select", select::run(plan, target)?)?;
     step("plan-memory", plan_memory::run(plan))

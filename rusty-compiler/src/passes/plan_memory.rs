@@ -49,7 +49,7 @@ fn lives(plan: &Plan) -> Vec<Option<Life>> {
     let mut lives: Vec<Option<Life>> = vec![None; plan.values.len()];
     for (at, kernel) in plan.kernels.iter().enumerate() {
         let stored = kernel
-            .heads
+            .first
             .iter()
             .chain(&kernel.tails)
             .filter_map(|t| match t.sink {

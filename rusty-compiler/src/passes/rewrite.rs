@@ -131,7 +131,7 @@ pub(super) fn moved(body: &Body, from: &[Operand], to: &mut Vec<Operand>, result
 
 /// `consumer` with each `Load` of a value in `inlined` replaced by the body that makes it. All bodies use
 /// the operand table `operands` already.
-pub(super) fn inline(
+pub(crate) fn inline(
     consumer: &Body,
     operands: &[Operand],
     inlined: &[(PlanValueId, Body)],
@@ -168,7 +168,7 @@ fn splice(insts: &mut Vec<Inst>, body: &Body) -> Reg {
 pub(super) fn compact_operands(kernel: &mut Kernel) {
     let old = std::mem::take(&mut kernel.operands);
     let mut operands = Vec::new();
-    let tails = kernel.heads.iter_mut().chain(&mut kernel.tails);
+    let tails = kernel.first.iter_mut().chain(&mut kernel.tails);
     for body in std::iter::once(&mut kernel.prologue).chain(tails.map(|t| &mut t.body)) {
         *body = moved(body, &old, &mut operands, 0);
     }

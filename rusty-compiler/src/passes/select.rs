@@ -5,7 +5,7 @@ use crate::plan::byte_codes::ByteCodes;
 use crate::plan::exclusion::{HALVES, SHRINK_INSIDE};
 use crate::plan::{
     Anchor, ContractionFamily, Element, Exclusion, Implementation, Kernel, Part, Plan, PlanValue,
-    PlanValueId, Variant,
+    PlanValueId, Variant, Work,
 };
 use crate::{Error, Result};
 use rusty_backend::{Family, Language, Target};
@@ -317,6 +317,14 @@ fn scratch(plan: &mut Plan, at: usize) {
     }
 }
 
+/// Whether a launch of its own makes what a contraction takes first.
+fn makes_first(plan: &Plan, kernel: &Kernel, implementation: Implementation) -> bool {
+    match implementation.work() {
+        Work::Contraction(way) => !kernel.first.is_empty() && !plan.makes_first_inside(kernel, way),
+        _ => false,
+    }
+}
+
 fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<Vec<Variant>> {
     let mut chosen: Vec<Variant> = Vec::new();
     let mut from = 1;
@@ -333,7 +341,7 @@ fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<V
         chosen.push(Variant {
             rows: from..=to,
             implementation: rule.implementation,
-            dispatches: rule.dispatches,
+            dispatches: rule.dispatches + u32::from(makes_first(plan, kernel, rule.implementation)),
         });
         from = to + 1;
     }

@@ -170,6 +170,23 @@ impl Body {
         })
     }
 
+    /// Whether it is elementwise but for one norm, over the whole of rows of `width` lanes, and reads rows of the kernel's own.
+    pub fn norms_once(&self, width: u32) -> bool {
+        let norms = self.insts.iter().filter_map(Inst::reduced);
+        let others = |i: &Inst| {
+            matches!(
+                i,
+                Inst::Load(_)
+                    | Inst::Lane(_)
+                    | Inst::Unary(..)
+                    | Inst::Binary(..)
+                    | Inst::Scale(..)
+                    | Inst::RmsNorm { .. }
+            )
+        };
+        norms.eq([width]) && self.insts.iter().all(others)
+    }
+
     /// Whether every instruction is elementwise (no reduction, no lane pairs).
     pub fn is_elementwise(&self) -> bool {
         self.insts

@@ -1,6 +1,6 @@
 //! What a plan does without: kernels that went wrong on its device, or that the device did not take.
 
-use super::{Anchor, ContractionFamily, Kernel, Plan};
+use super::{Anchor, ContractionFamily, Kernel, Plan, Way};
 use std::fmt::{Display, Formatter, Result};
 
 /// Attention of tiles of rows on matrix units.
@@ -15,6 +15,9 @@ pub(crate) const HALVES: &str = "halves";
 pub(crate) const SHRINK_PLANE: &str = "shrink_plane";
 /// Matrix-vector products whose first cubes make adapters' first factor for the others.
 pub(crate) const SHRINK_INSIDE: &str = "shrink_inside";
+
+/// Matrix-vector products whose cubes make [what comes first](Kernel::first) each for itself.
+pub(crate) const FIRST_INSIDE: &str = "first_inside";
 
 /// A way to run kernels of one shape that is not to be taken, or what kernels of all shapes have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +51,12 @@ impl Plan {
         let mut named = self.excluded.iter().filter(|e| e.variant == variant);
         let own = |e: &Exclusion| *e == Exclusion::of(self, kernel, variant);
         named.any(own)
+    }
+
+    /// Whether launches of a contraction make what [comes first](Kernel::first) for themselves.
+    pub(crate) fn makes_first_inside(&self, kernel: &Kernel, way: Way) -> bool {
+        let alone = matches!(way, Way::Vector(_));
+        alone && !kernel.first.is_empty() && !self.excludes(FIRST_INSIDE, kernel)
     }
 
     /// Whether kernels of some shape are not to run so.

@@ -195,8 +195,8 @@ pub struct Variant {
     pub rows: RangeInclusive<u32>,
     /// What runs, from the target's rule table.
     pub implementation: Implementation,
-    /// Launches; one more for attention that makes its heads in a step whose rows see each other's keys, and another where such
-    /// a step has both tiles of rows and rows whose keys are split.
+    /// Launches, with that of what a contraction has [made before](Kernel::first); one more for attention that makes its heads in a step
+    /// whose rows see each other's keys, and another where such a step has both tiles of rows and rows whose keys are split.
     pub dispatches: u32,
 }
 
@@ -213,9 +213,11 @@ pub struct Kernel {
     pub operands: Vec<Operand>,
     /// Makes a contraction's input row; empty for other anchors.
     pub prologue: Body,
-    /// What attention makes of a row before it attends, each head for itself: its queries, which nobody else reads, keys
-    /// and values. Where rows of a step see each other's keys, a launch of its own makes them for all rows first.
-    pub heads: Vec<Tail>,
+    /// What is made of a row before. Attention makes each head for itself: its queries, which nobody else reads, keys
+    /// and values; where rows of a step see each other's keys, a launch of its own makes them for all rows first. A contraction makes
+    /// the activation that its prologue reads, with a norm in it, and others read later: each cube of products of a row alone for itself, a
+    /// launch of its own where rows are multiplied together.
+    pub first: Vec<Tail>,
     /// What happens to the results.
     pub tails: Vec<Tail>,
     /// Implementations by rows, ascending and without gaps.
@@ -266,10 +268,13 @@ impl Kernel {
             let sums = chosen.is_some_and(|v| v.dispatches > 1);
             return u32::from(self.has_sites() && !target.is_cpu() && !sums);
         }
+        if !self.has_sites() || target.is_cpu() {
+            return 0;
+        }
         let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
         let packs = chosen.is_some_and(|v| v.implementation.packs());
         let inside = packs || (of_vectors && self.can_shrink_inside(target));
-        u32::from(self.has_sites() && !target.is_cpu() && !inside)
+        u32::from(!inside)
     }
 
     /// Whether matrix-vector products may make adapters' first factor in their own launch: where cubes can wait for the first of them,

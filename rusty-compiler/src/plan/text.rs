@@ -34,7 +34,7 @@ fn write_kernel(f: &mut Formatter<'_>, plan: &Plan, kernel: &Kernel) -> Result {
         writeln!(f, "    from {}", leaf(plan, kernel, source))?;
     }
     for (tail, made) in
-        (kernel.heads.iter().map(|t| (t, "first "))).chain(kernel.tails.iter().map(|t| (t, "")))
+        (kernel.first.iter().map(|t| (t, "first "))).chain(kernel.tails.iter().map(|t| (t, "")))
     {
         let sink = match tail.sink {
             Sink::Value(v) => format!("{} @{:#x}", plan.value(v).name, plan.value(v).offset),

@@ -1,22 +1,22 @@
 //! The invariants of a plan. They hold after every pass; back ends rely on them and need not check.
 //!
 //! 1. Every activation is stored by exactly one tail, before any kernel reads it, or is one kernel's scratch; a
-//!    kernel reads none of its own stores but the queries that attention makes.
+//!    kernel reads none of its own stores but what it makes first.
 //! 2. Registers are defined before use; operand, part and result numbers are in range and of the right kind.
 //! 3. Widths agree: a tail's lanes equal the results, loads and vectors it reads and the value it stores; a
 //!    prologue's lanes equal its contraction's `k`.
 //! 4. Behind contractions, attention and experts bodies are elementwise; a prologue has at most one reduction, over
 //!    the whole row, a norm, and no rotation. A softmax is in tails only, among instructions over groups of its own size.
 //! 5. A layer's keys and values are stored before its attention.
-//! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes, on targets with
-//!    planes.
+//! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes; what a contraction
+//!    makes first is one activation, which its prologue reads, with one norm; both on targets with planes.
 //! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
 //! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 mod bodies;
 
-use super::{Anchor, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
-use rusty_graph::{AttentionValues, KvLayer, Site, WeightId};
+use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+use rusty_graph::{AttentionSpec, AttentionValues, KvLayer, Site, WeightId};
 use std::collections::HashSet;
 
 /// An invariant that a plan breaks.
@@ -64,7 +64,7 @@ pub fn verify(plan: &Plan) -> Result<(), Violation> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Prologue,
-    Heads,
+    First,
     Tail,
 }
 
@@ -78,7 +78,7 @@ struct State<'a> {
 
 impl State<'_> {
     fn kernel(&mut self, kernel: &Kernel) -> Result<(), String> {
-        self.heads(kernel)?;
+        self.first(kernel)?;
         for operand in &kernel.operands {
             if let Operand::Value(v) = operand
                 && !self.stored.get(v.index()).copied().unwrap_or(false)
@@ -172,18 +172,42 @@ impl State<'_> {
         }
     }
 
-    /// What attention makes first.
-    fn heads(&mut self, kernel: &Kernel) -> Result<(), String> {
-        let Anchor::Attention { q, spec } = kernel.anchor else {
-            let none = kernel.heads.is_empty();
-            return none
-                .then_some(())
-                .ok_or("only attention makes heads".into());
-        };
-        if !kernel.heads.is_empty() && !self.plan.target.plane_ops {
-            return Err("makes heads where there are no planes".into());
+    /// What is made first.
+    fn first(&mut self, kernel: &Kernel) -> Result<(), String> {
+        if kernel.first.is_empty() {
+            return Ok(());
         }
-        for tail in &kernel.heads {
+        if !self.plan.target.plane_ops {
+            return Err("makes something first where there are no planes".into());
+        }
+        match kernel.anchor {
+            Anchor::Attention { q, spec } => self.heads(kernel, q, &spec),
+            Anchor::Contract { k, .. } => self.residual(kernel, k),
+            _ => Err("makes something first, and is neither attention nor contraction".into()),
+        }
+    }
+
+    /// What a contraction of `k` lanes makes first.
+    fn residual(&mut self, kernel: &Kernel, k: u32) -> Result<(), String> {
+        let [tail] = &kernel.first[..] else {
+            return Err("makes several values first".into());
+        };
+        let operand = match tail.sink {
+            Sink::Value(v) => kernel.operands.iter().position(|o| *o == Operand::Value(v)),
+            Sink::Key { .. } | Sink::Val { .. } => None,
+        };
+        let load = operand.map(|number| Inst::Load(number as u16));
+        let reads = |body: &Body| load.is_some_and(|load| body.insts.contains(&load));
+        if !reads(&kernel.prologue) || reads(&tail.body) || !tail.body.norms_once(k) {
+            return Err("makes first what its prologue does not take".into());
+        }
+        self.body(kernel, &tail.body, tail.width, Role::First)?;
+        self.sink(kernel, tail.width, tail.sink)
+    }
+
+    /// What attention makes first.
+    fn heads(&mut self, kernel: &Kernel, q: u16, spec: &AttentionSpec) -> Result<(), String> {
+        for tail in &kernel.first {
             let (lanes, fits) = match tail.sink {
                 Sink::Value(v) => {
                     let queries = kernel.operands.get(q as usize) == Some(&Operand::Value(v));
@@ -198,7 +222,7 @@ impl State<'_> {
             {
                 return Err("makes what is not of its heads".into());
             }
-            self.body(kernel, &tail.body, tail.width, Role::Heads)?;
+            self.body(kernel, &tail.body, tail.width, Role::First)?;
             self.sink(kernel, tail.width, tail.sink)?;
         }
         Ok(())

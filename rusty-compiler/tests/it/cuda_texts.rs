@@ -11,6 +11,7 @@ use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::plan::{ContractionFamily, Teams, Tuning};
 use rusty_compiler::{BindOptions, KvFormat, compile};
 use rusty_loader::ModelFile;
+use rusty_loader::quantize::{Target as Quantized, quantize};
 use std::sync::Arc;
 
 /// A model on a device, `slots` of it with an adapter.
@@ -60,6 +61,15 @@ impl Way {
             slots: 0,
             chunk: 62,
             tunings: tunings.to_vec(),
+        }
+    }
+
+    /// Row by row, in guessed teams and in such as ask for weights ahead.
+    fn alone(path: &str, (kv, slots): (KvFormat, u32)) -> Self {
+        Self {
+            slots,
+            chunk: 1,
+            ..Self::prompt(kv, &[Tuning::default(), all_ahead(path)])
         }
     }
 }
@@ -139,13 +149,21 @@ fn single_rows_agree() {
         ("gguf/qwen3-float/BF16.gguf", KvFormat::Q8_0),
     ] {
         for slots in [0, 1] {
-            let way = Way {
-                slots,
-                chunk: 1,
-                ..Way::prompt(kv, &[Tuning::default(), all_ahead(path)])
-            };
-            agrees(path, &way, (0.05, 1.5e-3));
+            agrees(path, &Way::alone(path, (kv, slots)), (0.05, 1.5e-3));
         }
+    }
+}
+
+/// The same of a model whose products make residuals first, in floats and in bytes.
+#[test]
+fn single_rows_of_residuals_agree() {
+    let path = "models/gemma3";
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let file = quantize(file, Quantized::Int8, &|_, _| {}).expect("quantized");
+    for slots in [0, 1] {
+        let way = Way::alone(path, (KvFormat::F16, slots));
+        agrees(path, &way, (0.004, 1e-5));
+        file_agrees(path, &*file, &way, (0.05, 1.5e-3));
     }
 }
 

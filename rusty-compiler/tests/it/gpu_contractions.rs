@@ -15,8 +15,8 @@ use rusty_compiler::gpu::kernels::reduce::Team;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::kernels::tile::TileShape;
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
-use rusty_compiler::plan::Inst;
 use rusty_compiler::plan::byte_codes::ByteCodes;
+use rusty_compiler::plan::{F32, Inst};
 use rusty_graph::{BinaryOp, UnaryOp};
 use rusty_loader::Format;
 use rusty_loader::formats::{
@@ -57,6 +57,14 @@ pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<Ke
                 out.push(packs(&contract));
             }
             out.extend(in_tiles(&contract));
+        }
+    }
+    for format in [Format::Bf16, Format::Blocks(&Q8_0)] {
+        for adapters in [None, Some(adapters)] {
+            let residual = behind_residual(gated(team, format, adapters, wide));
+            // Rows that are multiplied together find it made.
+            let alone = |s: &KernelSpec| matches!(&s.kind, Kind::Gemv(c) if c.cube_rows == 1);
+            out.extend(or_ahead(&residual).into_iter().filter(alone));
         }
     }
     let siblings = siblings(team, wide);
@@ -183,6 +191,7 @@ fn in_tiles(contract: &ContractConfig) -> Vec<KernelSpec> {
 pub(crate) fn of_expert(team: Team, k: u32, format: Format, wide: bool) -> ContractConfig {
     ContractConfig {
         team,
+        first: None,
         rows: header::ROWS,
         k,
         prologue: Program {
@@ -229,6 +238,7 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
     ];
     ContractConfig {
         team,
+        first: None,
         rows: header::ROWS,
         k: 512,
         prologue: norm_program(),
@@ -252,6 +262,37 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
     }
 }
 
+/// The same of what another norm adds to.
+fn behind_residual(contract: ContractConfig) -> ContractConfig {
+    let norm = norm_program();
+    let sum = [Inst::Load(2), Inst::Binary(BinaryOp::Add, 1, 2)];
+    let places = [Place::Arena { arg: 8, width: 512 }];
+    let first = Program {
+        insts: norm.insts.iter().copied().chain(sum).collect(),
+        places: norm.places.iter().copied().chain(places).collect(),
+        ..norm
+    };
+    let last = Inst::RmsNorm {
+        x: 3,
+        weight: 1,
+        eps: F32::new(1e-6),
+        group: 512,
+    };
+    let prologue = Program {
+        insts: first.insts.iter().copied().chain([last]).collect(),
+        ..first.clone()
+    };
+    ContractConfig {
+        prologue,
+        first: Some(Store {
+            width: 512,
+            program: first,
+            target: Sink::Arena { arg: 9 },
+        }),
+        ..contract
+    }
+}
+
 /// Queries, keys and values: units share a cube's memory.
 fn siblings(team: Team, wide: bool) -> ContractConfig {
     let apart = |first: usize| UnitConfig {
@@ -271,6 +312,7 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
     };
     ContractConfig {
         team,
+        first: None,
         rows: header::ROWS,
         k: 4096,
         prologue: Program {

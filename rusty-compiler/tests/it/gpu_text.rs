@@ -76,8 +76,9 @@ fn label(spec: &KernelSpec) -> String {
         };
         let ahead = if c.ahead { " ahead" } else { "" };
         let shrinks = if c.shrinks { " from the first" } else { "" };
+        let residual = if c.first.is_some() { " residual" } else { "" };
         format!(
-            " {}{bytes}{rows}{adapters}{shrinks}{ahead}",
+            " {}{bytes}{rows}{adapters}{residual}{shrinks}{ahead}",
             c.parts[0].format.name()
         )
     };

@@ -47,6 +47,8 @@ fn plans_of_every_family_of_targets() {
     for target in ["llvmpipe", "rdna3", "m2", "h200"] {
         insta::assert_snapshot!(format!("qwen3-{target}"), plan("qwen3", target));
     }
+    // Norms behind sublayers.
+    insta::assert_snapshot!("gemma3-h200", golden_plan("gemma3", "h200"));
 }
 
 #[test]
@@ -109,6 +111,14 @@ fn a_layer_is_few_dispatches() {
             );
         }
     }
+    // Norms behind sublayers are made by what reads their sums; behind the last layer's nothing does but the choice of rows.
+    for model in ["gemma2", "gemma3"] {
+        for target in ["h200", "rtx4090", "m2"] {
+            let plan = golden_plan(model, target);
+            let layers = plan.kv.len() as u32;
+            assert_eq!(plan.dispatches(1), 4 + 5 * layers, "{model} on {target}");
+        }
+    }
     let plan = plan("qwen3", "avx512");
     assert!(
         (plan.unfused_kernels - 4) / 2 > 18,
@@ -117,7 +127,7 @@ fn a_layer_is_few_dispatches() {
     );
 }
 
-/// Launches of a token beside layers. A norm behind a block's last product (Gemma, OLMo 2) needs all of its lanes, and so a
+/// Launches of a token beside layers. A norm behind a block's last product needs all of its lanes: OLMo 2's of queries and keys take a
 /// launch; so does each of routing, experts and what experts' results come to.
 #[test]
 fn launches_of_every_architecture() {
@@ -238,9 +248,12 @@ fn pipelines(file: &dyn ModelFile, target: &str, slots: u32) -> BTreeMap<String,
 /// a launch packs inputs for matrix units.
 #[test]
 fn adapters_cost_a_launch_per_projection() {
-    for id in ["llama", "mistral", "qwen2", "qwen3"] {
+    for id in ["llama", "mistral", "qwen2", "qwen3", "gemma2"] {
         for target in Target::names() {
-            let plan = plan(id, &target);
+            let plan = match id {
+                "gemma2" => golden_plan(id, &target),
+                _ => plan(id, &target),
+            };
             let facts = Target::named(&target).expect("target");
             let all = 4 * plan.kv.len() as u32 + 1;
             let of = |launches| if launches { all } else { 0 };

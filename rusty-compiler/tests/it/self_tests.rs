@@ -9,6 +9,7 @@ use rusty_compiler::gpu::tuner::{Effort, kept};
 use rusty_compiler::plan::Implementation;
 use rusty_compiler::{BindOptions, KvFormat, Result, bind_tuned, compile, replace_wrong};
 use rusty_loader::ModelFile;
+use rusty_loader::quantize::{Target as Quantized, quantize};
 use std::cell::Cell;
 use std::fs;
 use std::sync::Arc;
@@ -56,24 +57,33 @@ fn executable(gpu: &Arc<WatchedGpu>, file: &dyn ModelFile, options: BindOptions)
 }
 
 /// All kernels of a model's plan are tried once and found right; the second time they are known.
-fn right(name: &str, change: fn(&mut Target), path: &str, (kv, slots): (KvFormat, u32)) {
-    let gpu = unknown(name, change);
+fn right(name: &str, change: fn(&mut Target), path: &str, how: (KvFormat, u32)) {
     let file = rusty_loader::open(golden(path)).expect(path);
+    file_is_right(name, change, (path, &*file), how);
+}
+
+fn file_is_right(
+    name: &str,
+    change: fn(&mut Target),
+    (path, file): (&str, &dyn ModelFile),
+    (kv, slots): (KvFormat, u32),
+) {
+    let gpu = unknown(name, change);
     let options = BindOptions {
         pages: 24,
         kv,
         slots,
     };
-    let mut exe = executable(&gpu, &*file, options);
+    let mut exe = executable(&gpu, file, options);
     let kernels = rusty_compiler::Executable::compiled_kernels(&exe);
-    replace_wrong(&mut exe, &*file).expect(path);
+    replace_wrong(&mut exe, file).expect(path);
     let excluded = &exe.plan().excluded;
     assert!(excluded.is_empty(), "{name}, {path}: {excluded:?}");
     // Each kernel at least once.
     let ran = gpu.ran();
     assert!(ran >= kernels, "{name}, {path}: {ran} of {kernels}");
-    let mut exe = executable(&gpu, &*file, options);
-    replace_wrong(&mut exe, &*file).expect(path);
+    let mut exe = executable(&gpu, file, options);
+    replace_wrong(&mut exe, file).expect(path);
     assert_eq!(gpu.ran(), ran, "{name}, {path}");
 }
 
@@ -107,6 +117,14 @@ fn kernels_of_block_formats_are_right() {
     ] {
         right("tested-blocks", |_| {}, path, (kv, 0));
         right("tested-bytes", bytes, path, (kv, 0));
+    }
+    // Its products of bytes make residuals first.
+    let path = "models/gemma3";
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let file = quantize(file, Quantized::Int8, &|_, _| {}).expect("quantized");
+    for slots in [0, 1] {
+        let how = (KvFormat::F16, slots);
+        file_is_right("tested-residuals", bytes, (path, &*file), how);
     }
     for kv in [KvFormat::Q8_0, KvFormat::Q4_0] {
         right("tested-caches", |_| {}, "models/qwen3-tied", (kv, 0));
@@ -220,6 +238,18 @@ fn broken_attention_of_rows_is_replaced() {
     gpu.break_kernels(|text| text.entry == "rusty_row_attention");
     let file = rusty_loader::open(golden("models/qwen3-tied")).expect("golden");
     finds(&gpu, &*file, &["row_attention"]);
+}
+
+/// No layer of the model has a norm before products but what they make first, which units meet twice more for.
+#[test]
+fn broken_residuals_are_replaced() {
+    let gpu = unknown("broken-residuals", |_| {});
+    gpu.break_kernels(|text| {
+        let meetings = text.source.matches("workgroupBarrier").count();
+        text.entry == "rusty_gemv" && text.source.contains("inverseSqrt") && meetings > 3
+    });
+    let file = rusty_loader::open(golden("models/olmo2")).expect("golden");
+    finds(&gpu, &*file, &["first_inside"]);
 }
 
 #[test]

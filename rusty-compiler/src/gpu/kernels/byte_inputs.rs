@@ -9,6 +9,7 @@ use super::decode::RUN;
 use super::env::{Buffers, put};
 use super::gemv_inputs::input_pair_of;
 use super::gemv_place::cube_row;
+use super::gemv_products::Span;
 use super::reduce::together;
 use cubecl::prelude::*;
 
@@ -43,7 +44,7 @@ pub fn make_bytes(
     buffers: &Buffers<'_>,
     segment: &Shared<[u32]>,
     squares: &mut Array<f32>,
-    row: u32,
+    span: &Span,
     block: u32,
     here: u32,
     #[comptime] config: ContractConfig,
@@ -66,13 +67,13 @@ pub fn make_bytes(
         let at = run * comptime!(RUN_WORDS * stride) + of_block / width;
         #[unroll]
         for m in 0..comptime!(config.cube_rows) {
-            let own = cube_row(buffers, row, m, comptime!(config.clone()));
+            let own = cube_row(buffers, span.row, m, comptime!(config.clone()));
             let mut values = Array::<f32>::new(comptime!(share as usize));
             #[unroll]
             for i in 0..comptime!(share as usize / 2) {
                 let pair = block * lanes + lane + comptime!(i as u32 * 2);
                 let (low, high, square) =
-                    input_pair_of(buffers, own, pair, comptime!(config.clone()));
+                    input_pair_of(buffers, &span.factors, own, pair, comptime!(config.clone()));
                 values[comptime!(i * 2)] = low;
                 values[comptime!(i * 2 + 1)] = high;
                 squares[m as usize] += square;

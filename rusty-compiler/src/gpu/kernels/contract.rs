@@ -60,6 +60,8 @@ pub struct ContractConfig {
     pub rows: usize,
     /// Input width.
     pub k: u32,
+    /// What the matrix-vector kernel makes of a row first, and stores: instructions with a norm of the row, with which its prologue begins.
+    pub first: Option<Store>,
     /// Makes the input row.
     pub prologue: Program,
     /// Products.
@@ -144,7 +146,8 @@ pub fn tile_input(
     let mut square = 0.0f32;
     if lane < config.k {
         let program = comptime!(config.prologue.clone());
-        let (input, squared) = input_at(buffers, row, lane, program);
+        let none = Sequence::<f32>::new();
+        let (input, squared) = input_at(buffers, &none, row, lane, program);
         value = input;
         square = squared;
         if let Some(adapters) = comptime!(config.adapters) {
@@ -166,7 +169,8 @@ pub fn tile_pair(
 ) -> (f32, f32, f32) {
     if comptime!(config.k.is_multiple_of(TILE_DEPTH)) {
         let program = comptime!(config.prologue.clone());
-        let (low, high, square) = input_pair(buffers, row, lane, program);
+        let none = Sequence::<f32>::new();
+        let (low, high, square) = input_pair(buffers, &none, row, lane, program);
         match comptime!(config.adapters) {
             Some(adapters) => {
                 let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);

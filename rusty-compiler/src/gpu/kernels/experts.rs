@@ -136,6 +136,7 @@ fn result_lanes(
             first,
             end,
             behind: expert * buffers.args[scalar::STRIDE],
+            factors: Sequence::new(),
         };
         let mut own = no_sums(count);
         let mut squares = no_sums(1usize);

@@ -10,6 +10,7 @@
 
 use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
 use super::env::{Buffers, bound};
+use super::factors::segment_factors;
 use super::gemv_ahead::{ask_ahead, await_earlier};
 use super::gemv_order::{announce, await_all, leave};
 use super::gemv_products::{Span, add_products};
@@ -17,6 +18,7 @@ use super::gemv_sums::{CubeMemory, share, share_squares, total_at};
 use super::norms::norm_scale;
 use super::reduce::no_sums;
 use super::shrink::{SHRINK_CUBES, shrink_row};
+use super::sink::{Store, store_segment};
 use cubecl::prelude::*;
 
 /// Cubes: `(rows by their number in a cube, y * z >= tiles)`.
@@ -137,7 +139,7 @@ fn half(
                 let settings = comptime!(config.clone());
                 match comptime!(which) {
                     Half::Products => {
-                        unit_products(buffers, memory, row, first, settings, unit);
+                        unit_products(buffers, memory, row, tile, first, settings, unit);
                     }
                     Half::Tails => finish(buffers, memory, row, first, settings, unit),
                 }
@@ -151,6 +153,7 @@ fn unit_products(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     row: u32,
+    tile: u32,
     first: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
@@ -158,16 +161,12 @@ fn unit_products(
     let count = comptime!(config.sums(unit.parts.len()));
     let mut sums = no_sums(count);
     let mut squares = no_sums(comptime!(config.cube_rows as usize));
-    let span = Span {
-        row,
-        first,
-        end: buffers.args[comptime!(unit.arg + scalar::END)],
-        behind: 0u32.runtime(),
-    };
+    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     if comptime!(config.ahead) {
         ask_ahead(
             buffers,
-            &span,
+            first,
+            end,
             comptime!(config.clone()),
             comptime!(unit.clone()),
         );
@@ -176,6 +175,18 @@ fn unit_products(
             await_earlier();
         }
     }
+    let made = comptime!(config.first.clone());
+    let factors = match made {
+        Some(store) => make_first(buffers, row, tile, comptime!(config.clone()), store),
+        None => Sequence::<f32>::new(),
+    };
+    let span = Span {
+        row,
+        first,
+        end,
+        behind: 0u32.runtime(),
+        factors,
+    };
     add_products(
         buffers,
         memory,
@@ -189,6 +200,35 @@ fn unit_products(
         share_squares(memory, &squares, comptime!(config.clone()));
     }
     share(memory, &mut sums, config, count);
+}
+
+/// Stores the tile's lanes of what is made of a row first, and gives the factor of the norm in it.
+#[cube]
+fn make_first(
+    buffers: &Buffers<'_>,
+    row: u32,
+    tile: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] store: Store,
+) -> Sequence<f32> {
+    let team = comptime!(config.team);
+    let program = comptime!(store.program.clone());
+    let factors = segment_factors(buffers, 0u32, row, 0u32, program, team);
+    let none = Sequence::<f32>::new();
+    let last = comptime!(config.units[config.units.len() - 1].arg);
+    let tiles = buffers.args[comptime!(last + scalar::TILES)];
+    // A pair for each unit.
+    let lanes = comptime!(2 * config.team.units);
+    let mut lane = tile * lanes;
+    while lane < comptime!(config.k) {
+        let end = min(lane + lanes, comptime!(config.k).runtime());
+        let settings = comptime!(store.clone());
+        store_segment(
+            buffers, &none, &factors, 0u32, row, lane, end, settings, team,
+        );
+        lane += tiles * lanes;
+    }
+    factors
 }
 
 /// Tails, one pair of lanes of a row per unit.

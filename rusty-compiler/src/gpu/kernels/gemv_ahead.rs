@@ -4,7 +4,6 @@
 use super::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::env::{Buffers, is_cuda};
 use super::gemv_place::lane_address;
-use super::gemv_products::Span;
 use cubecl::prelude::*;
 
 /// Bytes of a cache's line.
@@ -21,11 +20,12 @@ impl ContractConfig {
     }
 }
 
-/// Asks for the first lines of a cube's rows of weights, into the cache that all cubes share.
+/// Asks for the first lines of the rows of weights of a cube's lanes, from `first` on and before `end`, into the cache that all cubes share.
 #[cube]
 pub fn ask_ahead(
     buffers: &Buffers<'_>,
-    span: &Span,
+    first: u32,
+    end: u32,
     #[comptime] config: ContractConfig,
     #[comptime] unit: UnitConfig,
 ) {
@@ -35,8 +35,8 @@ pub fn ask_ahead(
         let lines = comptime!(config.lines_ahead(part));
         let mut line = UNIT_POS;
         while line < comptime!(config.cube_lanes() * lines) {
-            let lane = min(span.first + line / lines, span.end - 1);
-            let row = lane_address(buffers, lane, span.behind, comptime!(unit.arg), part);
+            let lane = min(first + line / lines, end - 1);
+            let row = lane_address(buffers, lane, 0u32, comptime!(unit.arg), part);
             ask_for(
                 buffers.weights,
                 row / 4 + line % lines * comptime!(LINE / 4),

@@ -3,6 +3,7 @@
 use super::contract::ContractConfig;
 use super::env::{Buffers, put};
 use super::gemv_place::cube_row;
+use super::gemv_products::Span;
 use super::norms::{input_at, input_pair};
 use cubecl::prelude::*;
 
@@ -13,7 +14,7 @@ pub fn make_inputs(
     buffers: &Buffers<'_>,
     segment: &Shared<[u32]>,
     squares: &mut Array<f32>,
-    row: u32,
+    span: &Span,
     block: u32,
     here: u32,
     #[comptime] config: ContractConfig,
@@ -29,9 +30,15 @@ pub fn make_inputs(
         let at = (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team;
         #[unroll]
         for m in 0..comptime!(config.cube_rows) {
-            let own = cube_row(buffers, row, m, comptime!(config.clone()));
+            let own = cube_row(buffers, span.row, m, comptime!(config.clone()));
             let inside = block * lanes + lane;
-            let (value, square) = input(buffers, own, inside, comptime!(config.clone()));
+            let (value, square) = input(
+                buffers,
+                &span.factors,
+                own,
+                inside,
+                comptime!(config.clone()),
+            );
             squares[m as usize] += square;
             let from = comptime!(m * config.segment_words());
             put(segment, from + at, u32::reinterpret(value));
@@ -44,6 +51,7 @@ pub fn make_inputs(
 #[cube]
 fn input(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] config: ContractConfig,
@@ -55,7 +63,7 @@ fn input(
         min(lane, comptime!(config.k - 1).runtime())
     };
     let program = comptime!(config.prologue.clone());
-    let (value, square) = input_at(buffers, row, inside, program);
+    let (value, square) = input_at(buffers, factors, row, inside, program);
     if comptime!(whole) {
         (value, square)
     } else {
@@ -68,6 +76,7 @@ fn input(
 #[cube]
 pub fn input_pair_of(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] config: ContractConfig,
@@ -75,11 +84,11 @@ pub fn input_pair_of(
     let whole = comptime!(config.k.is_multiple_of(config.block()));
     let program = comptime!(config.prologue.clone());
     if comptime!(whole) {
-        input_pair(buffers, row, lane, program)
+        input_pair(buffers, factors, row, lane, program)
     } else {
         // Rows of blocks have an even number of lanes.
         let inside = min(lane, comptime!(config.k - 2).runtime());
-        let (low, high, square) = input_pair(buffers, row, inside, program);
+        let (low, high, square) = input_pair(buffers, factors, row, inside, program);
         let there = lane < config.k;
         (
             select(there, low, 0.0f32),

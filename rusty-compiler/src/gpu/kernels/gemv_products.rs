@@ -23,6 +23,8 @@ pub struct Span {
     pub end: u32,
     /// Bytes from the launch's weights to those that are meant.
     pub behind: u32,
+    /// What norms that the prologue has before its end need to know of the row, where it is alone.
+    pub factors: Sequence<f32>,
 }
 
 /// Adds each unit's part of the products `sums[row][lane][part]`, and of the inputs' squares. All units of the cube must call it
@@ -127,6 +129,7 @@ fn put_floats(
         first: span.first,
         end: span.end,
         behind: span.behind,
+        factors: span.factors.clone(),
     };
     let mut own = no_sums(count);
     let mut own_squares = no_sums(1usize);
@@ -173,9 +176,9 @@ fn accumulate(
         let here = min(held.runtime(), blocks - block);
         let settings = comptime!(config.clone());
         if comptime!(config.bytes) {
-            make_bytes(buffers, segment, squares, span.row, block, here, settings);
+            make_bytes(buffers, segment, squares, span, block, here, settings);
         } else {
-            make_inputs(buffers, segment, squares, span.row, block, here, settings);
+            make_inputs(buffers, segment, squares, span, block, here, settings);
         }
         sync_cube();
         for b in 0..here {

@@ -3,6 +3,7 @@
 use super::byte_inputs::RUN_WORDS;
 use super::contract::{ContractConfig, PartConfig};
 use super::decode::RUN;
+use super::reduce::sum_words;
 use rusty_loader::Format;
 
 /// Units of a team where the target has no planes.
@@ -148,7 +149,11 @@ impl ContractConfig {
     pub fn row_bytes(&self) -> u32 {
         let squares = (self.teams() * self.cube_rows) as usize;
         let segments = self.all_segment_words() as usize;
-        4 * (segments + self.total_words() + self.partial_words() + squares) as u32
+        let first = match self.first {
+            Some(_) => sum_words(self.team),
+            None => 0,
+        };
+        4 * (segments + self.total_words() + self.partial_words() + squares + first) as u32
     }
 
     /// Lanes of a cube.

@@ -36,17 +36,18 @@ impl Program {
     }
 }
 
-/// What a contraction multiplies at a lane, and what that adds to the squares of its norm.
+/// What a contraction multiplies at a lane, and what that adds to the squares of its norm. `factors`: of norms before that.
 #[cube]
 pub fn input_at(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] program: Program,
 ) -> (f32, f32) {
     let none = Sequence::<f32>::new();
     let (upto, norm) = comptime!((program.taken(), program.late_norm()));
-    let value = evaluate(buffers, &none, &none, 0u32, row, lane, program, upto);
+    let value = evaluate(buffers, &none, factors, 0u32, row, lane, program, upto);
     match norm {
         Some(norm) => {
             let gain = load(buffers, row, lane, comptime!(norm.gain));
@@ -60,12 +61,13 @@ pub fn input_at(
 #[cube]
 pub fn input_pair(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] program: Program,
 ) -> (f32, f32, f32) {
     let (upto, norm) = comptime!((program.taken(), program.late_norm()));
-    let (low, high) = evaluate_pair(buffers, row, lane, program, upto);
+    let (low, high) = evaluate_pair(buffers, factors, row, lane, program, upto);
     match norm {
         Some(norm) => {
             let gain = load(buffers, row, lane, comptime!(norm.gain));

@@ -24,6 +24,7 @@ impl Program {
 #[cube]
 pub fn evaluate_pair(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     row: u32,
     lane: u32,
     #[comptime] program: Program,
@@ -44,9 +45,18 @@ pub fn evaluate_pair(
                 high.push(two.extract(1usize));
             }
             None => {
-                let first = single(buffers, &low, row, lane, comptime!(program.clone()), at);
+                let first = single(
+                    buffers,
+                    factors,
+                    &low,
+                    row,
+                    lane,
+                    comptime!(program.clone()),
+                    at,
+                );
                 let second = single(
                     buffers,
+                    factors,
                     &high,
                     row,
                     lane + 1,
@@ -65,6 +75,7 @@ pub fn evaluate_pair(
 #[cube]
 fn single(
     buffers: &Buffers<'_>,
+    factors: &Sequence<f32>,
     before: &Sequence<f32>,
     row: u32,
     lane: u32,
@@ -72,5 +83,7 @@ fn single(
     #[comptime] at: usize,
 ) -> f32 {
     let none = Sequence::<f32>::new();
-    instruction(buffers, &none, &none, before, 0u32, row, lane, program, at)
+    instruction(
+        buffers, &none, factors, before, 0u32, row, lane, program, at,
+    )
 }

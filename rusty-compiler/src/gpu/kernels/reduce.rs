@@ -187,6 +187,15 @@ fn shared_largest(partial: &Shared<[f32]>, value: f32, #[comptime] units: u32) -
     largest
 }
 
+/// Words of shared memory of [`team_sum`].
+pub fn sum_words(team: Team) -> usize {
+    match team.plane {
+        0 => team.units as usize,
+        _ if team.is_plane() => 0,
+        _ => team.planes() as usize,
+    }
+}
+
 /// Sum over the team, the same in every unit. All its units must call it together.
 #[cube]
 pub fn team_sum(value: f32, #[comptime] team: Team) -> f32 {

@@ -26,7 +26,7 @@ impl Inputs {
                 continue;
             };
             let made = |t: &crate::plan::Tail| t.sink == Sink::Value(*id);
-            if kernel.heads.iter().any(made) {
+            if kernel.first.iter().any(made) {
                 continue;
             }
             let value = plan.value(*id);

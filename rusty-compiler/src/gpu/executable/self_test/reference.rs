@@ -59,7 +59,7 @@ pub(super) struct Reference<'a> {
 impl Reference<'_> {
     /// What launches leave.
     pub fn expected(&self, launched: &[Template]) -> Result<Vec<Expected>> {
-        let rows = self.rows()?;
+        let mut rows = self.rows()?;
         let mut out = Vec::new();
         match &self.kernel.anchor {
             Anchor::Map => self.tails(&rows, &[], &mut out),
@@ -73,7 +73,10 @@ impl Reference<'_> {
                 let result = rows.lanes(*x).clone();
                 self.tails(&rows, &[result], &mut out);
             }
-            Anchor::Contract { .. } => self.contraction(&rows, launched, &mut out)?,
+            Anchor::Contract { .. } => {
+                self.made_first(&mut rows, &mut out);
+                self.contraction(&rows, launched, &mut out)?;
+            }
             Anchor::Experts { .. } => self.experts(&rows, launched, &mut out)?,
             Anchor::Route { x, bias, spec } => {
                 let bias = bias.map(|b| rows.lanes(b).row(0));
@@ -121,7 +124,7 @@ impl Reference<'_> {
                     true => numbers,
                     false => &of_step[..],
                 };
-                // Heads make some themselves.
+                // Some are made first.
                 let all = self.inputs.values.get(id);
                 Given {
                     lanes: all.map_or(Matrix::default(), |all| some_rows(all, numbers)),
@@ -155,6 +158,21 @@ impl Reference<'_> {
             view.format.decode_row(&bytes, out.row_mut(i));
         }
         Ok(out)
+    }
+
+    /// What a contraction makes first, which takes its place among the operands.
+    fn made_first(&self, rows: &mut Rows, out: &mut Vec<Expected>) {
+        for tail in &self.kernel.first {
+            let made = rows.body(&tail.body, &[], None);
+            self.store(rows, tail, &made, None, out);
+            let Sink::Value(value) = tail.sink else {
+                continue;
+            };
+            let operands = self.kernel.operands.iter().zip(&mut rows.operands);
+            for (_, given) in operands.filter(|(o, _)| **o == Operand::Value(value)) {
+                given.lanes = made.clone();
+            }
+        }
     }
 
     /// All lanes of all tails.
@@ -233,7 +251,7 @@ impl Reference<'_> {
             let (_, sequence, position) = self.rows.row(self.rows.of_step(row));
             (sequence, position as usize)
         };
-        for tail in &self.kernel.heads {
+        for tail in &self.kernel.first {
             let made = rows.body(&tail.body, &[], None);
             let half = match tail.sink {
                 Sink::Value(_) => {
