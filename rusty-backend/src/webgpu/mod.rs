@@ -17,6 +17,7 @@
 mod adapters;
 mod device;
 mod faults;
+mod modules;
 mod pipelines;
 mod queue;
 mod read_back;

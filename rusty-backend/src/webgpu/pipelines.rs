@@ -1,11 +1,11 @@
-//! WGSL to compute pipelines, once per key, with the driver's own cache kept on disk where there is one.
+//! WGSL to compute pipelines, once per key. Kept on disk are the [modules] that texts are parsed to, and the driver's own cache where there
+//! is one.
 //!
-//! Limits: the cache holds what the driver makes of a translation, not the translation. naga parses, checks and translates each
-//! text anew at each start, because wgpu keeps nothing of that, and to hand it a translation of our own is to go without its
-//! checks and to know each API's language here. Kernels of a model are few, and threads translate them side by side. How long
-//! that takes beside the driver's part is worth measuring where starts with a cache seem slow.
+//! Limits: what a module is translated to for an API (SPIR-V, for one) is not kept: to hand wgpu a translation of our own is to go without
+//! its checks and to know each API's language here, for a twentieth of what parsing takes.
 
 use super::faults::guarded;
+use super::modules;
 use crate::{BindingAccess, Error, KernelText, Language, Pipeline, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -75,10 +75,11 @@ impl Pipelines {
 
     fn compile(&self, device: &wgpu::Device, text: &KernelText) -> Result<WgpuPipeline, String> {
         let label = Some(text.entry.as_str());
+        let module = modules::module(&text.source)?;
         let module = guarded(device, || {
             let descriptor = wgpu::ShaderModuleDescriptor {
                 label,
-                source: wgpu::ShaderSource::Wgsl(Cow::Borrowed(&text.source)),
+                source: wgpu::ShaderSource::Naga(Cow::Owned(module)),
             };
             // SAFETY: texts come from the compiler of this project, whose kernels keep their indices inside the
             // bindings and whose loops end.
