@@ -14,26 +14,64 @@ fn retain(logits: &mut [f32], keep: impl Fn(usize) -> bool) {
     }
 }
 
-/// The `k`-th largest of more than `k` values. Nearly all are smaller than the largest so far, and need no more than a look.
-fn kth_largest(values: &[f32], k: usize) -> f32 {
-    let mut largest = Vec::with_capacity(2 * k);
-    let mut least = GONE;
-    let cut = |largest: &mut Vec<f32>| {
-        let kth = *largest
-            .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a))
-            .1;
-        largest.truncate(k);
-        kth
-    };
-    for value in values {
-        if largest.len() < k || *value > least {
-            largest.push(*value);
-            if largest.len() == 2 * k {
-                least = cut(&mut largest);
+/// Values that are looked at together: the largest of them tells whether one counts.
+const RUN: usize = 64;
+
+/// The largest of some values, in lanes that compilers make vectors of; minus infinity of none.
+pub(super) fn largest(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (chunks, rest) = values.as_chunks::<16>();
+    let mut most = [GONE; 16];
+    for chunk in chunks {
+        for (most, value) in most.iter_mut().zip(chunk) {
+            *most = larger(*value, *most);
+        }
+    }
+    rest.iter()
+        .chain(&most)
+        .fold(GONE, |most, v| larger(*v, most))
+}
+
+/// Tokens whose logits are at least `least`, and those; none that is no more.
+pub(super) fn at_least(logits: &[f32], least: f32) -> (Vec<u32>, Vec<f32>) {
+    let (mut tokens, mut left) = (Vec::new(), Vec::new());
+    for (run, first) in logits.chunks(RUN).zip((0u32..).step_by(RUN)) {
+        if largest(run) < least {
+            continue;
+        }
+        for (logit, token) in run.iter().zip(first..) {
+            if *logit >= least && *logit > GONE {
+                tokens.push(token);
+                left.push(*logit);
             }
         }
     }
-    cut(&mut largest)
+    (tokens, left)
+}
+
+/// The `k`-th largest of more than `k` values. Nearly all are smaller than the largest so far, and need no more than a look.
+pub(super) fn kth_largest(values: &[f32], k: usize) -> f32 {
+    let mut found = Vec::with_capacity(2 * k);
+    let mut least = GONE;
+    let cut = |found: &mut Vec<f32>| {
+        let kth = *found.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
+        found.truncate(k);
+        kth
+    };
+    for run in values.chunks(RUN) {
+        if found.len() >= k && largest(run) <= least {
+            continue;
+        }
+        for value in run {
+            if found.len() < k || *value > least {
+                found.push(*value);
+                if found.len() == 2 * k {
+                    least = cut(&mut found);
+                }
+            }
+        }
+    }
+    cut(&mut found)
 }
 
 pub(super) fn top_k(logits: &mut [f32], k: usize) {

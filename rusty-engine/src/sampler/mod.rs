@@ -263,22 +263,47 @@ impl Sampler {
 
     /// Chooses the next token.
     pub fn choose(&mut self, logits: &mut [f32], history: History<'_>) -> u32 {
-        let (whole, behind) = self.chain.split_at(self.whole);
+        let least = self.least(logits);
+        let (whole, behind) = match least {
+            Some(_) => self.chain.split_at(0),
+            None => self.chain.split_at(self.whole),
+        };
         for stage in whole {
             stage.apply(logits, history);
         }
         if !self.chain.iter().any(Stage::removes) {
             return self.pick(logits) as u32;
         }
-        let left = logits.iter().enumerate();
-        let left = left.filter(|(_, l)| **l > f32::NEG_INFINITY);
-        let (tokens, mut logits): (Vec<u32>, Vec<f32>) =
-            left.map(|(token, l)| (token as u32, *l)).unzip();
+        let least = least.unwrap_or(f32::NEG_INFINITY);
+        let (tokens, mut logits) = filters::at_least(logits, least);
         for stage in behind {
             stage.apply(&mut logits, history);
         }
         // None is left where all are minus infinity.
         tokens.get(self.pick(&logits)).copied().unwrap_or(0)
+    }
+
+    /// A bound below which nothing stays, where one look at all logits tells it: of chains that begin by keeping the largest or the most
+    /// likely, at a temperature or without, so that stages need be applied to few.
+    fn least(&self, logits: &[f32]) -> Option<f32> {
+        let (temperature, first) = match self.chain[..] {
+            [Stage::Temperature(t), ref first, ..] => (t, first),
+            [ref first, ..] => (1.0, first),
+            [] => return None,
+        };
+        // Nothing behind the first that removes tokens needs them all.
+        let before = usize::from(matches!(self.chain[0], Stage::Temperature(_)));
+        if self.whole > before + 1 {
+            return None;
+        }
+        let least = match *first {
+            Stage::TopK(k) if k > 0 && k < logits.len() => filters::kth_largest(logits, k),
+            Stage::MinP(p) if p > 0.0 => filters::largest(logits) + temperature * p.ln(),
+            _ => return None,
+        };
+        // Stages themselves are exact; here rounding must not go too far.
+        let least = least - (least.abs() + 1.0) * 1e-5;
+        (!least.is_nan()).then_some(least)
     }
 
     /// The place of the most likely of some tokens, or of one drawn as its logit says.
