@@ -1,5 +1,5 @@
 //! What the rows of a step get back. Its room is made before the step is enqueued, so that results come with the step's own
-//! submission.
+//! submission, each to where it stays.
 
 use crate::plan::{Plan, PlanValueId};
 use crate::{RowResult, Step, StepOutput, Want};
@@ -10,16 +10,15 @@ pub(super) struct Results {
     /// Rows that want an output, and what.
     selected: Vec<u32>,
     wants: Vec<Want>,
+    /// A token for each of them, where one wants a token.
     picks: Vec<u32>,
-    logits: Rows,
-    hidden: Rows,
+    values: Vec<Value>,
 }
 
-/// Rows of a value from the first on.
-struct Rows {
-    /// Byte of the arena at which the value lies.
+/// Room for a row's logits or hidden state.
+struct Value {
+    /// Byte of the arena at which it lies.
     at: u64,
-    width: usize,
     data: Vec<f32>,
 }
 
@@ -32,29 +31,33 @@ impl Results {
             true => vec![0; selected.len()],
             false => Vec::new(),
         };
+        let value = |(place, want): (usize, &Want)| match want {
+            Want::Logits => Some(Value::of(plan, plan.logits, place)),
+            Want::Hidden => Some(Value::of(plan, plan.hidden, place)),
+            Want::ArgMax | Want::Nothing => None,
+        };
         Self {
-            logits: Rows::of(plan, plan.logits, &wants, Want::Logits),
-            hidden: Rows::of(plan, plan.hidden, &wants, Want::Hidden),
+            values: wants.iter().enumerate().filter_map(value).collect(),
             selected,
             wants,
             picks,
         }
     }
 
-    /// The ranges of the buffers of chosen tokens and of intermediates that they come from; empty where no row wants such.
-    pub fn ranges<'a>(&self, picks: &'a DeviceBuffer, arena: &'a DeviceBuffer) -> [Fetch<'a>; 3] {
+    /// The ranges of the buffers of chosen tokens and of intermediates that they come from; that of tokens is empty where no row
+    /// wants one.
+    pub fn ranges<'a>(&self, picks: &'a DeviceBuffer, arena: &'a DeviceBuffer) -> Vec<Fetch<'a>> {
         let picks = Fetch {
             buffer: picks,
             offset: 0,
             len: self.picks.len() * 4,
         };
-        let values = [&self.logits, &self.hidden].map(|rows| Fetch {
+        let values = self.values.iter().map(|value| Fetch {
             buffer: arena,
-            offset: rows.at,
-            len: rows.data.len() * 4,
+            offset: value.at,
+            len: value.data.len() * 4,
         });
-        let [logits, hidden] = values;
-        [picks, logits, hidden]
+        [picks].into_iter().chain(values).collect()
     }
 
     /// Whether no row wants anything.
@@ -68,43 +71,40 @@ impl Results {
     }
 
     /// Where the ranges go.
-    pub fn places(&mut self) -> [&mut [u8]; 3] {
-        [
-            bytemuck::cast_slice_mut(&mut self.picks),
-            bytemuck::cast_slice_mut(&mut self.logits.data),
-            bytemuck::cast_slice_mut(&mut self.hidden.data),
-        ]
+    pub fn places(&mut self) -> Vec<&mut [u8]> {
+        let picks = bytemuck::cast_slice_mut(&mut self.picks);
+        let values = self.values.iter_mut();
+        let values = values.map(|value| bytemuck::cast_slice_mut(&mut value.data));
+        [picks].into_iter().chain(values).collect()
     }
 
     /// The results, once the ranges have come.
     pub fn output(self) -> StepOutput {
-        let result = |i: usize, want: Want| match want {
-            Want::Logits => RowResult::Logits(self.logits.row(i)),
-            Want::Hidden => RowResult::Hidden(self.hidden.row(i)),
-            Want::ArgMax | Want::Nothing => RowResult::pick(self.picks[i]),
-        };
+        let mut values = self.values.into_iter().map(|value| value.data);
+        let mut next = || values.next().unwrap_or_default();
         let wants = self.wants.iter().enumerate();
-        let results = wants.map(|(i, want)| (self.selected[i], result(i, *want)));
+        let results = wants.map(|(place, want)| {
+            let result = match want {
+                Want::Logits => RowResult::Logits(next()),
+                Want::Hidden => RowResult::Hidden(next()),
+                Want::ArgMax | Want::Nothing => RowResult::pick(self.picks[place]),
+            };
+            (self.selected[place], result)
+        });
         StepOutput {
             results: results.collect(),
         }
     }
 }
 
-impl Rows {
-    /// Up to the last row that is wanted.
-    fn of(plan: &Plan, id: PlanValueId, wants: &[Want], want: Want) -> Self {
+impl Value {
+    /// Of the row that is the `place`-th of those that want an output.
+    fn of(plan: &Plan, id: PlanValueId, place: usize) -> Self {
         let value = plan.value(id);
         let width = value.width as usize;
-        let last = wants.iter().rposition(|w| *w == want);
         Self {
-            at: value.offset,
-            width,
-            data: vec![0.0; last.map_or(0, |last| (last + 1) * width)],
+            at: value.offset + (place * width * 4) as u64,
+            data: vec![0.0; width],
         }
-    }
-
-    fn row(&self, at: usize) -> Vec<f32> {
-        self.data[at * self.width..(at + 1) * self.width].to_vec()
     }
 }
