@@ -1,5 +1,5 @@
 //! WGSL to modules of naga, which is what wgpu translates for each API. Of a start with all else at hand parsing is what takes long:
-//! twenty times what it takes to check a module and to write SPIR-V of it, more than in proportion to a text's length. So modules
+//! fifteen times what it takes to check a module and to write SPIR-V of it, more than in proportion to a text's length. So modules
 //! are kept on disk; wgpu checks those that come from there as it checks all.
 
 use crate::cache;
@@ -59,7 +59,6 @@ mod tests {
     const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<f32>;
         @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { x[id.x] *= 2.0; }";
 
-    /// What a version keeps no other one takes.
     #[test]
     fn the_version_is_the_one_that_is_pinned() {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");

@@ -14,7 +14,7 @@ use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Stage, Template, template};
 use super::text::Kind;
 use super::weights::{Span, WeightStore, row_bytes};
-use crate::plan::exclusion::SHRINK_PLANE;
+use crate::plan::exclusion::{FIRST_PLANE, SHRINK_PLANE};
 use crate::plan::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink, Tail};
 use crate::{Error, Result};
 use rusty_backend::Target;
@@ -223,7 +223,10 @@ impl Lowering<'_> {
 
     /// The launches that make what comes first for all rows.
     pub fn first(&self, kernel: &Kernel) -> Result<Vec<Template>> {
-        let plane = self.target.plane_size;
+        let plane = match self.plan.excludes(FIRST_PLANE, kernel) {
+            true => 0,
+            false => self.target.plane_size,
+        };
         let scalars = self.scalars(kernel)?;
         self.rows_launches((kernel, &kernel.first), plane, Origin::Map, scalars, None)
     }

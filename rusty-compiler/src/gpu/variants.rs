@@ -6,7 +6,8 @@ use super::text::Kind;
 use super::weights::WeightStore;
 use crate::Result;
 use crate::plan::exclusion::{
-    FIRST_INSIDE, HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE, SHRINK_PLANE,
+    FIRST_INSIDE, FIRST_PLANE, HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE,
+    SHRINK_PLANE,
 };
 use crate::plan::{Anchor, Exclusion, Implementation, Kernel, Sums, Way, Work};
 
@@ -204,5 +205,12 @@ fn replaceable(implementation: Implementation, templates: &[Template]) -> &'stat
         Kind::RowAttention(_) => Some(ROW_ATTENTION),
         _ => None,
     });
-    particular.unwrap_or(implementation.name())
+    // What comes first is the least particular.
+    let first = |t: &Template| matches!(&t.spec.kind, Kind::Rows(c) if c.team.plane > 0);
+    let of_rows = matches!(implementation.work(), Work::Rows { .. });
+    match particular {
+        Some(name) => name,
+        None if !of_rows && templates.iter().any(first) => FIRST_PLANE,
+        None => implementation.name(),
+    }
 }

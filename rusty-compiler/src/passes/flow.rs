@@ -43,7 +43,7 @@ impl Flow {
 
     /// What the kernel's tails store is made by number `at` from now on.
     pub(super) fn place(&mut self, kernel: &Kernel, at: usize) {
-        for tail in &kernel.tails {
+        for tail in kernel.first.iter().chain(&kernel.tails) {
             if let Sink::Value(value) = tail.sink {
                 self.makers[value.index()] = Some(at);
             }

@@ -22,12 +22,12 @@ pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
     [plan.logits, plan.hidden, plan.argmax].contains(&value)
 }
 
-/// Whether tails read an operand lane by lane.
+/// Whether tails read an operand.
 pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
     kernel
         .tails
         .iter()
-        .any(|t| t.body.insts.contains(&Inst::Load(operand)))
+        .any(|t| t.body.insts.contains(&Inst::Load(operand)) || t.body.moves_lanes_of(operand))
 }
 
 /// Elementwise but for at most one norm, over the whole row, which ends it: its factor can then be applied to products.

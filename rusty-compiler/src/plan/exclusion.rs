@@ -19,6 +19,9 @@ pub(crate) const SHRINK_INSIDE: &str = "shrink_inside";
 /// Matrix-vector products whose cubes make [what comes first](Kernel::first) each for itself.
 pub(crate) const FIRST_INSIDE: &str = "first_inside";
 
+/// Launches that make [what comes first](Kernel::first) with sums by planes.
+pub(crate) const FIRST_PLANE: &str = "first_plane";
+
 /// A way to run kernels of one shape that is not to be taken, or what kernels of all shapes have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Exclusion {

@@ -215,7 +215,7 @@ pub struct Kernel {
     pub prologue: Body,
     /// What is made of a row before. Attention makes each head for itself: its queries, which nobody else reads, keys
     /// and values; where rows of a step see each other's keys, a launch of its own makes them for all rows first. A contraction makes
-    /// the activation that its prologue reads, with a norm in it, and others read later: each cube of products of a row alone for itself, a
+    /// the activation that its prologue reads, with a norm in it, which others may read later: each cube of products of a row alone for itself, a
     /// launch of its own where rows are multiplied together.
     pub first: Vec<Tail>,
     /// What happens to the results.
@@ -268,13 +268,10 @@ impl Kernel {
             let sums = chosen.is_some_and(|v| v.dispatches > 1);
             return u32::from(self.has_sites() && !target.is_cpu() && !sums);
         }
-        if !self.has_sites() || target.is_cpu() {
-            return 0;
-        }
         let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
         let packs = chosen.is_some_and(|v| v.implementation.packs());
         let inside = packs || (of_vectors && self.can_shrink_inside(target));
-        u32::from(!inside)
+        u32::from(self.has_sites() && !target.is_cpu() && !inside)
     }
 
     /// Whether matrix-vector products may make adapters' first factor in their own launch: where cubes can wait for the first of them,

@@ -9,7 +9,7 @@
 //!    the whole row, a norm, and no rotation. A softmax is in tails only, among instructions over groups of its own size.
 //! 5. A layer's keys and values are stored before its attention.
 //! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes; what a contraction
-//!    makes first is one activation, which its prologue reads, with one norm; both on targets with planes.
+//!    makes first is one activation, which its prologue reads and its tails do not, with one norm; both on targets with planes.
 //! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
 //! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
@@ -196,10 +196,16 @@ impl State<'_> {
             Sink::Value(v) => kernel.operands.iter().position(|o| *o == Operand::Value(v)),
             Sink::Key { .. } | Sink::Val { .. } => None,
         };
-        let load = operand.map(|number| Inst::Load(number as u16));
-        let reads = |body: &Body| load.is_some_and(|load| body.insts.contains(&load));
+        let reads = |body: &Body| {
+            let own = |o: u16| body.insts.contains(&Inst::Load(o)) || body.moves_lanes_of(o);
+            operand.is_some_and(|number| own(number as u16))
+        };
         if !reads(&kernel.prologue) || reads(&tail.body) || !tail.body.norms_once(k) {
             return Err("makes first what its prologue does not take".into());
+        }
+        // Other cubes may not have stored it yet.
+        if kernel.tails.iter().any(|t| reads(&t.body)) {
+            return Err("its tails read what it makes first".into());
         }
         self.body(kernel, &tail.body, tail.width, Role::First)?;
         self.sink(kernel, tail.width, tail.sink)

@@ -304,11 +304,15 @@ fn adapters_of_experts_cost_a_launch_where_nothing_sums_them() {
 /// Values that are alive at the same time never overlap in the arena.
 #[test]
 fn arena_places_are_disjoint() {
-    let plan = plan("qwen3", "avx512");
+    are_disjoint(&plan("qwen3", "avx512"));
+    are_disjoint(&golden_plan("gemma3", "h200"));
+}
+
+fn are_disjoint(plan: &Plan) {
     let kernels = plan.kernels.len();
     let ranges: Vec<_> = (0..plan.values.len() as u32)
         .map(rusty_compiler::plan::PlanValueId)
-        .filter_map(|v| live_range(&plan, v, kernels).map(|range| (v, range)))
+        .filter_map(|v| live_range(plan, v, kernels).map(|range| (v, range)))
         .collect();
     for (i, (a, ra)) in ranges.iter().enumerate() {
         let (a0, a1) = (
@@ -341,7 +345,7 @@ fn live_range(
     use rusty_compiler::plan::{Operand, Sink};
     let uses = |k: &rusty_compiler::plan::Kernel| {
         k.operands.contains(&Operand::Value(value))
-            || k.tails.iter().any(|t| t.sink == Sink::Value(value))
+            || (k.first.iter().chain(&k.tails)).any(|t| t.sink == Sink::Value(value))
     };
     let first = plan.kernels.iter().position(uses)?;
     let is_output = [plan.logits, plan.hidden, plan.argmax].contains(&value);

@@ -252,6 +252,19 @@ fn broken_residuals_are_replaced() {
     finds(&gpu, &*file, &["first_inside"]);
 }
 
+/// The launches that make residuals for several rows, and heads of attention.
+#[test]
+fn broken_launches_of_what_comes_first_are_replaced() {
+    let gpu = unknown("broken-first", |_| {});
+    gpu.break_kernels(|text| {
+        let by_planes = text.source.contains("subgroup");
+        text.entry == "rusty_rows" && by_planes && text.source.contains("inverseSqrt")
+    });
+    let file = rusty_loader::open(golden("models/gemma3")).expect("golden");
+    // Those of the last layer are a kernel of their own.
+    finds(&gpu, &*file, &["first_plane", "rows_plane"]);
+}
+
 #[test]
 fn broken_tiles_of_halves_are_replaced() {
     if !has_halves() {

@@ -4,6 +4,7 @@
 //! transformers' logits processors where one exists; presence and frequency follow OpenAI's (of what was answered, not of
 //! the prompt), top-n-sigma arXiv 2411.07641, DRY its author's.
 
+mod exponentials;
 mod filters;
 mod penalties;
 
@@ -263,19 +264,16 @@ impl Sampler {
 
     /// Chooses the next token.
     pub fn choose(&mut self, logits: &mut [f32], history: History<'_>) -> u32 {
-        let least = self.least(logits);
-        let (whole, behind) = match least {
-            Some(_) => self.chain.split_at(0),
-            None => self.chain.split_at(self.whole),
-        };
+        let least = self.least_kept(logits);
+        let whole = if least.is_some() { 0 } else { self.whole };
+        let (whole, behind) = self.chain.split_at(whole);
         for stage in whole {
             stage.apply(logits, history);
         }
         if !self.chain.iter().any(Stage::removes) {
             return self.pick(logits) as u32;
         }
-        let least = least.unwrap_or(f32::NEG_INFINITY);
-        let (tokens, mut logits) = filters::at_least(logits, least);
+        let (tokens, mut logits) = filters::at_least(logits, least.unwrap_or(f32::NEG_INFINITY));
         for stage in behind {
             stage.apply(&mut logits, history);
         }
@@ -283,26 +281,27 @@ impl Sampler {
         tokens.get(self.pick(&logits)).copied().unwrap_or(0)
     }
 
-    /// A bound below which nothing stays, where one look at all logits tells it: of chains that begin by keeping the largest or the most
-    /// likely, at a temperature or without, so that stages need be applied to few.
-    fn least(&self, logits: &[f32]) -> Option<f32> {
-        let (temperature, first) = match self.chain[..] {
-            [Stage::Temperature(t), ref first, ..] => (t, first),
-            [ref first, ..] => (1.0, first),
+    /// A logit below which nothing stays, where all of them tell it before any stage: of chains that begin by keeping the largest or the
+    /// most likely, at a temperature or without, so that stages need be applied to few.
+    fn least_kept(&self, logits: &[f32]) -> Option<f32> {
+        let (temperature, first, number) = match &self.chain[..] {
+            [Stage::Temperature(t), first, ..] => (*t, first, 1),
+            [first, ..] => (1.0, first, 0),
             [] => return None,
         };
         // Nothing behind the first that removes tokens needs them all.
-        let before = usize::from(matches!(self.chain[0], Stage::Temperature(_)));
-        if self.whole > before + 1 {
+        if self.whole > number + 1 {
             return None;
         }
-        let least = match *first {
-            Stage::TopK(k) if k > 0 && k < logits.len() => filters::kth_largest(logits, k),
-            Stage::MinP(p) if p > 0.0 => filters::largest(logits) + temperature * p.ln(),
+        let (most, below) = match first {
+            Stage::TopK(k) if *k > 0 && *k < logits.len() => {
+                (filters::kth_largest(logits, *k), 0.0)
+            }
+            Stage::MinP(p) if *p > 0.0 => (filters::largest(logits), -temperature * p.ln()),
             _ => return None,
         };
         // Stages themselves are exact; here rounding must not go too far.
-        let least = least - (least.abs() + 1.0) * 1e-5;
+        let least = most - below - (most.abs() + below + 1.0) * 1e-5;
         (!least.is_nan()).then_some(least)
     }
 
@@ -311,15 +310,11 @@ impl Sampler {
         if self.greedy {
             return argmax(logits) as usize;
         }
-        let mut left: f64 = self.random.random();
-        for (place, p) in softmax(logits).iter().enumerate() {
-            left -= p;
-            if left < 0.0 {
-                return place;
-            }
-        }
+        let shares = relative(logits);
+        let drawn: f64 = self.random.random();
+        let place = exponentials::place_of(&shares, drawn * exponentials::sum(&shares));
         // Rounding can leave a remainder behind the last token.
-        argmax(logits) as usize
+        place.unwrap_or_else(|| argmax(logits) as usize)
     }
 }
 
@@ -349,19 +344,22 @@ pub fn argmax(logits: &[f32]) -> u32 {
 /// Probabilities of logits, in double precision. Of infinite ones, which a stage may have made, each of the largest is as
 /// likely.
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if max.is_infinite() {
-        let largest = logits.iter().filter(|l| **l == max).count().max(1);
-        let share = |l: &f32| f64::from(u8::from(*l == max)) / largest as f64;
-        return logits.iter().map(share).collect();
+    let mut shares = relative(logits);
+    let all = exponentials::sum(&shares);
+    shares.iter_mut().for_each(|share| *share /= all);
+    shares
+}
+
+/// How many times as likely as the most likely each is.
+fn relative(logits: &[f32]) -> Vec<f64> {
+    let most = filters::largest(logits);
+    match most.is_infinite() {
+        true => logits
+            .iter()
+            .map(|l| f64::from(u8::from(*l == most)))
+            .collect(),
+        false => exponentials::relative(logits, most),
     }
-    let mut values: Vec<f64> = logits
-        .iter()
-        .map(|l| (f64::from(*l) - f64::from(max)).exp())
-        .collect();
-    let sum: f64 = values.iter().sum();
-    values.iter_mut().for_each(|v| *v /= sum);
-    values
 }
 
 #[cfg(test)]
@@ -373,6 +371,7 @@ mod tests {
     fn logits() -> impl Strategy<Value = Vec<f32>> {
         let one = prop_oneof![
             8 => (-40i32..40).prop_map(|l| l as f32 / 4.0),
+            2 => (-150f32..150.0),
             1 => Just(f32::NEG_INFINITY),
         ];
         prop::collection::vec(one, 1..900)

@@ -257,8 +257,19 @@ mod tests {
     /// What EXPLAIN counts is what is launched, with adapters and without.
     #[test]
     fn steps_launch_what_the_plan_counts() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/goldens/models/gemma3"
+        );
+        // One with norms behind sublayers.
+        let norms = rusty_loader::open(path).expect("golden");
         let file = rusty_loader::random::model("qwen3-tiny", "q4_0").expect("random");
-        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        counts_agree(&*file);
+        counts_agree(&*norms);
+    }
+
+    fn counts_agree(file: &dyn rusty_loader::ModelFile) {
+        let graph = rusty_graph::arch::build(file).expect("graph");
         for name in ["llvmpipe", "h200"] {
             let target = Target::named(name).expect(name);
             let plan = crate::compile(&graph, &target).expect("plan");
@@ -268,7 +279,7 @@ mod tests {
                 slots: 1,
             };
             let device = Arc::new(DescribedDevice::new(target));
-            let exe = GpuExecutable::bind(plan, &*file, device, options).expect("bound");
+            let exe = GpuExecutable::bind(plan, file, device, options).expect("bound");
             for rows in [1, 40] {
                 let launches = |adapted| {
                     let segments = exe.segments(shape(rows, adapted)).expect("launches");

@@ -66,6 +66,11 @@ impl GpuExecutable {
         let mut wrong = Vec::new();
         let mut tried = 0;
         for place in self.choices() {
+            // Behind heads that are wrong nothing can be right: it is tried behind others.
+            let heads = self.heads(place);
+            if heads.is_some_and(|heads| wrong.iter().any(|w: &Wrong| w.variant == heads.variant)) {
+                continue;
+            }
             let key = self.key(place);
             let verdict = match verdicts.of(&key) {
                 Some(verdict) => verdict,
@@ -202,7 +207,7 @@ impl GpuExecutable {
         let kernel = self.plan.kernels[trial.at].clone();
         let layer = self.stages[trial.at].layer;
         let mut inputs = Inputs::new(&self.plan, &kernel, &trial.rows);
-        self.write_inputs(&mut inputs, layer, &trial.rows)?;
+        self.write_inputs(&mut inputs, &kernel, layer, &trial.rows)?;
         self.launch_all(trial.at, &launched, &encoded)?;
         let reference = Reference {
             plan: &self.plan,

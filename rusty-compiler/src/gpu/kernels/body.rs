@@ -2,7 +2,7 @@
 //!
 //! Evaluation is lazy in lanes: a rotation evaluates its operand again at the partner lane, so no lane waits
 //! for another. Only norms and softmaxes over a whole segment are reductions; their [factors](super::factors) are made
-//! beforehand by the cube that owns the segment, or, of contractions' inputs, [last](super::norms).
+//! beforehand by the cube that owns the segment, or, of the norm that ends a contraction's prologue, [last](super::norms).
 
 use super::decode::decode_one;
 use super::elementwise::{binary, unary};

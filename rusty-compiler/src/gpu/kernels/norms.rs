@@ -18,7 +18,7 @@ pub struct LateNorm {
 }
 
 impl Program {
-    /// The norm that ends it, which a contraction's prologue has nowhere else.
+    /// The norm that ends it: the factor of one before that is [made beforehand](super::gemv).
     pub fn late_norm(&self) -> Option<LateNorm> {
         match *self.insts.last()? {
             Inst::RmsNorm { x, weight, eps, .. } => Some(LateNorm {

@@ -57,10 +57,11 @@ impl Inputs {
 }
 
 impl GpuExecutable {
-    /// Writes activations, and random keys and values of a layer for all tokens of the rows' sequences, where the kernel touches it.
+    /// Writes activations (of what the kernel makes first none that is a number), and random keys and values of a layer for all tokens of the rows' sequences, where the kernel touches it.
     pub(super) fn write_inputs(
         &self,
         inputs: &mut Inputs,
+        kernel: &Kernel,
         layer: Option<u32>,
         rows: &TrialRows,
     ) -> Result<()> {
@@ -68,6 +69,15 @@ impl GpuExecutable {
             let offset = self.plan.value(*id).offset;
             let bytes = bytemuck::cast_slice(&matrix.data);
             self.device.write(&self.arena, offset, bytes)?;
+        }
+        for tail in &kernel.first {
+            // A trial before made the same.
+            if let Sink::Value(id) = tail.sink {
+                let nothing = vec![f32::NAN; rows.count() * tail.width as usize];
+                let offset = self.plan.value(id).offset;
+                self.device
+                    .write(&self.arena, offset, bytemuck::cast_slice(&nothing))?;
+            }
         }
         let Some(layer) = layer else {
             return Ok(());
