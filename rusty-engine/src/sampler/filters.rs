@@ -1,5 +1,6 @@
 //! Stages that remove tokens by their probabilities.
 
+use super::exponentials::Shares;
 use super::softmax;
 
 const GONE: f32 = f32::NEG_INFINITY;
@@ -91,28 +92,42 @@ const FIRST_ORDERED: usize = 256;
 /// Tokens go by descending logit; equal ones by descending id, as a stable ascending sort read backwards.
 pub(super) fn top_p(logits: &mut [f32], p: f32) {
     let p = f64::from(p);
-    let probabilities = softmax(logits);
+    let most = largest(logits);
+    let shares = Shares::beside(most);
+    let total = shares.total(logits);
     // All that are less likely have together less than half of what more likely ones leave of 1: before each of them lies more than p.
     let least = (1.0 - p) / (2.0 * logits.len() as f64);
-    let likely = (0..logits.len()).filter(|t| probabilities[*t] >= least);
-    let mut likely: Vec<usize> = likely.collect();
-    let descending = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(b.cmp(a));
-    let mut keep = vec![false; logits.len()];
-    let (mut rest, mut count) = (&mut likely[..], FIRST_ORDERED);
+    let bound = f64::from(most) + (least * total).ln();
+    // Somewhat lower, for rounding.
+    let bound = match most.is_infinite() {
+        true => most,
+        false => (bound - (f64::from(most).abs() + bound.abs() + 1.0) * 1e-5) as f32,
+    };
+    let (tokens, likely) = at_least(logits, bound);
+    let descending = |a: &usize, b: &usize| likely[*b].total_cmp(&likely[*a]).then(b.cmp(a));
+    let mut order: Vec<usize> = (0..likely.len()).collect();
+    let mut keep = vec![false; likely.len()];
+    let (mut rest, mut count) = (&mut order[..], FIRST_ORDERED);
     let mut before = 0.0;
     while before < p && !rest.is_empty() {
         count = count.min(rest.len());
         rest.select_nth_unstable_by(count - 1, descending);
         let (next, behind) = rest.split_at_mut(count);
         next.sort_unstable_by(descending);
-        for token in next {
+        for place in next {
             // A token stays while the mass of the more likely ones is below p.
-            keep[*token] = before < p;
-            before += probabilities[*token];
+            keep[*place] = before < p;
+            before += shares.of(likely[*place]) / total;
         }
         (rest, count) = (behind, count * 4);
     }
-    retain(logits, |t| keep[t]);
+    let best = super::argmax(logits) as usize;
+    logits.fill(GONE);
+    for ((token, logit), keep) in tokens.iter().zip(&likely).zip(keep) {
+        if keep || *token as usize == best {
+            logits[*token as usize] = *logit;
+        }
+    }
 }
 
 /// A token is `p` times as likely as the most likely one where its logit is less by the logarithm of `p`.

@@ -8,6 +8,7 @@ mod exponentials;
 mod filters;
 mod penalties;
 
+use exponentials::Shares;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -310,9 +311,7 @@ impl Sampler {
         if self.greedy {
             return argmax(logits) as usize;
         }
-        let shares = relative(logits);
-        let drawn: f64 = self.random.random();
-        let place = exponentials::place_of(&shares, drawn * exponentials::sum(&shares));
+        let place = Shares::beside(filters::largest(logits)).place_of(logits, self.random.random());
         // Rounding can leave a remainder behind the last token.
         place.unwrap_or_else(|| argmax(logits) as usize)
     }
@@ -344,22 +343,12 @@ pub fn argmax(logits: &[f32]) -> u32 {
 /// Probabilities of logits, in double precision. Of infinite ones, which a stage may have made, each of the largest is as
 /// likely.
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
-    let mut shares = relative(logits);
-    let all = exponentials::sum(&shares);
-    shares.iter_mut().for_each(|share| *share /= all);
-    shares
-}
-
-/// How many times as likely as the most likely each is.
-fn relative(logits: &[f32]) -> Vec<f64> {
-    let most = filters::largest(logits);
-    match most.is_infinite() {
-        true => logits
-            .iter()
-            .map(|l| f64::from(u8::from(*l == most)))
-            .collect(),
-        false => exponentials::relative(logits, most),
-    }
+    let shares = Shares::beside(filters::largest(logits));
+    let mut all = vec![0.0; logits.len()];
+    shares.write(logits, &mut all);
+    let total = shares.total(logits);
+    all.iter_mut().for_each(|share| *share /= total);
+    all
 }
 
 #[cfg(test)]
@@ -371,7 +360,7 @@ mod tests {
     fn logits() -> impl Strategy<Value = Vec<f32>> {
         let one = prop_oneof![
             8 => (-40i32..40).prop_map(|l| l as f32 / 4.0),
-            2 => (-150f32..150.0),
+            2 => -150f32..150.0,
             1 => Just(f32::NEG_INFINITY),
         ];
         prop::collection::vec(one, 1..900)
