@@ -64,16 +64,7 @@ impl Lowering<'_> {
             // Passes leave keys and values to kernels of whole heads.
             return Err(self.refuse(kernel, "writes pages that lie in several buffers"));
         }
-        let units = kernel.units();
-        if let Some(unit) = units
-            .iter()
-            .find(|u| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n))
-        {
-            return Err(self.refuse(
-                kernel,
-                format!("a tail reads parts {:?} of different widths", unit.parts),
-            ));
-        }
+        let units = self.units(kernel, parts)?;
         let groups: Vec<Vec<WeightId>> = units
             .iter()
             .map(|u| u.parts.iter().map(|p| parts[*p].weight).collect())
@@ -115,6 +106,19 @@ impl Lowering<'_> {
             launches.push(self.chunk_launch(kernel, &units, &ranges, chunk.id, how)?);
         }
         Ok(launches)
+    }
+
+    /// The units of a contraction, whose parts are of one width each.
+    fn units(&self, kernel: &Kernel, parts: &[Part]) -> Result<Vec<Unit>> {
+        let units = kernel.units();
+        let uneven = |u: &&Unit| u.parts.iter().any(|p| parts[*p].n != parts[u.parts[0]].n);
+        match units.iter().find(uneven) {
+            Some(unit) => {
+                let reason = format!("a tail reads parts {:?} of different widths", unit.parts);
+                Err(self.refuse(kernel, reason))
+            }
+            None => Ok(units),
+        }
     }
 
     fn chunk_launch(
@@ -233,15 +237,14 @@ impl Lowering<'_> {
             units: teams.units.min(self.target.max_units),
             plane: vectors.plane,
         };
-        let (cube_rows, lanes) = match how.way {
-            Way::Rows(_) => {
-                let rows = if vectors.bytes { BYTE_ROWS } else { FLOAT_ROWS };
-                (
-                    rows,
-                    lanes_beside(rows, most_parts(kernel), team, teams.lanes),
-                )
-            }
-            _ => (1, teams.lanes),
+        let cube_rows = match how.way {
+            Way::Rows(_) if vectors.bytes => BYTE_ROWS,
+            Way::Rows(_) => FLOAT_ROWS,
+            _ => 1,
+        };
+        let lanes = match cube_rows {
+            1 => teams.lanes,
+            rows => lanes_beside(rows, most_parts(kernel), team, teams.lanes),
         };
         let cuda = self.target.language == Language::CudaC;
         let inside = self.plan.makes_first_inside(kernel, how.way);

@@ -187,7 +187,7 @@ fn shared_largest(partial: &Shared<[f32]>, value: f32, #[comptime] units: u32) -
     largest
 }
 
-/// Words of shared memory of [`team_sum`].
+/// Words of shared memory of [`team_sum()`].
 pub fn sum_words(team: Team) -> usize {
     match team.plane {
         0 => team.units as usize,
