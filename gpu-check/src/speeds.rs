@@ -117,6 +117,7 @@ fn more_models(device: &str) -> Vec<Model> {
         },
         decode("qwen3-0.6b", "q4_0", batches.clone()),
         decode("qwen3-0.6b", "bf16", batches),
+        both(device, "gemma-3-1b", "q4_0"),
         both(device, "llama-3.2-1b", "q4_0"),
         both(device, "qwen3-0.6b", "q4_k_m"),
         both(device, "qwen3-0.6b", "q8_0"),

@@ -11,6 +11,8 @@ use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionCut;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Targets that stand for the languages: with plane operations and without, which for WGSL is without half precision, too, and which no
 /// CUDA device is.
@@ -54,12 +56,24 @@ fn all(target: &Target) -> Vec<KernelSpec> {
     all
 }
 
-fn texts(specs: Vec<KernelSpec>, target: &Target) -> Vec<(KernelSpec, KernelText)> {
+fn texts(specs: Vec<KernelSpec>, target: &Target) -> Vec<(KernelSpec, Arc<KernelText>)> {
     let texts = specs.into_iter().map(|spec| {
-        let text = spec.text(target).expect("text");
+        let text = text(&spec, target);
         (spec, text)
     });
     texts.collect()
+}
+
+/// The text of a kernel. To make one takes long, so those that have one key are made once for all tests and targets.
+fn text(spec: &KernelSpec, target: &Target) -> Arc<KernelText> {
+    static MADE: Mutex<BTreeMap<String, Arc<OnceLock<Arc<KernelText>>>>> =
+        Mutex::new(BTreeMap::new());
+    let place = {
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        made.entry(spec.key(target)).or_default().clone()
+    };
+    let make = || Arc::new(spec.text(target).expect("text"));
+    place.get_or_init(make).clone()
 }
 
 fn label(spec: &KernelSpec) -> String {
@@ -205,7 +219,8 @@ fn every_variant_has_text_of_its_shape() {
             lines.push_str(&format!("{}: {}\n", label(&spec), shape(&text)));
             // Caches find a text by its very letters. Metal's own, which no device takes, declares in any order.
             if at % 5 == 0 && target.language != Language::Msl {
-                assert_eq!(text, spec.text(&target).expect("text"), "{}", label(&spec));
+                let again = spec.text(&target).expect("text");
+                assert_eq!(*text, again, "{}", label(&spec));
             }
         }
     }

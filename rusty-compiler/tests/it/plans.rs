@@ -65,6 +65,7 @@ fn totals_of_real_models() {
     for (shape, format) in [
         ("qwen3-0.6b", "q4_0"),
         ("qwen3-0.6b", "bf16"),
+        ("gemma-3-1b", "q4_0"),
         ("llama-3.2-1b", "q4_0"),
         ("llama-3.2-1b", "bf16"),
         ("llama-3-8b", "q4_0"),

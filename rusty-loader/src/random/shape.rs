@@ -101,6 +101,20 @@ pub(super) static SHAPES: &[Shape] = &[
         ..TINY
     },
     Shape {
+        name: "gemma-3-1b",
+        arch: "gemma3",
+        layers: 26,
+        width: 1152,
+        inner: 6912,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 256,
+        vocab: 262_144,
+        context: 32_768,
+        rope_base: 1e6,
+        ..TINY
+    },
+    Shape {
         name: "mistral-7b",
         layers: 32,
         width: 4096,
@@ -182,10 +196,16 @@ impl Shape {
                 Some(latent) => self.latent_attention(latent, &mut add),
                 None => self.attention(&mut add),
             }
+            if self.is_gemma() {
+                add("post_attention_norm", &[width]);
+            }
             add("ffn_norm", &[width]);
             match self.experts.as_ref().filter(|e| layer >= e.dense) {
                 Some(experts) => experts.tensors(width, &mut add),
                 None => feed_forward("", self.inner, width, &mut add),
+            }
+            if self.is_gemma() {
+                add("post_ffw_norm", &[width]);
             }
         }
         all.push(("output_norm.weight".to_owned(), vec![width]));
@@ -199,13 +219,21 @@ impl Shape {
         all
     }
 
+    fn is_gemma(&self) -> bool {
+        self.arch == "gemma3"
+    }
+
+    fn norms_heads(&self) -> bool {
+        self.is_gemma() || self.arch.starts_with("qwen3")
+    }
+
     fn attention(&self, add: &mut impl FnMut(&str, &[usize])) {
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         add("attn_q", &[queries, self.width]);
         add("attn_k", &[keys, self.width]);
         add("attn_v", &[keys, self.width]);
         add("attn_output", &[self.width, queries]);
-        if self.arch.starts_with("qwen3") {
+        if self.norms_heads() {
             add("attn_q_norm", &[self.head_dim]);
             add("attn_k_norm", &[self.head_dim]);
         }
@@ -229,10 +257,12 @@ impl Shape {
     /// Canonical metadata.
     pub(super) fn meta(&self) -> HashMap<String, Meta> {
         let llama = self.arch == "llama";
-        let layout = match self.arch.starts_with("qwen3") {
+        // Those that norm heads are those that rotate halves.
+        let layout = match self.norms_heads() {
             true => "half",
             false => "interleaved",
         };
+        let act = if self.is_gemma() { "gelu_tanh" } else { "silu" };
         let epsilon = Meta::F64(if llama { 1e-5 } else { 1e-6 });
         // Of latent attention files state the cached row as the only head's.
         let (kv_heads, key, value) = match &self.latent {
@@ -255,9 +285,13 @@ impl Shape {
             (keys::ROPE_SCALING_TYPE, "none".into()),
             (keys::VOCAB_SIZE, size(self.vocab)),
             (keys::TIE_WORD_EMBEDDINGS, Meta::Bool(self.tied)),
-            (keys::HIDDEN_ACT, "silu".into()),
+            (keys::HIDDEN_ACT, act.into()),
             (keys::EOS_TOKEN_IDS, Meta::Array([].into())),
         ];
+        if self.is_gemma() {
+            all.push((keys::SLIDING_WINDOW, size(512)));
+            all.push((keys::ROPE_FREQ_BASE_SWA, Meta::F64(1e4)));
+        }
         if let Some(experts) = &self.experts {
             all.extend(experts.meta());
         }
