@@ -86,8 +86,7 @@ impl Lowering<'_> {
         way: Way,
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
-        let apart = !kernel.first.is_empty() && !self.plan.makes_first_inside(kernel, way);
-        let first = match apart {
+        let first = match self.plan.makes_first_apart(kernel, way) {
             true => self.first(kernel)?,
             false => Vec::new(),
         };

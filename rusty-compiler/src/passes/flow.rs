@@ -41,7 +41,7 @@ impl Flow {
             .try_fold(0usize, |ready, maker| Some(ready.max(maker? + 1)))
     }
 
-    /// What the kernel's tails store is made by number `at` from now on.
+    /// What the kernel stores is made by number `at` from now on.
     pub(super) fn place(&mut self, kernel: &Kernel, at: usize) {
         for tail in kernel.first.iter().chain(&kernel.tails) {
             if let Sink::Value(value) = tail.sink {

@@ -24,10 +24,7 @@ pub(super) fn is_output(plan: &Plan, value: PlanValueId) -> bool {
 
 /// Whether tails read an operand.
 pub(super) fn read_by_tails(kernel: &Kernel, operand: u16) -> bool {
-    kernel
-        .tails
-        .iter()
-        .any(|t| t.body.insts.contains(&Inst::Load(operand)) || t.body.moves_lanes_of(operand))
+    kernel.tails.iter().any(|t| t.body.reads(operand))
 }
 
 /// Elementwise but for at most one norm, over the whole row, which ends it: its factor can then be applied to products.

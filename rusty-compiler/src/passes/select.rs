@@ -320,7 +320,7 @@ fn scratch(plan: &mut Plan, at: usize) {
 /// Whether a launch of its own makes what a contraction takes first.
 fn makes_first(plan: &Plan, kernel: &Kernel, implementation: Implementation) -> bool {
     match implementation.work() {
-        Work::Contraction(way) => !kernel.first.is_empty() && !plan.makes_first_inside(kernel, way),
+        Work::Contraction(way) => plan.makes_first_apart(kernel, way),
         _ => false,
     }
 }

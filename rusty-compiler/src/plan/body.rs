@@ -140,6 +140,11 @@ impl Body {
         }
     }
 
+    /// Whether an operand's lanes are read, at their own places or at others.
+    pub fn reads(&self, operand: u16) -> bool {
+        self.insts.contains(&Inst::Load(operand)) || self.moves_lanes_of(operand)
+    }
+
     /// Whether an operand's lanes are read at other places than their own.
     pub fn moves_lanes_of(&self, operand: u16) -> bool {
         self.insts.iter().any(|i| match i {

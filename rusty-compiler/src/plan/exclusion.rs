@@ -62,6 +62,11 @@ impl Plan {
         alone && !kernel.first.is_empty() && !self.excludes(FIRST_INSIDE, kernel)
     }
 
+    /// Whether a launch of its own makes what comes first.
+    pub(crate) fn makes_first_apart(&self, kernel: &Kernel, way: Way) -> bool {
+        !kernel.first.is_empty() && !self.makes_first_inside(kernel, way)
+    }
+
     /// Whether kernels of some shape are not to run so.
     pub(crate) fn excludes_for_any(&self, variant: &'static str) -> bool {
         self.excluded.iter().any(|e| e.variant == variant)

@@ -196,10 +196,7 @@ impl State<'_> {
             Sink::Value(v) => kernel.operands.iter().position(|o| *o == Operand::Value(v)),
             Sink::Key { .. } | Sink::Val { .. } => None,
         };
-        let reads = |body: &Body| {
-            let own = |o: u16| body.insts.contains(&Inst::Load(o)) || body.moves_lanes_of(o);
-            operand.is_some_and(|number| own(number as u16))
-        };
+        let reads = |body: &Body| operand.is_some_and(|number| body.reads(number as u16));
         if !reads(&kernel.prologue) || reads(&tail.body) || !tail.body.norms_once(k) {
             return Err("makes first what its prologue does not take".into());
         }

@@ -83,7 +83,7 @@ impl Shares {
         let of_run = |run: &[f32]| {
             let mut shares = [0.0; RUN];
             self.write(run, &mut shares);
-            sum(&shares)
+            sum(&shares[..run.len()])
         };
         logits.chunks(RUN).map(of_run).collect()
     }
@@ -111,6 +111,12 @@ impl Shares {
             place.map(|place| first + place)
         })
     }
+}
+
+/// The sum of shares that were written, as [`Shares::total`] has it of their logits.
+pub(super) fn total(shares: &[f64]) -> f64 {
+    let sums: Vec<f64> = shares.chunks(RUN).map(sum).collect();
+    sum(&sums)
 }
 
 /// The sum of some numbers, in lanes.

@@ -222,7 +222,7 @@ pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let shares = Shares::beside(filters::largest(logits));
     let mut all = vec![0.0; logits.len()];
     shares.write(logits, &mut all);
-    let total = shares.total(logits);
+    let total = exponentials::total(&all);
     all.iter_mut().for_each(|share| *share /= total);
     all
 }

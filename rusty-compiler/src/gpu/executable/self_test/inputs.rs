@@ -57,7 +57,8 @@ impl Inputs {
 }
 
 impl GpuExecutable {
-    /// Writes activations (of what the kernel makes first none that is a number), and random keys and values of a layer for all tokens of the rows' sequences, where the kernel touches it.
+    /// Writes activations, of what the kernel makes first none that is a number, and random keys and values of a layer for all tokens of
+    /// the rows' sequences, where the kernel touches it.
     pub(super) fn write_inputs(
         &self,
         inputs: &mut Inputs,
