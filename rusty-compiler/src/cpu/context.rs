@@ -8,6 +8,7 @@ use super::pool::Barrier;
 use super::prefetch::Ahead;
 use super::quantize::Inputs;
 use super::registers::Registers;
+use super::shares::Tally;
 use super::simd::Level;
 use super::weights::Weights;
 use crate::plan::{Kernel, Plan, Sink, Tail};
@@ -107,6 +108,10 @@ pub(super) struct Context<'a> {
     pub(super) runs: &'a [Run],
     pub(super) ropes: &'a [RopeRows],
     pub(super) counters: &'a [AtomicUsize],
+    /// What is taken of each thread's share.
+    pub(super) tallies: &'a [Tally],
+    /// The number of the step's first kernel in [`Shares::take`](super::shares::Shares::take).
+    pub(super) turn: u32,
 }
 
 // SAFETY: the raw pointers lead to memory whose parts are written by one thread each between barriers.

@@ -6,12 +6,14 @@
 //! rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::deltas::injection::{Group, Sites, Tile};
+use super::deltas::injection::{Group, Sites, Tile, expect_expand};
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
+use super::shares::{Shares, WIDEST};
+use super::simd::LANES;
 use super::stream::{Next, Stream, reads_ahead};
-use super::strips::{Cut, LONG_STRIP, STRIP, Width};
+use super::strips::{Cut, STRIP, Width};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
@@ -39,8 +41,8 @@ fn routes(plan: &Plan, kernel: &Kernel) -> bool {
 }
 
 /// Parts and tails that belong together.
-struct Bundle {
-    parts: Vec<usize>,
+pub(super) struct Bundle {
+    pub(super) parts: Vec<usize>,
     tails: Vec<TailCode>,
     width: usize,
 }
@@ -52,10 +54,10 @@ pub(super) struct Contract {
     pub(super) k: usize,
     prologue: super::body::Program,
     pub(super) parts: Vec<PartCode>,
-    bundles: Vec<Bundle>,
+    pub(super) bundles: Vec<Bundle>,
     pub(super) cut: Cut,
-    /// How columns are cut for one row, where that is another way.
-    pub(super) row_cut: Option<Cut>,
+    /// How columns are shared out for one row, where cores read its weights ahead on their own.
+    pub(super) shares: Option<Shares>,
     pub(super) forms: InputForms,
     /// Where pieces are drawn; the counter behind it tells how many threads have their ranks of `A x`.
     pub(super) counter: usize,
@@ -65,11 +67,28 @@ pub(super) struct Contract {
 }
 
 /// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
-struct Filled<'a> {
+pub(super) struct Filled<'a> {
     plain: InputRows,
     gained: Vec<Option<InputRows>>,
     /// Rows with the same adapter.
-    groups: Vec<Group<'a>>,
+    pub(super) groups: Vec<Group<'a>>,
+}
+
+impl Filled<'_> {
+    /// A part's own inputs, if it has such.
+    fn own(&self, part: usize) -> Option<InputRows> {
+        self.gained.get(part).copied().flatten()
+    }
+
+    /// Whether a part's inputs are those of all parts.
+    pub(super) fn is_plain(&self, part: usize) -> bool {
+        self.own(part).is_none()
+    }
+
+    /// A part's inputs.
+    pub(super) fn of(&self, part: usize) -> InputRows {
+        self.own(part).unwrap_or(self.plain)
+    }
 }
 
 impl Contract {
@@ -115,10 +134,10 @@ impl Contract {
             let kind = weights.matrix_of(part.weight).and_then(Matrix::kind);
             kind.is_some_and(|kind| reads_ahead(weights, &kind))
         };
-        let row_cut = codes
-            .iter()
-            .all(unasked)
-            .then(|| Cut::long(&widths, threads));
+        let shares = match codes.iter().all(unasked) {
+            true => Shares::new(&widths, column_bytes(&codes, &bundles, weights), threads),
+            false => None,
+        };
         let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
             rows,
@@ -131,7 +150,7 @@ impl Contract {
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
             parts: codes,
             cut: Cut::new(&widths, threads),
-            row_cut,
+            shares,
             bundles,
             forms,
             counter,
@@ -150,12 +169,6 @@ impl Contract {
         &self.parts[self.bundles[0].parts[0]]
     }
 
-    /// How columns are cut for so many rows.
-    fn cut(&self, rows: usize) -> &Cut {
-        let row_cut = self.row_cut.as_ref().filter(|_| rows == 1);
-        row_cut.unwrap_or(&self.cut)
-    }
-
     /// Runs this thread's share.
     ///
     /// # Safety
@@ -167,13 +180,18 @@ impl Contract {
         }
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows) };
+        let shares = self.shares.as_ref().filter(|_| rows == 1);
+        if let Some(row) = shares.zip(self.first_panels(ctx).as_deref()) {
+            // SAFETY: the caller's duty.
+            return unsafe { self.run_row(ctx, thread, scratch, &filled, row) };
+        }
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
         } else {
             BLOCK_ROWS
         };
         let blocks = rows.div_ceil(block_rows);
-        let cut = self.cut(rows);
+        let cut = &self.cut;
         let pieces = blocks * cut.strips;
         if ctx.adapted {
             let products = blocks * cut.products / ctx.threads;
@@ -190,11 +208,10 @@ impl Contract {
                 column,
                 columns,
                 stride: cut.columns,
-                unasked: cut.unasked,
             };
             let draw = || {
                 let piece = ctx.draw(self.counter);
-                (piece, self.begin(ctx, thread, cut, piece / blocks))
+                (piece, self.begin(ctx, thread, piece / blocks))
             };
             // SAFETY: each piece is drawn by one thread.
             piece = unsafe { self.strip(ctx, scratch, &filled, bundle, tile, draw) };
@@ -202,9 +219,9 @@ impl Contract {
     }
 
     /// Where a strip's weights begin; behind the last strip, where this thread's of the next kernel do.
-    fn begin(&self, ctx: &Context<'_>, thread: usize, cut: &Cut, strip: usize) -> Stream {
-        if strip < cut.strips {
-            let (bundle, column, columns) = cut.locate(strip);
+    fn begin(&self, ctx: &Context<'_>, thread: usize, strip: usize) -> Stream {
+        if strip < self.cut.strips {
+            let (bundle, column, columns) = self.cut.locate(strip);
             return self.parts[self.bundles[bundle].parts[0]].stream(ctx, (column, columns));
         }
         let next = self.next.as_ref();
@@ -290,15 +307,11 @@ impl Contract {
         // SAFETY: strips and rows are inside the matrices and the tile.
         unsafe {
             for (i, &p) in bundle.parts.iter().enumerate() {
-                let x = filled
-                    .gained
-                    .get(p)
-                    .copied()
-                    .flatten()
-                    .unwrap_or(filled.plain);
+                let x = filled.of(p);
                 let out = part_tile(products, i);
                 if ctx.adapted {
-                    self.await_expand(ctx, &filled.groups, p, tile, &mut scratch.ahead);
+                    expect_expand(&filled.groups, p, tile, &mut scratch.ahead);
+                    scratch.ahead.start_product(self.steps(ctx, p, &tile), 1);
                 }
                 let next = || match bundle.parts.get(i + 1) {
                     Some(next) => self.parts[*next].stream(ctx, (tile.column, tile.columns)),
@@ -315,7 +328,7 @@ impl Contract {
                     out,
                     stride: tile.stride,
                 };
-                self.parts[p].product(ctx, scratch, x, (e, tile.column, tile.unasked), next);
+                self.parts[p].product(ctx, scratch, x, (e, tile.column), next);
                 scratch.ahead.end_product();
                 if !filled.groups.is_empty() {
                     ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
@@ -328,7 +341,13 @@ impl Contract {
     }
 
     /// What becomes of a strip's products, as many columns at a time as registers hold.
-    unsafe fn tails(&self, ctx: &Context<'_>, scratch: &mut Scratch, bundle: &Bundle, tile: Tile) {
+    pub(super) unsafe fn tails(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        bundle: &Bundle,
+        tile: Tile,
+    ) {
         let products = scratch.tile.floats();
         let mut results = std::mem::take(&mut scratch.results);
         for row in 0..tile.rows {
@@ -348,11 +367,23 @@ impl Contract {
     }
 }
 
+/// Values of a tile that belong to one part.
+pub(super) const PART_TILE: usize = BLOCK_ROWS * STRIP;
+const _: () = assert!(WIDEST <= PART_TILE, "a piece of one row is a part's");
+
 /// Where the products of a bundle's part `i` go.
-fn part_tile(tile: *mut f32, i: usize) -> *mut f32 {
-    // A long strip is one row's.
-    const { assert!(LONG_STRIP <= BLOCK_ROWS * STRIP) };
-    tile.wrapping_add(i * BLOCK_ROWS * STRIP)
+pub(super) fn part_tile(tile: *mut f32, i: usize) -> *mut f32 {
+    tile.wrapping_add(i * PART_TILE)
+}
+
+/// Bytes of a column of the widest bundle.
+fn column_bytes(parts: &[PartCode], bundles: &[Bundle], weights: &Weights) -> usize {
+    let bytes = |part: &usize| {
+        let layout = weights.matrix_of(parts[*part].weight)?.layout()?;
+        Some(layout.panel_bytes() / LANES)
+    };
+    let of_bundle = |bundle: &Bundle| bundle.parts.iter().filter_map(bytes).sum();
+    bundles.iter().map(of_bundle).max().unwrap_or(0)
 }
 
 fn unbound(kernel: &Kernel) -> Error {

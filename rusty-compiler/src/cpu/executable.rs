@@ -8,6 +8,7 @@ use super::kv::{self, KvHalf, KvPool};
 use super::memory::Buffer;
 use super::pool::{Barrier, Pool};
 use super::quantize::Inputs;
+use super::shares::Tally;
 use super::simd::Level;
 use super::weights::Weights;
 use super::working_memory::WorkingMemory;
@@ -30,6 +31,9 @@ pub struct CpuExecutable {
     weights: Weights,
     kernels: Vec<CpuKernel>,
     counters: Vec<AtomicUsize>,
+    tallies: Vec<Tally>,
+    /// Counters of all steps so far.
+    turn: u32,
     memory: WorkingMemory,
     kv: KvPool,
     pages: u32,
@@ -94,6 +98,8 @@ impl CpuExecutable {
             weights,
             kernels,
             counters,
+            tallies: (0..threads).map(|_| Tally::default()).collect(),
+            turn: 0,
             memory,
             kv,
             pages: options.pages,
@@ -170,6 +176,8 @@ impl CpuExecutable {
             runs: &runs,
             ropes: &ropes,
             counters: &self.counters,
+            tallies: &self.tallies,
+            turn: self.turn,
         };
         let job = |thread: usize| {
             let mut scratch = m.scratch[thread]
@@ -213,6 +221,7 @@ impl Executable for CpuExecutable {
         self.check(step)?;
         self.weights.before_step(step.tokens.len(), self.level);
         let selected = step.selected();
+        self.turn = self.turn.wrapping_add(self.counters.len() as u32);
         self.execute(step, &selected)?;
         let logits = value_at(&self.plan, self.plan.logits);
         let hidden = value_at(&self.plan, self.plan.hidden);

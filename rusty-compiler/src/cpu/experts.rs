@@ -284,7 +284,7 @@ impl Experts {
                 let part = &self.parts[group.expert];
                 // SAFETY: the caller's duty; this thread drew the columns.
                 unsafe {
-                    part.product(ctx, scratch, inputs, (e, column, false), next);
+                    part.product(ctx, scratch, inputs, (e, column), next);
                     self.expand(ctx, adapted, (e, column));
                     self.store(ctx, chosen, (e, column));
                 }

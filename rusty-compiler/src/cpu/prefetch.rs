@@ -50,7 +50,7 @@ pub(super) struct Ahead {
     /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
     next: usize,
-    /// What the next kernel reads, the last run first, and how many lines of it each product asks for.
+    /// What the next kernel reads, the last run first, and how many lines of it are asked for with each unit of work.
     later: Vec<Run>,
     portion: usize,
     /// The current run's next line, and its end.
@@ -68,21 +68,18 @@ impl Ahead {
         }
     }
 
-    /// What the next kernel reads first, as addresses and lengths in its order; it is asked for in the course of `products` products.
-    pub(super) fn set_later(
-        &mut self,
-        bytes: impl Iterator<Item = (usize, usize)>,
-        products: usize,
-    ) {
+    /// What the next kernel reads first, as addresses and lengths in its order; it is asked for in the course of so many units
+    /// of work, such as products.
+    pub(super) fn set_later(&mut self, bytes: impl Iterator<Item = (usize, usize)>, work: usize) {
         self.later.clear();
         self.later.extend(bytes.map(|(at, bytes)| run(at, bytes)));
         self.later.reverse();
-        self.portion = lines(&self.later).div_ceil(products.max(1));
+        self.portion = lines(&self.later).div_ceil(work.max(1));
     }
 
-    /// Adds a product's portion of what is read later to what is due.
-    fn take_portion(&mut self) {
-        let mut left = self.portion * LINE;
+    /// Adds the portion of so much work of what is read later to what is due.
+    fn take_portion(&mut self, work: usize) {
+        let mut left = work * self.portion * LINE;
         while left > 0
             && let Some((first, end)) = self.later.last_mut()
         {
@@ -96,9 +93,9 @@ impl Ahead {
         }
     }
 
-    /// Spreads what is due over `steps` steps.
-    pub(super) fn start_product(&mut self, steps: usize) {
-        self.take_portion();
+    /// Spreads what is due over `steps` steps of a product, which is so many units of work.
+    pub(super) fn start_product(&mut self, steps: usize, work: usize) {
+        self.take_portion(work);
         self.chunk = lines(&self.due).div_ceil(steps.max(1));
         self.advance();
     }

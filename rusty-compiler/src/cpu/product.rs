@@ -22,12 +22,7 @@ use rusty_graph::WeightId;
 impl Contract {
     /// Steps of a product's inner loops, about.
     pub(super) fn steps(&self, ctx: &Context<'_>, part: usize, tile: &Tile) -> usize {
-        let Tile {
-            rows,
-            columns,
-            unasked,
-            ..
-        } = *tile;
+        let Tile { rows, columns, .. } = *tile;
         let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
             return 0;
         };
@@ -39,7 +34,7 @@ impl Contract {
                 }
             }
             _ => {
-                let streams = row_streams(ctx.level, matrix, (rows, columns), unasked);
+                let streams = row_streams(ctx.level, matrix, (rows, columns));
                 let products = columns.div_ceil(LANES) / streams.unwrap_or(1);
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
@@ -63,8 +58,7 @@ impl PartCode {
     }
 
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for an extent's rows and columns. Before the last columns, or
-    /// behind them, `next` is asked, once, what this thread reads after them; `unasked`: cores read one row's weights ahead on
-    /// their own.
+    /// behind them, `next` is asked, once, what this thread reads after them.
     ///
     /// # Safety
     /// Rows and columns are inside inputs and matrix, and `out` holds the results.
@@ -73,13 +67,13 @@ impl PartCode {
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         x: InputRows,
-        (e, column, unasked): (Extent, usize, bool),
+        (e, column): (Extent, usize),
         next: impl FnOnce() -> Stream,
     ) {
         debug_assert!(column + e.columns <= self.n);
         if let Some(matrix) = ctx.weights.matrix_of(self.weight)
             && let Matrix::Panels { layout, offset } = matrix
-            && let Some(streams) = row_streams(ctx.level, matrix, (e.rows, e.columns), unasked)
+            && let Some(streams) = row_streams(ctx.level, matrix, (e.rows, e.columns))
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
@@ -209,8 +203,8 @@ impl PartCode {
     }
 }
 
-/// The product of an extent's row with panels. Where they are several streams, all panels of each but the last ask for the one
-/// behind them, and the last one for what `next` says.
+/// The product of an extent's row with panels in several streams. All panels of each but the last ask for the one behind them,
+/// and the last one for what `next` says.
 unsafe fn row(
     ctx: &Context<'_>,
     scratch: &mut Scratch,
@@ -224,12 +218,6 @@ unsafe fn row(
         // SAFETY: the caller's duty.
         unsafe { forms::multiply_row(ctx.level, panels, (x, e.first), out, ahead) }
     };
-    if panels.is_one_run() {
-        multiply(panels, 0);
-        // It may draw the next piece of work.
-        next();
-        return;
-    }
     let (others, last) = panels.split();
     multiply(others, 0);
     multiply(last.asking(next()), others.columns());

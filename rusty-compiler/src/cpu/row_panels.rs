@@ -18,7 +18,7 @@ const SIDE_ROWS: usize = 12;
 pub(super) struct RowPanels {
     /// The first panel of the first stream.
     pub(super) first: Panel,
-    /// One, or [`STREAMS`] where the level [holds them](super::simd::Level::holds_streams).
+    /// One, or two or [`STREAMS`] where the level [holds them](super::simd::Level::holds_streams).
     streams: usize,
     /// Panels of a stream.
     each: usize,
@@ -29,7 +29,7 @@ pub(super) struct RowPanels {
 }
 
 impl RowPanels {
-    /// So many panels, of which `first` is the first, in so many streams.
+    /// So many panels, of which `first` is the first, in so many streams that follow each other.
     pub(super) fn new(first: Panel, panels: usize, streams: usize) -> Self {
         debug_assert!(panels.is_multiple_of(streams));
         let each = panels / streams;
@@ -41,6 +41,23 @@ impl RowPanels {
             apart: (apart, apart),
             step: each * LANES,
         }
+    }
+
+    /// Two streams of so many panels that ask for nothing: `first` is the first one's first, and the other is as many bytes,
+    /// and its results are as many values, apart from it as `apart` says.
+    pub(super) fn pair(first: Panel, panels: usize, (bytes, step): (usize, usize)) -> Self {
+        Self {
+            first,
+            streams: 2,
+            each: panels,
+            apart: (bytes, 0),
+            step,
+        }
+    }
+
+    /// Steps at which they ask for memory ahead, see [`Ahead`].
+    pub(super) fn steps(self) -> usize {
+        self.each * self.first.steps()
     }
 
     /// All panels of each stream but the last, which ask for those behind them, and the last ones.
@@ -71,11 +88,6 @@ impl RowPanels {
         }
     }
 
-    /// Whether they are one stream.
-    pub(super) fn is_one_run(self) -> bool {
-        self.streams == 1
-    }
-
     /// Columns of each stream.
     pub(super) fn columns(self) -> usize {
         self.each * LANES
@@ -86,7 +98,8 @@ impl RowPanels {
     fn panel(&self, n: usize, i: usize) -> Panel {
         let behind = i * self.first.bytes;
         let (apart, asked) = self.apart;
-        self.first.moved(n * apart + behind, n * asked + behind)
+        let by = |apart: usize| n.wrapping_mul(apart).wrapping_add(behind);
+        self.first.moved(by(apart), by(asked))
     }
 }
 
@@ -109,12 +122,19 @@ unsafe fn multiply_row_with<V: WordProducts, F: Form>(
     unsafe {
         for i in 0..p.each {
             let out = (out.add(i * LANES), 0, p.step);
-            if V::QUANT_ROWS >= SIDE_ROWS && p.streams == STREAMS {
-                let panels = std::array::from_fn(|n| p.panel(n, i));
-                tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
-            } else {
-                debug_assert_eq!(p.streams, 1, "sums of several panels need registers");
-                tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead);
+            let side_by_side = V::QUANT_ROWS >= SIDE_ROWS;
+            match p.streams {
+                STREAMS if side_by_side => {
+                    let panels = std::array::from_fn(|n| p.panel(n, i));
+                    tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
+                }
+                2 if side_by_side => {
+                    tile::<V, F, 1, 2>([p.panel(0, i), p.panel(1, i)], x, row, out, ahead);
+                }
+                streams => {
+                    debug_assert_eq!(streams, 1, "sums of several panels need registers");
+                    tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead);
+                }
             }
         }
     }

@@ -7,8 +7,8 @@
 //! its next piece of work before it multiplies the last columns of the one it has.
 //!
 //! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), where codes are
-//! narrower than bytes (supposed: there is more to do with each line). There one row has one stream, in
-//! [long strips](super::strips), and nothing is asked for.
+//! narrower than bytes (supposed: there is more to do with each line). There one row reads
+//! [long runs](super::shares), and nothing is asked for.
 
 use super::context::Context;
 use super::contract::Contract;
@@ -39,16 +39,14 @@ pub(super) fn reads_ahead(weights: &Weights, kind: &Kind) -> bool {
 }
 
 /// Streams that so many columns of a matrix are read in, where a kernel of one row reads them; none where one of any number of
-/// rows does. `unasked`: in one, as nothing is asked for.
+/// rows does.
 pub(super) fn row_streams(
     level: Level,
     matrix: &Matrix,
     (rows, columns): (usize, usize),
-    unasked: bool,
 ) -> Option<usize> {
     let side_by_side = level.holds_streams() && apart(columns).is_some();
     match matrix {
-        Matrix::Panels { .. } if rows == 1 && unasked => Some(1),
         Matrix::Panels { .. } if rows == 1 && side_by_side => Some(STREAMS),
         _ => None,
     }
@@ -152,7 +150,7 @@ impl Next {
             weight: part.weight,
             n: part.n,
             strip: contract.cut.columns,
-            row_unasked: contract.row_cut.is_some(),
+            row_unasked: contract.shares.is_some(),
             sites: contract.sites.clone(),
         }
     }

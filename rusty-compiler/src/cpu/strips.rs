@@ -7,11 +7,6 @@ use super::panel::GROUP;
 const PIECES: usize = 4;
 /// Widest strip of any number of rows. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
 pub(super) const STRIP: usize = 256;
-/// [`PIECES`] of one row where cores read long runs of memory ahead on their own: fewer and longer ones are faster.
-const LONG_PIECES: usize = 2;
-/// Widest strip of those.
-pub(super) const LONG_STRIP: usize = 2048;
-
 /// What is cut together.
 #[derive(Clone, Copy)]
 pub(super) struct Width {
@@ -24,8 +19,6 @@ pub(super) struct Width {
 pub(super) struct Cut {
     /// Columns of a strip but the last of a bundle.
     pub(super) columns: usize,
-    /// Whether nothing is asked for, because cores read its weights ahead on their own.
-    pub(super) unasked: bool,
     bundles: Vec<Width>,
     /// Strips of all bundles, and their products.
     pub(super) strips: usize,
@@ -35,25 +28,12 @@ pub(super) struct Cut {
 impl Cut {
     /// Of bundles of so many columns, for any number of rows.
     pub(super) fn new(bundles: &[Width], threads: usize) -> Self {
-        Self::of(bundles, threads * PIECES, STRIP)
-    }
-
-    /// For one row, into long runs of which nothing is asked for.
-    pub(super) fn long(bundles: &[Width], threads: usize) -> Self {
-        let long = Self::of(bundles, threads * LONG_PIECES, LONG_STRIP);
-        Self {
-            unasked: true,
-            ..long
-        }
-    }
-
-    fn of(bundles: &[Width], pieces: usize, widest: usize) -> Self {
         let all: usize = bundles.iter().map(|b| b.columns).sum();
-        let columns = (all / pieces).next_multiple_of(GROUP).clamp(GROUP, widest);
+        let columns = (all / (threads * PIECES)).next_multiple_of(GROUP);
+        let columns = columns.clamp(GROUP, STRIP);
         let strips = |b: &Width| b.columns.div_ceil(columns);
         Self {
             columns,
-            unasked: false,
             strips: bundles.iter().map(strips).sum(),
             products: bundles.iter().map(|b| strips(b) * b.parts).sum(),
             bundles: bundles.to_vec(),
@@ -90,16 +70,15 @@ mod tests {
                 .map(|&columns| Width { columns, parts: 2 })
                 .collect();
             for threads in [1, 2, 8] {
-                for cut in [Cut::new(&bundles, threads), Cut::long(&bundles, threads)] {
-                    let mut covered: Vec<usize> = vec![0; widths.len()];
-                    for strip in 0..cut.strips {
-                        let (bundle, first, columns) = cut.locate(strip);
-                        assert_eq!(covered[bundle], first, "{widths:?} {threads}");
-                        covered[bundle] = first + columns;
-                    }
-                    assert_eq!(covered, widths, "{threads} threads");
-                    assert_eq!(cut.products, 2 * cut.strips, "{widths:?} {threads}");
+                let cut = Cut::new(&bundles, threads);
+                let mut covered: Vec<usize> = vec![0; widths.len()];
+                for strip in 0..cut.strips {
+                    let (bundle, first, columns) = cut.locate(strip);
+                    assert_eq!(covered[bundle], first, "{widths:?} {threads}");
+                    covered[bundle] = first + columns;
                 }
+                assert_eq!(covered, widths, "{threads} threads");
+                assert_eq!(cut.products, 2 * cut.strips, "{widths:?} {threads}");
             }
         }
     }

@@ -111,6 +111,16 @@ impl Panel {
         self.at.wrapping_add(blocks + g * F::BYTES)
     }
 
+    /// Whether another one lies in the same way and is multiplied with the same of the inputs.
+    pub(super) fn is_like(&self, other: &Panel) -> bool {
+        (self.kind, self.bytes, self.start) == (other.kind, other.bytes, other.start)
+    }
+
+    /// Steps at which a product of one row asks for memory ahead, see [`Ahead`].
+    pub(super) fn steps(&self) -> usize {
+        self.groups.div_ceil(self.stretch)
+    }
+
     /// The panel `by` bytes further, which asks for what lies `next` bytes further.
     pub(super) fn moved(self, by: usize, next: usize) -> Self {
         let asked = match self.next.is_null() {

@@ -1,5 +1,5 @@
-//! One row on cores that read ahead on their own and on such that are asked ahead: weights are read in another order, in strips of
-//! another width, and each result is the same to the bit.
+//! One row on cores that read ahead on their own and on such that are asked ahead: weights are read in another order, in pieces that
+//! threads take of each other's shares, and each result is the same to the bit.
 
 use crate::adapted_rows::{attach, logits};
 use rusty_backend::{CpuDevice, Device};
@@ -27,7 +27,7 @@ fn results_do_not_depend_on_it() {
                 logits(&mut *exe, 1, slots)
             };
             let want = run(false, 1);
-            for threads in [1, 2] {
+            for threads in [1, 2, 3] {
                 assert!(
                     run(true, threads) == want,
                     "{format}, {slots} adapters, {threads} threads"

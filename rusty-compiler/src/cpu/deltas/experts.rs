@@ -79,7 +79,6 @@ impl Experts {
             column,
             columns: e.columns,
             stride: e.stride,
-            unasked: false,
         };
         for (group, (first, rows)) in tile.groups(groups, 0) {
             let u = ctx.lows.floats().wrapping_add(first * stride);

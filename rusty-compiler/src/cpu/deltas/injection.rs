@@ -169,12 +169,12 @@ impl Contract {
         ctx.barrier.arrive(&ctx.counters[self.counter + 1]);
     }
 
-    /// Has what [`Contract::reduce`] of the contraction that follows will read asked for in the course of this thread's products.
+    /// Has what [`Contract::reduce`] of the contraction that follows will read asked for in the course of this thread's work, in units.
     pub(in crate::cpu) fn await_reduce(
         &self,
         ctx: &Context<'_>,
         thread: usize,
-        products: usize,
+        work: usize,
         ahead: &mut Ahead,
     ) {
         let groups = match &self.next {
@@ -183,24 +183,7 @@ impl Contract {
         };
         let shares = share(&groups, thread, ctx.threads);
         let bytes = shares.filter_map(|(group, ranks)| group.delta.rank_bytes(ranks));
-        ahead.set_later(bytes, products);
-    }
-
-    /// Has what [`Contract::expand`] will read asked for during the coming product.
-    pub(in crate::cpu) fn await_expand(
-        &self,
-        ctx: &Context<'_>,
-        groups: &[Group<'_>],
-        part: usize,
-        tile: Tile,
-        ahead: &mut Ahead,
-    ) {
-        let columns = (tile.column, tile.columns);
-        for (group, _) in tile.groups(groups, part) {
-            ahead.push_due(group.delta.column_bytes(columns));
-        }
-        let steps = self.steps(ctx, part, &tile);
-        ahead.start_product(steps);
+        ahead.set_later(bytes, work);
     }
 
     /// Adds the adapters' part to a tile.
@@ -232,6 +215,19 @@ impl Contract {
     }
 }
 
+/// Has what [`Contract::expand`] will read for a part asked for during the coming product.
+pub(in crate::cpu) fn expect_expand(
+    groups: &[Group<'_>],
+    part: usize,
+    tile: Tile,
+    ahead: &mut Ahead,
+) {
+    let columns = (tile.column, tile.columns);
+    for (group, _) in tile.groups(groups, part) {
+        ahead.push_due(group.delta.column_bytes(columns));
+    }
+}
+
 /// Rows and columns of a tile.
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Tile {
@@ -243,8 +239,6 @@ pub(in crate::cpu) struct Tile {
     pub(in crate::cpu) columns: usize,
     /// Results from one row to the next.
     pub(in crate::cpu) stride: usize,
-    /// Whether cores read the weights ahead on their own.
-    pub(in crate::cpu) unasked: bool,
 }
 
 impl Tile {

@@ -180,7 +180,7 @@ fn check_tiles(
             "{name} {level:?} {some} rows"
         );
     }
-    // One row with all panels in one stream, with as many as may be side by side, and with the last of each apart.
+    // One row with all panels in one stream, in two, in as many as may be side by side, and with the last of each apart.
     let (at, row) = (panels.as_ptr(), rows - 1);
     let alone: Vec<f32> = (0..layout.panels()).flat_map(|i| run(i, row, 1)).collect();
     let first = Panel::new(layout, at, 1, std::ptr::null(), None);
@@ -191,6 +191,12 @@ fn check_tiles(
         let beside = RowPanels::new(first, some, side);
         let (others, last) = beside.split();
         ways.extend([vec![beside], vec![others, last]]);
+        let half = some / 2;
+        let two = match level.holds_streams() {
+            true => RowPanels::pair(first, half, (half * first.bytes, half * LANES)),
+            false => RowPanels::new(first, some, 1),
+        };
+        ways.extend([vec![RowPanels::new(first, some, side.min(2))], vec![two]]);
     }
     for (i, way) in ways.into_iter().enumerate() {
         let mut out = vec![f32::NAN; layout.n.next_multiple_of(LANES)];
