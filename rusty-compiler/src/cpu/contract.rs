@@ -7,19 +7,18 @@
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::deltas::injection::{Group, Sites, Tile, expect_expand};
+use super::filled::Filled;
 use super::product::PartCode;
 use super::quantize::{InputForms, InputRows, fill_row};
 use super::row_tiles::Extent;
 use super::shares::{Shares, WIDEST};
 use super::simd::LANES;
-use super::stream::{Next, Stream, reads_ahead};
+use super::stream::{Next, Stream};
 use super::strips::{Cut, STRIP, Width};
 use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
 
-/// Up to this many rows each thread makes all inputs itself, which costs less than meeting at a barrier.
-pub(super) const PRIVATE_ROWS: usize = 2;
 /// Rows of a block, whole tiles of all sizes: their inputs and a strip of weights fit the second-level cache together.
 pub(super) const BLOCK_ROWS: usize = 96;
 /// The same for single-precision inputs.
@@ -52,7 +51,7 @@ pub(super) struct Contract {
     pub(super) rows: RowSet,
     /// Input width.
     pub(super) k: usize,
-    prologue: super::body::Program,
+    pub(super) prologue: super::body::Program,
     pub(super) parts: Vec<PartCode>,
     pub(super) bundles: Vec<Bundle>,
     pub(super) cut: Cut,
@@ -64,31 +63,6 @@ pub(super) struct Contract {
     pub(super) sites: Sites,
     /// The contraction that follows.
     pub(super) next: Option<Next>,
-}
-
-/// Inputs of a kernel: those of all parts, or each part's own where an adapter scales them.
-pub(super) struct Filled<'a> {
-    plain: InputRows,
-    gained: Vec<Option<InputRows>>,
-    /// Rows with the same adapter.
-    pub(super) groups: Vec<Group<'a>>,
-}
-
-impl Filled<'_> {
-    /// A part's own inputs, if it has such.
-    fn own(&self, part: usize) -> Option<InputRows> {
-        self.gained.get(part).copied().flatten()
-    }
-
-    /// Whether a part's inputs are those of all parts.
-    pub(super) fn is_plain(&self, part: usize) -> bool {
-        self.own(part).is_none()
-    }
-
-    /// A part's inputs.
-    pub(super) fn of(&self, part: usize) -> InputRows {
-        self.own(part).unwrap_or(self.plain)
-    }
 }
 
 impl Contract {
@@ -130,11 +104,11 @@ impl Contract {
             parts: b.parts.len(),
         };
         let widths: Vec<Width> = bundles.iter().map(width).collect();
-        let unasked = |part: &PartCode| {
-            let kind = weights.matrix_of(part.weight).and_then(Matrix::kind);
-            kind.is_some_and(|kind| reads_ahead(weights, &kind))
+        let in_blocks = |part: &PartCode| {
+            let matrix = weights.matrix_of(part.weight);
+            matrix.is_some_and(|matrix| matrix.kind().is_some())
         };
-        let shares = match codes.iter().all(unasked) {
+        let shares = match weights.reads_ahead && codes.iter().all(in_blocks) {
             true => Shares::new(&widths, column_bytes(&codes, &bundles, weights), threads),
             false => None,
         };
@@ -226,69 +200,6 @@ impl Contract {
         }
         let next = self.next.as_ref();
         next.map_or(Stream::NONE, |next| next.stream(ctx, thread))
-    }
-
-    unsafe fn fill<'a>(
-        &self,
-        ctx: &Context<'a>,
-        thread: usize,
-        scratch: &mut Scratch,
-        rows: usize,
-    ) -> Filled<'a> {
-        let mut filled = Filled {
-            plain: ctx.inputs.rows(self.k, self.forms),
-            gained: vec![],
-            groups: match ctx.adapted {
-                true => self.sites.groups(ctx),
-                false => vec![],
-            },
-        };
-        let adapted = !filled.groups.is_empty();
-        // SAFETY: every row is filled by one thread, or into this thread's own memory.
-        unsafe {
-            let forms = self.forms.for_groups(&filled.groups);
-            if adapted {
-                filled.gained = self.gained(ctx, rows);
-            }
-            if rows <= PRIVATE_ROWS && filled.gained.iter().all(Option::is_none) {
-                filled.plain = scratch.inputs.rows(self.k, self.forms);
-                for row in 0..rows {
-                    let x = self.input(ctx, scratch, row);
-                    fill_row(ctx.level, filled.plain, row, x, self.k, forms);
-                }
-                if adapted {
-                    self.reduce(ctx, thread, filled.plain, &filled.groups);
-                }
-                return filled;
-            }
-            for row in rows * thread / ctx.threads..rows * (thread + 1) / ctx.threads {
-                let x = self.input(ctx, scratch, row);
-                fill_row(ctx.level, filled.plain, row, x, self.k, forms);
-                for (part, inputs) in filled.gained.iter().enumerate() {
-                    if let Some(inputs) = inputs {
-                        self.fill_gained(ctx, *inputs, part, row, x);
-                    }
-                }
-            }
-            ctx.barrier.wait();
-            if adapted {
-                self.reduce(ctx, thread, filled.plain, &filled.groups);
-            }
-        }
-        filled
-    }
-
-    unsafe fn input(&self, ctx: &Context<'_>, scratch: &mut Scratch, row: usize) -> *const f32 {
-        let lanes = super::body::Lanes {
-            row,
-            first: 0,
-            count: self.k,
-            results: &[],
-            arena: ctx.arena,
-            ropes: ctx.ropes,
-        };
-        // SAFETY: the prologue's lanes are `k`, by the verifier.
-        unsafe { super::body::run(ctx.level, &self.prologue, lanes, &mut scratch.regs) }
     }
 
     /// A strip of a bundle over a block of rows; `draw` gives the next piece of work, which is returned, and where its

@@ -36,6 +36,7 @@ mod contract;
 mod deltas;
 mod executable;
 mod experts;
+mod filled;
 mod float;
 mod forms;
 mod group_sums;

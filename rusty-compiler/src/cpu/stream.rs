@@ -6,14 +6,12 @@
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
 //! its next piece of work before it multiplies the last columns of the one it has.
 //!
-//! Some cores read one long run ahead faster on their own than when asked ([`rusty_backend::Target::reads_ahead`]), where codes are
-//! narrower than bytes (supposed: there is more to do with each line). There one row reads
-//! [long runs](super::shares), and nothing is asked for.
+//! Some cores read long runs ahead on their own ([`rusty_backend::Target::reads_ahead`]). There [one row](super::one_row) is multiplied
+//! in another way.
 
 use super::context::Context;
 use super::contract::Contract;
 use super::deltas::injection::Sites;
-use super::kind::{Kind, Width};
 use super::panel::PanelLayout;
 use super::simd::{LANES, Level};
 use super::weights::{Matrix, Weights};
@@ -31,11 +29,6 @@ pub(super) const STREAMS: usize = 4;
 fn apart(columns: usize) -> Option<usize> {
     let even = columns > 0 && columns.is_multiple_of(STREAMS * LANES);
     even.then_some(columns / (STREAMS * LANES))
-}
-
-/// Whether cores read long runs of panels of a kind ahead on their own.
-pub(super) fn reads_ahead(weights: &Weights, kind: &Kind) -> bool {
-    weights.reads_ahead && kind.width != Width::W8
 }
 
 /// Streams that so many columns of a matrix are read in, where a kernel of one row reads them; none where one of any number of
@@ -137,7 +130,7 @@ pub(super) struct Next {
     weight: WeightId,
     n: usize,
     strip: usize,
-    /// Whether one row asks for nothing there.
+    /// Whether nothing is asked for ahead of one row.
     row_unasked: bool,
     pub(super) sites: Sites,
 }

@@ -3,7 +3,8 @@
 use super::attention::partial::MAX_QUERIES;
 use super::attention::tasks::{Attend, most_spans};
 use super::context::Scratch;
-use super::contract::{BLOCK_ROWS, PRIVATE_ROWS};
+use super::contract::BLOCK_ROWS;
+use super::filled::PRIVATE_ROWS;
 use super::kernels::{Needs, cpu_kernels};
 use super::kv::block_lanes;
 use super::memory::Buffer;
