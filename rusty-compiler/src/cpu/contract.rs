@@ -6,16 +6,16 @@
 //! rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
-use super::deltas::injection::{Group, Sites, Tile, expect_expand};
+use super::deltas::injection::{Sites, Tile, expect_expand};
 use super::filled::Filled;
 use super::product::PartCode;
-use super::quantize::{InputForms, InputRows, fill_row};
+use super::quantize::InputForms;
 use super::row_tiles::Extent;
 use super::shares::{Shares, WIDEST};
 use super::simd::LANES;
 use super::stream::{Next, Stream};
 use super::strips::{Cut, STRIP, Width};
-use super::weights::{Matrix, Weights};
+use super::weights::Weights;
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
 
