@@ -7,6 +7,7 @@
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.
 //! * `scaling`: speed over depth, batch and prompt, as curves.
+//! * `reading_ahead`: one row on cores that read memory ahead on their own, and asked.
 //! * `fusion`: chains of operations, fused, beside Burn and PyTorch op by op, and the traffic that fusion saves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
 //!

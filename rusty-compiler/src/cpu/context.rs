@@ -53,7 +53,7 @@ pub(super) struct Run {
 /// A thread's own memory.
 pub(super) struct Scratch {
     pub(super) regs: Registers,
-    /// Results of a strip, `[part, rows of a block, strip]`, or of one row of a long one.
+    /// Results of a strip, `[part, rows of a block, strip]`, or of a piece of one row.
     pub(super) tile: Buffer,
     pub(super) results: Vec<*const f32>,
     /// Inputs of a few rows.
@@ -110,8 +110,6 @@ pub(super) struct Context<'a> {
     pub(super) counters: &'a [AtomicUsize],
     /// What is taken of each thread's share.
     pub(super) tallies: &'a [Tally],
-    /// The number of the step's first kernel in [`Shares::take`](super::shares::Shares::take).
-    pub(super) turn: u32,
 }
 
 // SAFETY: the raw pointers lead to memory whose parts are written by one thread each between barriers.

@@ -1,7 +1,7 @@
 //! Contractions: the prologue makes the input rows, tiles multiply them, tails consume each tile while hot.
 //!
-//! The output columns are cut into [*strips*](super::strips). Parts that one tail reads together (gate and up) share their
-//! strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
+//! The output columns are cut into [*strips*](super::strips), but for [one row](super::one_row) on some cores. Parts that one tail
+//! reads together (gate and up) share their strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
 //! decode step they stream neighbouring weights, which the memory system serves better than far ones. All blocks of
 //! rows go over a strip before the next one, so that weights come from memory once.
 
@@ -99,19 +99,6 @@ impl Contract {
             });
         }
         let bundles = bundle(plan, kernel, weights)?;
-        let width = |b: &Bundle| Width {
-            columns: b.width,
-            parts: b.parts.len(),
-        };
-        let widths: Vec<Width> = bundles.iter().map(width).collect();
-        let in_blocks = |part: &PartCode| {
-            let matrix = weights.matrix_of(part.weight);
-            matrix.is_some_and(|matrix| matrix.kind().is_some())
-        };
-        let shares = match weights.reads_ahead && codes.iter().all(in_blocks) {
-            true => Shares::new(&widths, column_bytes(&codes, &bundles, weights), threads),
-            false => None,
-        };
         let rows = RowSet::of(plan, kernel)?;
         Ok(Self {
             rows,
@@ -122,9 +109,9 @@ impl Contract {
             next: None,
             k: *k as usize,
             prologue: program(plan, kernel, &kernel.prologue, weights)?,
+            shares: shares_of_row(&codes, &bundles, weights, threads),
             parts: codes,
-            cut: Cut::new(&widths, threads),
-            shares,
+            cut: Cut::new(&widths(&bundles), threads),
             bundles,
             forms,
             counter,
@@ -154,10 +141,11 @@ impl Contract {
         }
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows) };
-        let shares = self.shares.as_ref().filter(|_| rows == 1);
-        if let Some(row) = shares.zip(self.first_panels(ctx).as_deref()) {
+        if let Some(shares) = self.shares.as_ref().filter(|_| rows == 1)
+            && let Some(panels) = self.first_panels(ctx)
+        {
             // SAFETY: the caller's duty.
-            return unsafe { self.run_row(ctx, thread, scratch, &filled, row) };
+            return unsafe { self.run_row(ctx, thread, scratch, &filled, (shares, &panels)) };
         }
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
@@ -287,14 +275,28 @@ pub(super) fn part_tile(tile: *mut f32, i: usize) -> *mut f32 {
     tile.wrapping_add(i * PART_TILE)
 }
 
-/// Bytes of a column of the widest bundle.
-fn column_bytes(parts: &[PartCode], bundles: &[Bundle], weights: &Weights) -> usize {
-    let bytes = |part: &usize| {
-        let layout = weights.matrix_of(parts[*part].weight)?.layout()?;
-        Some(layout.panel_bytes() / LANES)
+fn widths(bundles: &[Bundle]) -> Vec<Width> {
+    let width = |bundle: &Bundle| Width {
+        columns: bundle.width,
+        parts: bundle.parts.len(),
     };
-    let of_bundle = |bundle: &Bundle| bundle.parts.iter().filter_map(bytes).sum();
-    bundles.iter().map(of_bundle).max().unwrap_or(0)
+    bundles.iter().map(width).collect()
+}
+
+/// Columns shared out for one row, where cores read all parts ahead on their own.
+fn shares_of_row(
+    parts: &[PartCode],
+    bundles: &[Bundle],
+    weights: &Weights,
+    threads: usize,
+) -> Option<Shares> {
+    let layout = |part: &PartCode| weights.matrix_of(part.weight)?.layout();
+    let unasked = |part| layout(part).is_some_and(|layout| weights.reads_ahead(layout.kind));
+    let bytes = |part: &usize| layout(&parts[*part]).map_or(0, |l| l.panel_bytes() / LANES);
+    let of_bundle = |bundle: &Bundle| bundle.parts.iter().map(bytes).sum();
+    let column_bytes = bundles.iter().map(of_bundle).max().unwrap_or(0);
+    let shares = || Shares::new(&widths(bundles), column_bytes, threads);
+    parts.iter().all(unasked).then(shares).flatten()
 }
 
 fn unbound(kernel: &Kernel) -> Error {

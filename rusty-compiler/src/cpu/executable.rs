@@ -32,8 +32,6 @@ pub struct CpuExecutable {
     kernels: Vec<CpuKernel>,
     counters: Vec<AtomicUsize>,
     tallies: Vec<Tally>,
-    /// Counters of all steps so far.
-    turn: u32,
     memory: WorkingMemory,
     kv: KvPool,
     pages: u32,
@@ -85,7 +83,12 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        let weights = Weights::bind(&plan, file, room, level.has_brains(isa), target.reads_ahead)?;
+        // With bytes it was measured on AVX-512 alone.
+        let reads_ahead = (
+            target.reads_ahead,
+            target.reads_ahead && level.holds_streams(),
+        );
+        let weights = Weights::bind(&plan, file, room, level.has_brains(isa), reads_ahead)?;
         let (kernels, needs) = cpu_kernels(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);
         let memory = WorkingMemory::new(&plan, &needs, &weights, threads, options);
@@ -99,7 +102,6 @@ impl CpuExecutable {
             kernels,
             counters,
             tallies: (0..threads).map(|_| Tally::default()).collect(),
-            turn: 0,
             memory,
             kv,
             pages: options.pages,
@@ -156,6 +158,7 @@ impl CpuExecutable {
         self.counters
             .iter()
             .for_each(|c| c.store(0, Ordering::Relaxed));
+        self.tallies.iter().for_each(Tally::clear);
         let m = &self.memory;
         let context = Context {
             level: self.level,
@@ -177,7 +180,6 @@ impl CpuExecutable {
             ropes: &ropes,
             counters: &self.counters,
             tallies: &self.tallies,
-            turn: self.turn,
         };
         let job = |thread: usize| {
             let mut scratch = m.scratch[thread]
@@ -221,7 +223,6 @@ impl Executable for CpuExecutable {
         self.check(step)?;
         self.weights.before_step(step.tokens.len(), self.level);
         let selected = step.selected();
-        self.turn = self.turn.wrapping_add(self.counters.len() as u32);
         self.execute(step, &selected)?;
         let logits = value_at(&self.plan, self.plan.logits);
         let hidden = value_at(&self.plan, self.plan.hidden);

@@ -48,8 +48,7 @@ impl Contract {
         if ctx.adapted {
             self.await_reduce(ctx, thread, shares.each(), &mut scratch.ahead);
         }
-        let turn = ctx.turn.wrapping_add(self.counter as u32);
-        while let Some(units) = shares.take(ctx.tallies, thread, turn) {
+        while let Some(units) = shares.take(ctx.tallies, thread, self.counter as u32) {
             for piece in shares.pieces(units) {
                 // SAFETY: each piece is taken by one thread.
                 unsafe { self.piece(ctx, scratch, filled, panels, piece) }
@@ -96,7 +95,7 @@ impl Contract {
             Some(pair) => multiply(0..2, pair),
             None => {
                 for (i, &p) in bundle.parts.iter().enumerate() {
-                    multiply(i..i + 1, halves(ctx.level, panels[p], piece));
+                    multiply(i..i + 1, streams_of(ctx.level, panels[p], piece));
                 }
             }
         }
@@ -122,7 +121,7 @@ fn two_streams(level: Level, panel: &Panel) -> bool {
 }
 
 /// A piece's panels of a part in two streams, each half of them, or in one; `first` is the part's first one.
-fn halves(level: Level, first: Panel, piece: Piece) -> RowPanels {
+fn streams_of(level: Level, first: Panel, piece: Piece) -> RowPanels {
     let (first, count) = (of_piece(first, piece), panels_of(piece));
     if two_streams(level, &first) && count.is_multiple_of(2) {
         return RowPanels::new(first, count, 2);

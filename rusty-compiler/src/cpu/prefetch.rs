@@ -1,6 +1,6 @@
 //! Asking for memory ahead of its use.
 //!
-//! Weights are few long streams: panels [one or four](super::stream), [rows](super::row_tiles) several. A core's own guesses mostly run only a
+//! Weights are few long streams: panels [one, two or four](super::stream), [rows](super::row_tiles) several. A core's own guesses mostly run only a
 //! little ahead of each.
 //!
 //! Tables of adapters are many short runs of bytes (a strip's panels are one to four KiB), each too short for the
@@ -50,9 +50,11 @@ pub(super) struct Ahead {
     /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
     next: usize,
-    /// What the next kernel reads, the last run first, and how many lines of it are asked for with each unit of work.
+    /// What the next kernel reads, the last run first: its lines and those that were asked for.
     later: Vec<Run>,
-    portion: usize,
+    later_lines: (usize, usize),
+    /// Units of work over which they are asked for, and those that were begun.
+    work: (usize, usize),
     /// The current run's next line, and its end.
     at: usize,
     end: usize,
@@ -74,12 +76,17 @@ impl Ahead {
         self.later.clear();
         self.later.extend(bytes.map(|(at, bytes)| run(at, bytes)));
         self.later.reverse();
-        self.portion = lines(&self.later).div_ceil(work.max(1));
+        self.later_lines = (lines(&self.later), 0);
+        self.work = (work.max(1), 0);
     }
 
     /// Adds the portion of so much work of what is read later to what is due.
     fn take_portion(&mut self, work: usize) {
-        let mut left = work * self.portion * LINE;
+        let (lines, asked) = self.later_lines;
+        let done = (self.work.1 + work).min(self.work.0);
+        self.work.1 = done;
+        self.later_lines.1 = (lines * done).div_ceil(self.work.0);
+        let mut left = (self.later_lines.1 - asked) * LINE;
         while left > 0
             && let Some((first, end)) = self.later.last_mut()
         {
@@ -154,4 +161,29 @@ pub(super) fn ask_for(at: usize) {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_later_is_asked_for_evenly_over_the_work() {
+        let runs = [(3 * LINE + 5, 10 * LINE), (100 * LINE, 90 * LINE)];
+        let all = 11 + 90;
+        for works in [vec![1; 7], vec![24, 6, 2, 0], vec![1; 300], vec![5, 500]] {
+            let total: usize = works.iter().sum();
+            let mut ahead = Ahead::default();
+            ahead.set_later(runs.into_iter(), total);
+            let (mut done, mut asked) = (0, 0);
+            for work in works {
+                ahead.start_product(4, work);
+                done += work;
+                asked += lines(&ahead.due);
+                assert_eq!(asked, (all * done).div_ceil(total), "{done} of {total}");
+                ahead.end_product();
+            }
+            assert_eq!(asked, all);
+        }
+    }
 }

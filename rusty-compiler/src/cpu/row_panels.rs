@@ -18,7 +18,7 @@ const SIDE_ROWS: usize = 12;
 pub(super) struct RowPanels {
     /// The first panel of the first stream.
     pub(super) first: Panel,
-    /// One, or two or [`STREAMS`] where the level [holds them](super::simd::Level::holds_streams).
+    /// One, two or [`STREAMS`]; one is fastest where the level does not [hold several](super::simd::Level::holds_streams).
     streams: usize,
     /// Panels of a stream.
     each: usize,
@@ -132,8 +132,10 @@ unsafe fn multiply_row_with<V: WordProducts, F: Form>(
                     tile::<V, F, 1, 2>([p.panel(0, i), p.panel(1, i)], x, row, out, ahead);
                 }
                 streams => {
-                    debug_assert_eq!(streams, 1, "sums of several panels need registers");
-                    tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead);
+                    for n in 0..streams {
+                        let out = (out.0.add(n * p.step), 0, 0);
+                        tile::<V, F, 1, 1>([p.panel(n, i)], x, row, out, ahead);
+                    }
                 }
             }
         }

@@ -35,10 +35,17 @@ pub(super) struct Piece {
     pub(super) columns: usize,
 }
 
-/// How much of a thread's share is taken, in the kernel that ran last.
+/// How much of a thread's share is taken, in the kernel of a step that shared columns out last.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Tally(AtomicU64);
+
+impl Tally {
+    /// Makes ready for a step; nothing is taken in any of its turns.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
 
 /// What a tally says: the kernel, and the units that were taken from the share's beginning and its end.
 #[derive(Clone, Copy)]
@@ -95,8 +102,8 @@ impl Shares {
         self.units * thread / self.threads..self.units * (thread + 1) / self.threads
     }
 
-    /// The units that a thread multiplies next in kernel `turn`, whose number is another one than the last kernel's: of its
-    /// own share, or of another's.
+    /// The units that a thread multiplies next: of its own share, or of another's. `turn` is another number for each kernel of a
+    /// step.
     pub(super) fn take(&self, tallies: &[Tally], thread: usize, turn: u32) -> Option<Range<usize>> {
         let mut owners = (thread..self.threads).chain(0..thread);
         owners.find_map(|owner| self.take_of(tallies, (owner, thread), turn))
@@ -109,11 +116,12 @@ impl Shares {
         turn: u32,
     ) -> Option<Range<usize>> {
         let (share, tally) = (self.share(owner), &tallies[owner].0);
+        let own = owner == thread;
         let mut word = tally.load(Relaxed);
         loop {
-            let taken = Taken::of(word, turn);
+            let mut taken = Taken::of(word, turn);
             let left = share.start + taken.front..share.end - taken.back;
-            let part = match owner == thread {
+            let part = match own {
                 true => left.len() * 3 / 4,
                 false => left.len() / 2,
             };
@@ -121,31 +129,24 @@ impl Shares {
             if units == 0 {
                 return None;
             }
-            let (after, units) = match owner == thread {
-                true => (
-                    Taken {
-                        front: taken.front + units,
-                        ..taken
-                    },
-                    left.start..left.start + units,
-                ),
-                false => (
-                    Taken {
-                        back: taken.back + units,
-                        ..taken
-                    },
-                    left.end - units..left.end,
-                ),
+            let from = match own {
+                true => left.start,
+                false => left.end - units,
             };
+            *if own {
+                &mut taken.front
+            } else {
+                &mut taken.back
+            } += units;
             // Nothing else is told by it: what a kernel reads was made before a barrier.
-            match tally.compare_exchange_weak(word, after.word(), Relaxed, Relaxed) {
-                Ok(_) => return Some(units),
+            match tally.compare_exchange_weak(word, taken.word(), Relaxed, Relaxed) {
+                Ok(_) => return Some(from..from + units),
                 Err(now) => word = now,
             }
         }
     }
 
-    /// The columns that units are.
+    /// The bundles' columns that lie in units.
     pub(super) fn pieces(&self, units: Range<usize>) -> impl Iterator<Item = Piece> {
         let bundles = self.bundles.iter().enumerate();
         bundles.filter_map(move |(bundle, &(first, columns))| {
@@ -163,7 +164,13 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use std::sync::{Barrier, Mutex};
+
+    fn shares(widths: &[usize], threads: usize) -> Option<Shares> {
+        let width = |&columns| Width { columns, parts: 1 };
+        let bundles: Vec<Width> = widths.iter().map(width).collect();
+        Shares::new(&bundles, 576, threads)
+    }
 
     #[test]
     fn threads_take_every_column_once() {
@@ -173,47 +180,70 @@ mod tests {
             vec![151_936],
             vec![100, 7],
         ] {
-            let width = |&columns| Width { columns, parts: 1 };
-            let bundles: Vec<Width> = widths.iter().map(width).collect();
             for threads in [1, 2, 3, 8] {
-                let shares = Shares::new(&bundles, 576, threads).expect("countable");
+                let shares = shares(&widths, threads).expect("countable");
                 let tallies: Vec<Tally> = (0..threads).map(|_| Tally::default()).collect();
-                for turn in [7, 9] {
-                    let covered: Vec<_> = widths.iter().map(|n| Mutex::new(vec![0; *n])).collect();
-                    std::thread::scope(|scope| {
-                        for thread in 0..threads {
-                            let (shares, tallies, covered) = (&shares, &tallies, &covered);
-                            scope.spawn(move || {
-                                // Threads that come late find their share taken by others.
-                                std::thread::sleep(std::time::Duration::from_micros(
-                                    200 * thread as u64,
-                                ));
+                let taken = Mutex::new(vec![]);
+                let begin = Barrier::new(threads);
+                let turns = 200;
+                std::thread::scope(|scope| {
+                    for thread in 0..threads {
+                        let (shares, tallies, taken) = (&shares, &tallies, &taken);
+                        let begin = &begin;
+                        scope.spawn(move || {
+                            for turn in 0..turns {
+                                begin.wait();
+                                let mut own = vec![];
                                 while let Some(units) = shares.take(tallies, thread, turn) {
-                                    for p in shares.pieces(units) {
-                                        let mut covered = covered[p.bundle].lock().expect("alone");
-                                        let columns = &mut covered[p.column..][..p.columns];
-                                        columns.iter_mut().for_each(|c| *c += 1);
-                                    }
+                                    own.extend(shares.pieces(units).map(|piece| (turn, piece)));
                                 }
-                            });
+                                taken.lock().expect("no panic").extend(own);
+                                // Kernels end at a barrier.
+                                begin.wait();
+                            }
+                        });
+                    }
+                });
+                let mut taken = taken.into_inner().expect("no panic");
+                taken.sort_by_key(|(turn, p)| (*turn, p.bundle, p.column));
+                let mut taken = taken.into_iter();
+                for turn in 0..turns {
+                    for (bundle, width) in widths.iter().enumerate() {
+                        let mut end = 0;
+                        while end < *width {
+                            let (of, piece) = taken.next().expect("a piece");
+                            assert_eq!((of, piece.bundle, piece.column), (turn, bundle, end));
+                            assert!(piece.columns <= WIDEST && piece.column % GROUP == 0);
+                            end += piece.columns;
                         }
-                    });
-                    for columns in covered {
-                        let columns = columns.into_inner().expect("no panic");
-                        assert!(columns.iter().all(|c| *c == 1), "{widths:?} {threads}");
+                        assert_eq!(end, *width, "{widths:?}, {threads} threads");
                     }
                 }
+                assert!(taken.next().is_none(), "{widths:?}, {threads} threads");
             }
         }
     }
 
     #[test]
+    fn most_of_the_own_share_is_taken_then_halves_of_others() {
+        let shares = shares(&[2048], 2).expect("countable");
+        let tallies = [Tally::default(), Tally::default()];
+        let take = |thread: usize| shares.take(&tallies, thread, 5);
+        // Two units have the least bytes.
+        let own = [0..24, 24..30, 30..32];
+        let others = [48..64, 40..48, 36..40, 34..36, 32..34];
+        for units in own.into_iter().chain(others) {
+            assert_eq!(take(0), Some(units));
+        }
+        assert_eq!((take(0), take(1)), (None, None));
+        // The next kernel's shares are whole again.
+        assert_eq!(shares.take(&tallies, 1, 6), Some(32..56));
+    }
+
+    #[test]
     fn more_columns_than_a_tally_counts_are_not_shared_out() {
-        let bundles = [Width {
-            columns: (usize::from(u16::MAX) * 2 + 1) * GROUP,
-            parts: 1,
-        }];
-        assert!(Shares::new(&bundles, 576, 2).is_none());
-        assert!(Shares::new(&bundles, 576, 3).is_some());
+        let columns = (usize::from(u16::MAX) * 2 + 1) * GROUP;
+        assert!(shares(&[columns], 2).is_none());
+        assert!(shares(&[columns], 3).is_some());
     }
 }

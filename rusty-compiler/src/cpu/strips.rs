@@ -5,8 +5,9 @@ use super::panel::GROUP;
 /// Strips of a kernel per thread, where they are not widest: each ends a stream that memory was asked for ahead of, so few are
 /// faster, as long as threads end together.
 const PIECES: usize = 4;
-/// Widest strip of any number of rows. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
+/// Widest strip. Strips are whole blocks of 32 lanes, which keys and values may be stored in.
 pub(super) const STRIP: usize = 256;
+
 /// What is cut together.
 #[derive(Clone, Copy)]
 pub(super) struct Width {
@@ -26,7 +27,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Of bundles of so many columns, for any number of rows.
+    /// Of bundles of so many columns.
     pub(super) fn new(bundles: &[Width], threads: usize) -> Self {
         let all: usize = bundles.iter().map(|b| b.columns).sum();
         let columns = (all / (threads * PIECES)).next_multiple_of(GROUP);

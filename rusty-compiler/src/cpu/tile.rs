@@ -118,7 +118,7 @@ impl Panel {
 
     /// Steps at which a product of one row asks for memory ahead, see [`Ahead`].
     pub(super) fn steps(&self) -> usize {
-        self.groups.div_ceil(self.stretch)
+        steps_of_panel(self.groups, self.stretch)
     }
 
     /// The panel `by` bytes further, which asks for what lies `next` bytes further.
@@ -160,6 +160,11 @@ impl Panel {
     }
 }
 
+/// Looks ahead of one pass over a panel.
+fn steps_of_panel(groups: usize, stretch: usize) -> usize {
+    groups.div_ceil(stretch)
+}
+
 /// Groups between two looks ahead; where blocks have scales, a block's.
 fn stretch(layout: &PanelLayout) -> usize {
     match layout.kind.scaling.block_bytes() {
@@ -176,7 +181,7 @@ pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
         TWELVES.. => 12,
         _ => 8,
     };
-    rows.div_ceil(together) * layout.groups().div_ceil(stretch(layout))
+    rows.div_ceil(together) * steps_of_panel(layout.groups(), stretch(layout))
 }
 
 per_isa! {

@@ -5,7 +5,7 @@
 //! each use packs its panels on the fly, to the same bits.
 
 use super::float::RowKind;
-use super::kind::Kind;
+use super::kind::{Kind, Width};
 use super::late_panels::LatePanels;
 use super::memory::Buffer;
 use super::panel::PanelLayout;
@@ -77,18 +77,19 @@ pub(super) struct Weights {
     resident: u64,
     /// Whether brain floats are multiplied with inputs that are rounded to such.
     pub(super) brains: bool,
-    /// Whether cores [read ahead](rusty_backend::Target::reads_ahead) on their own.
-    pub(super) reads_ahead: bool,
+    /// Whether cores [read ahead](rusty_backend::Target::reads_ahead) on their own: codes narrower than bytes, and bytes.
+    reads_ahead: (bool, bool),
 }
 
 impl Weights {
-    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it. `brains`: the machine multiplies brain floats.
+    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it. `brains`: the machine multiplies brain floats;
+    /// `reads_ahead`: its cores do so, with codes narrower than bytes and with bytes.
     pub(super) fn bind(
         plan: &Plan,
         file: &dyn ModelFile,
         memory: u64,
         brains: bool,
-        reads_ahead: bool,
+        reads_ahead: (bool, bool),
     ) -> Result<Self> {
         let mut weights = Self::find(plan, file)?;
         weights.brains = brains;
@@ -113,7 +114,7 @@ impl Weights {
             mapped: 0,
             resident: 0,
             brains: false,
-            reads_ahead: false,
+            reads_ahead: (false, false),
         };
         for kernel in &plan.kernels {
             match &kernel.anchor {
@@ -152,6 +153,14 @@ impl Weights {
     /// A matrix of a contraction. Bound by [`Weights::bind`] for every part.
     pub(super) fn matrix_of(&self, id: WeightId) -> Option<&Matrix> {
         self.matrices.get(&id)
+    }
+
+    /// Whether cores read panels of a kind ahead on their own.
+    pub(super) fn reads_ahead(&self, kind: Kind) -> bool {
+        match kind.width {
+            Width::W8 => self.reads_ahead.1,
+            _ => self.reads_ahead.0,
+        }
     }
 
     /// A vector operand.

@@ -1,9 +1,21 @@
 //! One row on cores that read ahead on their own and on such that are asked ahead: weights are read in another order, in pieces that
 //! threads take of each other's shares, and each result is the same to the bit.
 
-use crate::adapted_rows::{attach, logits};
-use rusty_backend::{CpuDevice, Device};
-use rusty_compiler::{BindOptions, KvFormat, bind, compile};
+use crate::adapted_rows::{attach, logits, low_ranks};
+use rusty_backend::CpuDevice;
+use rusty_compiler::cpu::CpuExecutable;
+use rusty_compiler::{BindOptions, Executable, KvFormat, SlotId, compile};
+use std::sync::Arc;
+
+/// What is attached.
+#[derive(Clone, Copy, Debug)]
+enum Adapters {
+    None,
+    /// Which add low ranks.
+    Plain,
+    /// Which scale inputs and outputs, too.
+    Scaling,
+}
 
 #[test]
 fn results_do_not_depend_on_it() {
@@ -12,26 +24,37 @@ fn results_do_not_depend_on_it() {
     for (format, kv) in ["q4_0", "q4_k_m", "q8_0"].into_iter().zip(kv) {
         let file = rusty_loader::random::model("qwen3-tiny", format).expect(format);
         let graph = rusty_graph::arch::build(&*file).expect("graph");
-        for slots in [0, 1] {
+        for adapters in [Adapters::None, Adapters::Plain, Adapters::Scaling] {
+            let slots = u32::from(!matches!(adapters, Adapters::None));
             let options = BindOptions {
                 pages: 24,
                 kv,
                 slots,
             };
-            let run = |reads_ahead: bool, threads: usize| {
-                let device = CpuDevice::new(Some(threads)).reading_ahead(reads_ahead);
-                let device = Device::Cpu(device);
-                let plan = compile(&graph, device.target()).expect("plan");
-                let mut exe = bind(plan, &*file, &device, &options).expect("bound");
-                attach(&mut *exe, &graph, slots);
-                logits(&mut *exe, 1, slots)
-            };
-            let want = run(false, 1);
-            for threads in [1, 2, 3] {
-                assert!(
-                    run(true, threads) == want,
-                    "{format}, {slots} adapters, {threads} threads"
-                );
+            for isa in CpuDevice::runnable() {
+                let run = |reads_ahead: bool, threads: usize| {
+                    let device = CpuDevice::new(Some(threads)).reading_ahead(reads_ahead);
+                    let plan = compile(&graph, device.target()).expect("plan");
+                    let mut exe = CpuExecutable::bind_isa(plan, &*file, isa, &device, &options)
+                        .expect("bound");
+                    match adapters {
+                        Adapters::Plain => {
+                            let adapter = Arc::new(low_ranks(&graph, 16));
+                            exe.attach(SlotId(1), adapter).expect("attached");
+                        }
+                        _ => attach(&mut exe, &graph, slots),
+                    }
+                    // Steps of several rows between those of one leave nothing of theirs behind.
+                    let several = logits(&mut exe, 7, slots);
+                    (logits(&mut exe, 1, slots), several)
+                };
+                let want = run(false, 1);
+                for threads in [1, 2, 3] {
+                    assert!(
+                        run(true, threads) == want,
+                        "{format}, {adapters:?}, {isa:?}, {threads} threads"
+                    );
+                }
             }
         }
     }

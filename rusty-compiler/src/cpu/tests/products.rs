@@ -198,6 +198,29 @@ fn check_tiles(
         };
         ways.extend([vec![RowPanels::new(first, some, side.min(2))], vec![two]]);
     }
+    if level.holds_streams() && some > 0 {
+        // The other stream may lie before the first one, as weights lie in any order.
+        let half = some / 2;
+        let before = (half * first.bytes).wrapping_neg();
+        let pair = RowPanels::pair(
+            first.moved(half * first.bytes, 0),
+            half,
+            (before, half * LANES),
+        );
+        let mut out = vec![f32::NAN; some * LANES];
+        // SAFETY: panels, row and results are whole.
+        unsafe {
+            forms::multiply_row(
+                level,
+                pair,
+                (view, row),
+                out.as_mut_ptr(),
+                &mut Ahead::default(),
+            );
+        }
+        out.rotate_left(half * LANES);
+        assert_eq!(out, alone[..some * LANES], "{name} {level:?} backwards");
+    }
     for (i, way) in ways.into_iter().enumerate() {
         let mut out = vec![f32::NAN; layout.n.next_multiple_of(LANES)];
         let mut column = 0;
