@@ -78,8 +78,8 @@ pub struct Target {
     pub isa: Isa,
     /// Threads of the CPU device; 0 elsewhere.
     pub threads: usize,
-    /// Whether a core reads one long run of memory ahead at full speed on its own, and slower where it is asked for what comes
-    /// (CPU only): AMD's Zen 3 and later, by what a Zen 4 did.
+    /// Whether a core reads long runs of memory ahead on its own, so that it is asked for little or nothing (CPU only): AMD's Zen 3
+    /// and later, by what a Zen 4 did.
     pub reads_ahead: bool,
     /// Units that run in lockstep (subgroup, warp); the least where a driver may choose.
     pub plane_size: u32,

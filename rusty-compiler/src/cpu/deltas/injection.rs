@@ -206,7 +206,7 @@ impl Contract {
         for (group, (first, rows)) in tile.groups(groups, part) {
             let u = (low(first).cast_const(), stride);
             let y = out.wrapping_add((first - tile.first) * tile.stride);
-            // SAFETY: the strip starts at a multiple of 32 and its tile rows are whole vectors.
+            // SAFETY: the tile starts at a multiple of 32 columns, and a part's room is wider than its widest row, in whole vectors.
             unsafe {
                 let y = (y, tile.stride);
                 low_rank::expand(ctx.level, group.delta, rows, u, columns, y);
