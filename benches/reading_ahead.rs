@@ -2,8 +2,8 @@
 //! `cargo bench -p rusty-benches --no-default-features --bench reading_ahead`.
 //!
 //! The same random weights of a real shape are bound twice, each way with its own threads, and a few tokens are decoded in one
-//! way and then in the other, again and again. Other guests of a shared machine disturb both alike, so quartiles of many such
-//! turns tell apart what runs of whole programs do not: the lowest are of moments when memory is quiet. Both ways give the same
+//! way and then in the other, again and again. Other guests of a shared machine disturb both alike, so quantiles of many such
+//! turns can be compared: the lowest are of moments when memory is quiet. Both ways give the same
 //! logits to the bit, which is checked first.
 //!
 //! * `RUSTY_READING_AHEAD_ONLY=FORMAT`: `q4_0`, `q8_0` or `q4_k_m`.
@@ -16,7 +16,7 @@ use rusty_loader::ModelFile;
 
 const SHAPE: &str = "qwen3-0.6b";
 const FORMATS: [&str; 3] = ["q4_0", "q4_k_m", "q8_0"];
-/// Tokens of a turn: the first ones of it find the other way's threads still awake.
+/// Tokens of a turn, behind a few that are not timed and may find the other way's threads awake.
 const TOKENS: usize = 16;
 const TURNS: usize = 100;
 
@@ -84,7 +84,7 @@ impl Way {
         }
     }
 
-    /// Below which a part of the times lies.
+    /// The time below which a part of them lies.
     fn quantile(&mut self, part: f64) -> f64 {
         self.times.sort_by(f64::total_cmp);
         let last = self.times.len() - 1;

@@ -1,9 +1,9 @@
 //! Contractions: the prologue makes the input rows, tiles multiply them, tails consume each tile while hot.
 //!
-//! The output columns are cut into [*strips*](super::strips), but for [one row](super::one_row) on some cores. Parts that one tail
-//! reads together (gate and up) share their strips. A piece of work is one strip over one block of rows; threads draw pieces in order, so that at a
-//! decode step they stream neighbouring weights, which the memory system serves better than far ones. All blocks of
-//! rows go over a strip before the next one, so that weights come from memory once.
+//! The output columns are cut into [*strips*](super::strips), but for [one row](super::one_row) on some cores. Parts that
+//! one tail reads together (gate and up) share their strips. A piece of work is one strip over one block of rows; threads
+//! draw pieces in order, so that at a decode step they stream neighbouring weights, which the memory system serves better
+//! than far ones. All blocks of rows go over a strip before the next one, so that weights come from memory once.
 
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::deltas::injection::{Sites, Tile, expect_expand};

@@ -10,7 +10,7 @@ use super::pool::{Barrier, Pool};
 use super::quantize::Inputs;
 use super::shares::Tally;
 use super::simd::Level;
-use super::weights::Weights;
+use super::weights::{ReadsAhead, Weights};
 use super::working_memory::WorkingMemory;
 use crate::plan::Plan;
 use crate::slots::{KvPrefix, PrefixLayer, SlotData, SlotId};
@@ -83,11 +83,12 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        // With bytes it was measured on AVX-512 alone.
-        let reads_ahead = (
-            target.reads_ahead,
-            target.reads_ahead && level.holds_streams(),
-        );
+        // Bytes were measured on AVX-512 alone.
+        let reads_ahead = match (target.reads_ahead, level.holds_streams()) {
+            (false, _) => ReadsAhead::None,
+            (true, false) => ReadsAhead::Narrow,
+            (true, true) => ReadsAhead::All,
+        };
         let weights = Weights::bind(&plan, file, room, level.has_brains(isa), reads_ahead)?;
         let (kernels, needs) = cpu_kernels(&plan, &weights, threads)?;
         let kv = KvPool::new(&plan.kv, options.pages, options.kv);

@@ -2,8 +2,8 @@
 //!
 //! Where codes are narrower than bytes nothing is asked for, and a thread multiplies the [pieces](super::shares) that it takes with
 //! two streams of panels side by side: the two parts that a tail reads together (gate and up), or the halves of a piece. Where they
-//! are bytes one stream is faster, and [a little ahead](ASKED) of its use memory is asked for. Both were measured on a Zen 4 and are
-//! not explained.
+//! are bytes one stream is faster, and [a little ahead](ASKED) of its use memory is asked for. Both were found by trying on a Zen 4 and
+//! are not explained.
 
 use super::context::{Context, Scratch};
 use super::contract::{Bundle, Contract, PART_TILE, part_tile};

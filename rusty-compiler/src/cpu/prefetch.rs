@@ -50,9 +50,9 @@ pub(super) struct Ahead {
     /// What is read after the coming product, and the first run that was not begun.
     due: Vec<Run>,
     next: usize,
-    /// What the next kernel reads, the last run first: its lines and those that were asked for.
+    /// What the next kernel reads and nobody asked for yet, the last run first, and the lines of all that it reads.
     later: Vec<Run>,
-    later_lines: (usize, usize),
+    later_lines: usize,
     /// Units of work over which they are asked for, and those that were begun.
     work: (usize, usize),
     /// The current run's next line, and its end.
@@ -76,17 +76,16 @@ impl Ahead {
         self.later.clear();
         self.later.extend(bytes.map(|(at, bytes)| run(at, bytes)));
         self.later.reverse();
-        self.later_lines = (lines(&self.later), 0);
+        self.later_lines = lines(&self.later);
         self.work = (work.max(1), 0);
     }
 
     /// Adds the portion of so much work of what is read later to what is due.
     fn take_portion(&mut self, work: usize) {
-        let (lines, asked) = self.later_lines;
-        let done = (self.work.1 + work).min(self.work.0);
-        self.work.1 = done;
-        self.later_lines.1 = (lines * done).div_ceil(self.work.0);
-        let mut left = (self.later_lines.1 - asked) * LINE;
+        let (all, before) = self.work;
+        self.work.1 = (before + work).min(all);
+        let behind = |done: usize| (self.later_lines * done).div_ceil(all.max(1));
+        let mut left = (behind(self.work.1) - behind(before)) * LINE;
         while left > 0
             && let Some((first, end)) = self.later.last_mut()
         {

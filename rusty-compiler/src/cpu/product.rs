@@ -13,7 +13,7 @@ use super::row_tiles::Extent;
 use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
-use super::stream::{Stream, row_streams};
+use super::stream::{STREAMS, Stream, side_by_side};
 use super::tile::{self, Panel, TileRegisters};
 use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
@@ -34,8 +34,11 @@ impl Contract {
                 }
             }
             _ => {
-                let streams = row_streams(ctx.level, matrix, (rows, columns));
-                let products = columns.div_ceil(LANES) / streams.unwrap_or(1);
+                let streams = match side_by_side(ctx.level, matrix, (rows, columns)) {
+                    true => STREAMS,
+                    false => 1,
+                };
+                let products = columns.div_ceil(LANES) / streams;
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
             }
@@ -73,12 +76,12 @@ impl PartCode {
         debug_assert!(column + e.columns <= self.n);
         if let Some(matrix) = ctx.weights.matrix_of(self.weight)
             && let Matrix::Panels { layout, offset } = matrix
-            && let Some(streams) = row_streams(ctx.level, matrix, (e.rows, e.columns))
+            && side_by_side(ctx.level, matrix, (e.rows, e.columns))
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
             let panel = Panel::new(layout, at, self.start, std::ptr::null(), None);
-            let panels = RowPanels::new(panel, e.columns.div_ceil(LANES), streams);
+            let panels = RowPanels::new(panel, e.columns.div_ceil(LANES), STREAMS);
             // SAFETY: the caller's duty.
             return unsafe { row(ctx, scratch, (x, e), panels, next) };
         }

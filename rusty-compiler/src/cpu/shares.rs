@@ -1,9 +1,10 @@
 //! How threads share out the output columns of a contraction for one row, where cores read long runs of memory ahead on
 //! their own.
 //!
-//! A run that ends costs such a core the time until it has noticed where the next one goes. So each thread has an even
-//! share of the columns, and takes most of what is left of it at a time, from its beginning on. A thread whose share is
-//! taken takes halves of what is left of the others', from their ends, so that all end together (as thieves take the
+//! There few and long pieces are faster (supposed: until a core has noticed where a run goes, it waits for each line), but
+//! threads have to end together. So each thread has an even share of the columns, and takes most of what is left of it at a
+//! time, from its beginning on. A thread whose share is
+//! taken takes halves of what is left of the others', from their ends (as thieves take the
 //! oldest task of a deque, which is the largest: Blumofe and Leiserson 1999, "Scheduling multithreaded computations by
 //! work stealing").
 

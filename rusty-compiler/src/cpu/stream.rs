@@ -31,18 +31,11 @@ fn apart(columns: usize) -> Option<usize> {
     even.then_some(columns / (STREAMS * LANES))
 }
 
-/// Streams that so many columns of a matrix are read in, where a kernel of one row reads them; none where one of any number of
-/// rows does.
-pub(super) fn row_streams(
-    level: Level,
-    matrix: &Matrix,
-    (rows, columns): (usize, usize),
-) -> Option<usize> {
-    let side_by_side = level.holds_streams() && apart(columns).is_some();
-    match matrix {
-        Matrix::Panels { .. } if rows == 1 && side_by_side => Some(STREAMS),
-        _ => None,
-    }
+/// Whether so many columns of a matrix are read in [`STREAMS`], by a kernel of one row; not where one of any number of rows reads
+/// them.
+pub(super) fn side_by_side(level: Level, matrix: &Matrix, (rows, columns): (usize, usize)) -> bool {
+    let holds = level.holds_streams() && apart(columns).is_some();
+    rows == 1 && holds && matches!(matrix, Matrix::Panels { .. })
 }
 
 /// Columns of a matrix, in memory.

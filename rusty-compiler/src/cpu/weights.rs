@@ -59,6 +59,15 @@ impl Matrix {
     }
 }
 
+/// Which panels cores [read ahead](rusty_backend::Target::reads_ahead) on their own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadsAhead {
+    None,
+    /// Those whose codes are narrower than bytes.
+    Narrow,
+    All,
+}
+
 /// All weights of a plan.
 pub(super) struct Weights {
     /// Repacked and shortened matrices, or room for them.
@@ -77,19 +86,17 @@ pub(super) struct Weights {
     resident: u64,
     /// Whether brain floats are multiplied with inputs that are rounded to such.
     pub(super) brains: bool,
-    /// Whether cores [read ahead](rusty_backend::Target::reads_ahead) on their own: codes narrower than bytes, and bytes.
-    reads_ahead: (bool, bool),
+    reads_ahead: ReadsAhead,
 }
 
 impl Weights {
-    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it. `brains`: the machine multiplies brain floats;
-    /// `reads_ahead`: its cores do so, with codes narrower than bytes and with bytes.
+    /// Finds and checks what `plan` reads of `file`, and reserves room for repacking it. `brains`: the machine multiplies brain floats.
     pub(super) fn bind(
         plan: &Plan,
         file: &dyn ModelFile,
         memory: u64,
         brains: bool,
-        reads_ahead: (bool, bool),
+        reads_ahead: ReadsAhead,
     ) -> Result<Self> {
         let mut weights = Self::find(plan, file)?;
         weights.brains = brains;
@@ -114,7 +121,7 @@ impl Weights {
             mapped: 0,
             resident: 0,
             brains: false,
-            reads_ahead: (false, false),
+            reads_ahead: ReadsAhead::None,
         };
         for kernel in &plan.kernels {
             match &kernel.anchor {
@@ -157,9 +164,10 @@ impl Weights {
 
     /// Whether cores read panels of a kind ahead on their own.
     pub(super) fn reads_ahead(&self, kind: Kind) -> bool {
-        match kind.width {
-            Width::W8 => self.reads_ahead.1,
-            _ => self.reads_ahead.0,
+        match self.reads_ahead {
+            ReadsAhead::None => false,
+            ReadsAhead::Narrow => kind.width != Width::W8,
+            ReadsAhead::All => true,
         }
     }
 

@@ -169,7 +169,8 @@ impl Contract {
         ctx.barrier.arrive(&ctx.counters[self.counter + 1]);
     }
 
-    /// Has what [`Contract::reduce`] of the contraction that follows will read asked for in the course of this thread's work, in units.
+    /// Has what [`Contract::reduce`] of the contraction that follows will read asked for in the course of so many units of this
+    /// thread's work.
     pub(in crate::cpu) fn await_reduce(
         &self,
         ctx: &Context<'_>,
