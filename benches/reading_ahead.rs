@@ -6,7 +6,7 @@
 //! turns can be compared: the lowest are of moments when memory is quiet. Both ways give the same
 //! logits to the bit, which is checked first.
 //!
-//! * `RUSTY_READING_AHEAD_ONLY=FORMAT`: `q4_0`, `q8_0` or `q4_k_m`.
+//! * `RUSTY_READING_AHEAD_ONLY=FORMAT`: one of `FORMATS`.
 
 use rusty_backend::{CpuDevice, Device};
 use rusty_benches::machine;
@@ -15,7 +15,7 @@ use rusty_engine::throughput::{Workload, measure};
 use rusty_loader::ModelFile;
 
 const SHAPE: &str = "qwen3-0.6b";
-const FORMATS: [&str; 3] = ["q4_0", "q4_k_m", "q8_0"];
+const FORMATS: [&str; 6] = ["q4_0", "q4_k_m", "q8_0", "bf16", "f16", "f32"];
 /// Tokens of a turn, behind a few that are not timed and may find the other way's threads awake.
 const TOKENS: usize = 16;
 const TURNS: usize = 100;

@@ -2,7 +2,7 @@
 //! [decoding](super::short_tile::decode) leaves them.
 
 use super::brain_tile::Plain;
-use super::prefetch::ask_for;
+use super::prefetch::{Ask, ask_for};
 use super::short_rows::{HALF, row_bytes};
 use super::short_tile::{CHUNK_WORDS, Coming, Short, decode};
 use super::simd::small_floats::SmallFloats;
@@ -13,6 +13,8 @@ pub(super) trait Columns: Copy {
     type Row: Copy;
     /// Values of a row, whole chunks.
     fn k(self) -> usize;
+    /// What is asked for while it is read.
+    fn ask(self) -> Ask;
     fn row(self, c: usize) -> Self::Row;
     /// Bytes from one row to the next.
     fn row_bytes(self) -> usize;
@@ -39,6 +41,10 @@ impl<'a> Columns for Short<'a> {
 
     fn k(self) -> usize {
         self.matrix.k
+    }
+
+    fn ask(self) -> Ask {
+        self.ask
     }
 
     fn row(self, c: usize) -> Self::Row {
@@ -73,6 +79,10 @@ impl Columns for Plain {
 
     fn k(self) -> usize {
         self.k
+    }
+
+    fn ask(self) -> Ask {
+        self.ask
     }
 
     fn row(self, c: usize) -> *const u8 {

@@ -6,14 +6,14 @@
 //! input rows. Limits: rows of whole chunks, as those that can be shortened are.
 
 use super::brain_columns::Columns;
-use super::float::{self, SEGMENT};
+use super::float::SEGMENT;
 use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::row_tiles::{Extent, Tiles, blocks, store_sums};
 use super::short_rows::{CHUNK, HALF};
 use super::short_tile::{CHUNK_WORDS, MANY_ROWS, Short};
 use super::simd::small_floats::SmallFloats;
-use super::simd::{LANES, Level, scalar};
+use super::simd::{Level, scalar};
 
 /// Values of a vector of words.
 const VALUES: usize = HALF / 2;
@@ -30,14 +30,7 @@ pub(super) enum BrainRows<'a> {
 pub(super) struct Plain {
     pub(super) at: *const u8,
     pub(super) k: usize,
-}
-
-/// Steps at which [`multiply`] asks for memory ahead, about.
-pub(super) fn steps(level: Level, k: usize, rows: usize, columns: usize) -> usize {
-    match level.has_tiles() {
-        true => columns.div_ceil(LANES) * k.div_ceil(SEGMENT),
-        false => float::steps(k, rows, columns),
-    }
+    pub(super) ask: Ask,
 }
 
 /// `out[r * stride + c] = x[taken(first + r)] . w[c]`.
@@ -158,6 +151,10 @@ impl<V: SmallFloats, const M: usize, const N: usize> Sums<V, M, N> {
 struct Chunks<W>(W);
 
 impl<W: Columns> Tiles for Chunks<W> {
+    fn ask(self) -> Ask {
+        self.0.ask()
+    }
+
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,
@@ -167,7 +164,7 @@ impl<W: Columns> Tiles for Chunks<W> {
         step: usize,
         ahead: &mut Ahead,
     ) {
-        let distance = Ask::Along.distance(N).filter(|_| FIRST);
+        let distance = self.0.ask().distance(N).filter(|_| FIRST);
         let mut rows = [self.0.row(c); N];
         for n in 1..N {
             rows[n] = self.0.row(c + n * step);
@@ -200,6 +197,10 @@ struct Words {
 }
 
 impl Tiles for Words {
+    fn ask(self) -> Ask {
+        Ask::Nothing
+    }
+
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,

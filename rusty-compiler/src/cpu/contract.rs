@@ -8,14 +8,14 @@
 use super::context::{Context, RowSet, Scratch, TailCode, program};
 use super::deltas::injection::{Sites, Tile, expect_expand};
 use super::filled::Filled;
+use super::prefetch::Ask;
 use super::product::PartCode;
 use super::quantize::InputForms;
 use super::row_tiles::Extent;
 use super::shares::{Shares, WIDEST};
-use super::simd::LANES;
 use super::stream::{Next, Stream};
 use super::strips::{Cut, STRIP, Width};
-use super::weights::Weights;
+use super::weights::{Matrix, Weights};
 use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink, Unit};
 use crate::{Error, Result};
 
@@ -142,10 +142,10 @@ impl Contract {
         // SAFETY: the caller's duty.
         let filled = unsafe { self.fill(ctx, thread, scratch, rows) };
         if let Some(shares) = self.shares.as_ref().filter(|_| rows == 1)
-            && let Some(panels) = self.first_panels(ctx)
+            && let Some(parts) = self.row_parts(ctx)
         {
             // SAFETY: the caller's duty.
-            return unsafe { self.run_row(ctx, thread, scratch, &filled, (shares, &panels)) };
+            return unsafe { self.run_row(ctx, thread, scratch, &filled, (shares, &parts)) };
         }
         let block_rows = if self.forms.floats {
             FLOAT_BLOCK_ROWS
@@ -210,7 +210,9 @@ impl Contract {
                 let out = part_tile(products, i);
                 if ctx.adapted {
                     expect_expand(&filled.groups, p, tile, &mut scratch.ahead);
-                    scratch.ahead.start_product(self.steps(ctx, p, &tile), 1);
+                    scratch
+                        .ahead
+                        .start_product(self.steps(ctx, p, &tile, Ask::Along), 1);
                 }
                 let next = || match bundle.parts.get(i + 1) {
                     Some(next) => self.parts[*next].stream(ctx, (tile.column, tile.columns)),
@@ -290,13 +292,19 @@ fn shares_of_row(
     weights: &Weights,
     threads: usize,
 ) -> Option<Shares> {
-    let layout = |part: &PartCode| weights.matrix_of(part.weight)?.layout();
-    let unasked = |part| layout(part).is_some_and(|layout| weights.reads_ahead(layout.kind));
-    let bytes = |part: &usize| layout(&parts[*part]).map_or(0, |l| l.panel_bytes() / LANES);
-    let of_bundle = |bundle: &Bundle| bundle.parts.iter().map(bytes).sum();
+    let matrices = parts.iter().map(|part| weights.matrix_of(part.weight));
+    let matrices: Vec<&Matrix> = matrices.collect::<Option<_>>()?;
+    let unasked = matrices.iter().all(|matrix| weights.reads_ahead(matrix));
+    let of_bundle = |bundle: &Bundle| {
+        bundle
+            .parts
+            .iter()
+            .map(|p| matrices[*p].column_bytes())
+            .sum()
+    };
     let column_bytes = bundles.iter().map(of_bundle).max().unwrap_or(0);
     let shares = || Shares::new(&widths(bundles), column_bytes, threads);
-    parts.iter().all(unasked).then(shares).flatten()
+    unasked.then(shares).flatten()
 }
 
 fn unbound(kernel: &Kernel) -> Error {

@@ -83,7 +83,7 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        // Bytes were measured on AVX-512 alone.
+        // Panels of bytes were measured on AVX-512 alone.
         let reads_ahead = match (target.reads_ahead, level.holds_streams()) {
             (false, _) => ReadsAhead::None,
             (true, false) => ReadsAhead::Narrow,

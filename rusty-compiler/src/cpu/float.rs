@@ -178,10 +178,9 @@ impl Rows for InNormalFloat {
 /// Values along `k` between two looks ahead.
 pub(super) const SEGMENT: usize = 16 * LANES;
 
-/// Steps at which [`multiply`] asks for memory ahead, about.
-pub(super) fn steps(k: usize, rows: usize, columns: usize) -> usize {
-    let tiles = if rows == 1 { 8 } else { 4 };
-    columns.div_ceil(tiles) * k.div_ceil(SEGMENT)
+/// Steps at which [`multiply`] asks for memory ahead, in tiles of so many columns.
+pub(super) fn steps(k: usize, columns: usize, tile: usize) -> usize {
+    columns.div_ceil(tile) * k.div_ceil(SEGMENT)
 }
 
 /// `out[r * stride + c] = x[first + r] . w[c]`.
@@ -240,6 +239,10 @@ impl<S> Clone for Of<S> {
 impl<S> Copy for Of<S> {}
 
 impl<S: Rows> Tiles for Of<S> {
+    fn ask(self) -> Ask {
+        self.0.ask
+    }
+
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,

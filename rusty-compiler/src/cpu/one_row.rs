@@ -1,9 +1,10 @@
 //! One row times a contraction where cores read long runs of memory ahead on their own.
 //!
-//! Where codes are narrower than bytes nothing is asked for, and a thread multiplies the [pieces](super::shares) that it takes with
-//! two streams of panels side by side: the two parts that a tail reads together (gate and up), or the halves of a piece. Where they
-//! are bytes one stream is faster, and [a little ahead](ASKED) of its use memory is asked for. Both were found by trying on a Zen 4 and
-//! are not explained.
+//! Where weights are rows of floats, or panels of codes that are narrower than bytes, nothing is asked for, and a thread multiplies the
+//! [pieces](super::shares) that it takes in two streams side by side: the two parts that a tail reads together (gate and up), if they
+//! are panels, or the halves of a piece. Where codes
+//! are bytes one stream is faster, and [a little ahead](ASKED) of its use memory is asked for. All was found by trying on a Zen 4 and
+//! is not explained.
 
 use super::context::{Context, Scratch};
 use super::contract::{Bundle, Contract, PART_TILE, part_tile};
@@ -12,38 +13,50 @@ use super::filled::Filled;
 use super::forms;
 use super::kind::Width;
 use super::panel::GROUP;
+use super::prefetch::{Ahead, Ask};
 use super::row_panels::RowPanels;
+use super::row_tiles::Extent;
 use super::shares::{Piece, Shares};
 use super::simd::{LANES, Level};
 use super::tile::Panel;
 use super::weights::Matrix;
-use std::ops::Range;
+
+/// How a part's weights lie.
+#[derive(Clone, Copy)]
+pub(super) enum RowPart {
+    /// As panels, of which this is the first.
+    Panels(Panel),
+    /// As rows of floats.
+    Rows,
+}
 
 impl Contract {
-    /// The first panel of each part; none where some part has not become panels.
-    pub(super) fn first_panels(&self, ctx: &Context<'_>) -> Option<Vec<Panel>> {
+    /// How the weights of each part lie; none where some part has not become panels.
+    pub(super) fn row_parts(&self, ctx: &Context<'_>) -> Option<Vec<RowPart>> {
         let parts = self.parts.iter();
-        let first = parts.map(|part| match ctx.weights.matrix_of(part.weight)? {
+        let parts = parts.map(|part| match ctx.weights.matrix_of(part.weight)? {
             Matrix::Panels { layout, offset } => {
                 let at = ctx.weights.panels.ptr().wrapping_add(*offset);
-                Some(Panel::new(layout, at, part.start, std::ptr::null(), None))
+                let first = Panel::new(layout, at, part.start, std::ptr::null(), None);
+                Some(RowPart::Panels(first))
             }
-            _ => None,
+            Matrix::Float { .. } | Matrix::Short(_) => Some(RowPart::Rows),
+            Matrix::Stored { .. } | Matrix::Late(_) => None,
         });
-        first.collect()
+        parts.collect()
     }
 
     /// Runs a thread's share of a step of one row.
     ///
     /// # Safety
-    /// As for [`Contract::run`]; the parts' panels are these.
+    /// As for [`Contract::run`]; the parts' weights lie so.
     pub(super) unsafe fn run_row(
         &self,
         ctx: &Context<'_>,
         thread: usize,
         scratch: &mut Scratch,
         filled: &Filled<'_>,
-        (shares, panels): (&Shares, &[Panel]),
+        (shares, parts): (&Shares, &[RowPart]),
     ) {
         if ctx.adapted {
             self.await_reduce(ctx, thread, shares.each(), &mut scratch.ahead);
@@ -51,7 +64,7 @@ impl Contract {
         while let Some(units) = shares.take(ctx.tallies, thread, self.counter as u32) {
             for piece in shares.pieces(units) {
                 // SAFETY: each piece is taken by one thread.
-                unsafe { self.piece(ctx, scratch, filled, panels, piece) }
+                unsafe { self.piece(ctx, scratch, filled, parts, piece) }
             }
         }
     }
@@ -61,7 +74,7 @@ impl Contract {
         ctx: &Context<'_>,
         scratch: &mut Scratch,
         filled: &Filled<'_>,
-        panels: &[Panel],
+        parts: &[RowPart],
         piece: Piece,
     ) {
         let bundle = &self.bundles[piece.bundle];
@@ -72,42 +85,75 @@ impl Contract {
             columns: piece.columns,
             stride: piece.columns,
         };
-        let products = scratch.tile.floats();
-        // What the next kernel reads is asked for along all pieces, in the first product of each.
-        let mut work = piece.columns.div_ceil(GROUP);
-        let mut multiply = |parts: Range<usize>, row: RowPanels| {
-            let (out, x) = (
-                part_tile(products, parts.start),
-                filled.of(bundle.parts[parts.start]),
-            );
-            let ahead = &mut scratch.ahead;
-            if ctx.adapted {
-                for &p in &bundle.parts[parts] {
-                    expect_expand(&filled.groups, p, tile, ahead);
-                }
-                ahead.start_product(row.steps(), std::mem::take(&mut work));
-            }
-            // SAFETY: the piece's panels and the row are whole, and the tile holds a piece of each part.
-            unsafe { forms::multiply_row(ctx.level, row, (x, 0), out, ahead) };
-            ahead.end_product();
-        };
-        match pair(ctx.level, filled, bundle, panels, piece) {
-            Some(pair) => multiply(0..2, pair),
-            None => {
-                for (i, &p) in bundle.parts.iter().enumerate() {
-                    multiply(i..i + 1, streams_of(ctx.level, panels[p], piece));
-                }
-            }
-        }
         // SAFETY: the caller's duty.
         unsafe {
+            self.products(ctx, scratch, filled, parts, (piece, tile));
             if !filled.groups.is_empty() {
                 ctx.barrier.await_arrivals(&ctx.counters[self.counter + 1]);
                 for (i, &p) in bundle.parts.iter().enumerate() {
-                    self.expand(ctx, &filled.groups, p, tile, part_tile(products, i));
+                    let out = part_tile(scratch.tile.floats(), i);
+                    self.expand(ctx, &filled.groups, p, tile, out);
                 }
             }
             self.tails(ctx, scratch, bundle, tile);
+        }
+    }
+
+    /// Multiplies a piece's columns of each part.
+    unsafe fn products(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        filled: &Filled<'_>,
+        parts: &[RowPart],
+        (piece, tile): (Piece, Tile),
+    ) {
+        let bundle = &self.bundles[piece.bundle];
+        // What the next kernel reads is asked for along all pieces, in the first product of each.
+        let mut work = piece.columns.div_ceil(GROUP);
+        let mut expect = |ahead: &mut Ahead, multiplied: &[usize], steps: usize| {
+            if ctx.adapted {
+                for &p in multiplied {
+                    expect_expand(&filled.groups, p, tile, ahead);
+                }
+                ahead.start_product(steps, std::mem::take(&mut work));
+            }
+        };
+        let products = scratch.tile.floats();
+        let (level, x) = (ctx.level, |p: usize| (filled.of(p), 0));
+        if let Some(pair) = pair(level, filled, bundle, parts, piece) {
+            let (x, ahead) = (x(bundle.parts[0]), &mut scratch.ahead);
+            expect(ahead, &bundle.parts, pair.steps());
+            // SAFETY: the piece's panels and the row are whole, and the tile holds a piece of each part.
+            unsafe { forms::multiply_row(level, pair, x, products, ahead) };
+            return ahead.end_product();
+        }
+        for (i, &p) in bundle.parts.iter().enumerate() {
+            let out = part_tile(products, i);
+            match parts[p] {
+                RowPart::Panels(first) => {
+                    let (panels, ahead) = (streams_of(level, first, piece), &mut scratch.ahead);
+                    expect(ahead, &[p], panels.steps());
+                    // SAFETY: as above.
+                    unsafe { forms::multiply_row(level, panels, x(p), out, ahead) };
+                }
+                RowPart::Rows => {
+                    let ask = Ask::LeftToCores;
+                    expect(&mut scratch.ahead, &[p], self.steps(ctx, p, &tile, ask));
+                    let e = Extent {
+                        first: 0,
+                        rows: 1,
+                        columns: piece.columns,
+                        out,
+                        stride: piece.columns,
+                    };
+                    // SAFETY: as above.
+                    unsafe {
+                        self.parts[p].rows(ctx, scratch, filled.of(p), (e, piece.column), ask);
+                    }
+                }
+            }
+            scratch.ahead.end_product();
         }
     }
 }
@@ -138,13 +184,15 @@ fn pair(
     level: Level,
     filled: &Filled<'_>,
     bundle: &Bundle,
-    panels: &[Panel],
+    parts: &[RowPart],
     piece: Piece,
 ) -> Option<RowPanels> {
     let [a, b] = bundle.parts[..] else {
         return None;
     };
-    let (first, second) = (panels[a], panels[b]);
+    let (RowPart::Panels(first), RowPart::Panels(second)) = (parts[a], parts[b]) else {
+        return None;
+    };
     let alike = first.is_like(&second) && filled.is_plain(a) && filled.is_plain(b);
     (two_streams(level, &first) && alike).then(|| {
         let apart = second.at.addr().wrapping_sub(first.at.addr());

@@ -23,6 +23,8 @@ pub(super) enum Ask {
     /// What lies so many bytes from them.
     Elsewhere(isize),
     Nothing,
+    /// Nothing: cores read ahead on their own, of one row's [few streams](super::row_tiles::UNASKED_STREAMS).
+    LeftToCores,
 }
 
 impl Ask {
@@ -32,7 +34,7 @@ impl Ask {
         match self {
             Ask::Along => Some((STREAMS_BYTES / streams).cast_signed()),
             Ask::Elsewhere(distance) => Some(distance),
-            Ask::Nothing => None,
+            Ask::Nothing | Ask::LeftToCores => None,
         }
     }
 }

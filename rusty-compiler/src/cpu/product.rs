@@ -9,7 +9,7 @@ use super::forms;
 use super::prefetch::Ask;
 use super::quantize::InputRows;
 use super::row_panels::RowPanels;
-use super::row_tiles::Extent;
+use super::row_tiles::{Extent, ROW_STREAMS, UNASKED_STREAMS};
 use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
@@ -20,18 +20,22 @@ use rusty_backend::UnifiedTensor;
 use rusty_graph::WeightId;
 
 impl Contract {
-    /// Steps of a product's inner loops, about.
-    pub(super) fn steps(&self, ctx: &Context<'_>, part: usize, tile: &Tile) -> usize {
+    /// Steps of a product's inner loops, about; `ask` is of rows of floats.
+    pub(super) fn steps(&self, ctx: &Context<'_>, part: usize, tile: &Tile, ask: Ask) -> usize {
         let Tile { rows, columns, .. } = *tile;
         let Some(matrix) = ctx.weights.matrix_of(self.parts[part].weight) else {
             return 0;
         };
         match matrix {
             Matrix::Float { k, .. } | Matrix::Short(ShortRows { k, .. }) => {
-                match self.forms.brains && ctx.weights.takes_brains(matrix) {
-                    true => brain_tile::steps(ctx.level, *k, rows, columns),
-                    false => float::steps(*k, rows, columns),
-                }
+                let brains = self.forms.brains && ctx.weights.takes_brains(matrix);
+                let tile = match ask {
+                    _ if brains && ctx.level.has_tiles() => LANES,
+                    Ask::LeftToCores => UNASKED_STREAMS,
+                    _ if rows == 1 => ROW_STREAMS,
+                    _ => 4,
+                };
+                float::steps(*k, columns, tile)
             }
             _ => {
                 let streams = match side_by_side(ctx.level, matrix, (rows, columns)) {
@@ -115,33 +119,56 @@ impl PartCode {
         (e, column): (Extent, usize),
         distance: Option<isize>,
     ) {
-        let Some(matrix) = ctx.weights.matrix_of(self.weight) else {
-            return;
-        };
-        match matrix {
-            Matrix::Float { bytes, kind, k } if !x.brains.is_null() && fits(*kind, *k) => {
+        match ctx.weights.matrix_of(self.weight) {
+            Some(Matrix::Float { .. } | Matrix::Short(_)) => {
+                // SAFETY: the caller's duty.
+                unsafe { self.rows(ctx, scratch, x, (e, column), Ask::Along) }
+            }
+            Some(matrix) => {
+                // SAFETY: the caller's duty.
+                unsafe { self.panels(ctx, scratch, x, matrix, (e, column), distance) }
+            }
+            None => {}
+        }
+    }
+
+    /// Columns that are rows of floats, from `column` on.
+    ///
+    /// # Safety
+    /// As for [`PartCode::product`].
+    pub(super) unsafe fn rows(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        x: InputRows,
+        (e, column): (Extent, usize),
+        ask: Ask,
+    ) {
+        match ctx.weights.matrix_of(self.weight) {
+            Some(Matrix::Float { bytes, kind, k }) if !x.brains.is_null() && fits(*kind, *k) => {
                 let at = host(bytes).as_ptr().wrapping_add(column * 2 * k);
-                let w = BrainRows::Plain(Plain { at, k: *k });
+                let w = BrainRows::Plain(Plain { at, k: *k, ask });
                 // SAFETY: the caller's duty; inputs are brain floats where the machine multiplies such.
                 unsafe { brain_tile::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
             }
-            Matrix::Float { bytes, kind, k } => {
+            Some(Matrix::Float { bytes, kind, k }) => {
                 let at = host(bytes).as_ptr();
                 let w = FloatRows {
                     kind: *kind,
                     at: at.wrapping_add(column * kind.row_bytes(*k)),
                     k: *k,
-                    ask: Ask::Along,
+                    ask,
                 };
                 // SAFETY: the caller's duty.
                 unsafe { float::multiply(ctx.level, w, x, e, &mut scratch.ahead) }
             }
-            Matrix::Short(matrix) => {
+            Some(Matrix::Short(matrix)) => {
                 let w = Short {
                     matrix,
                     row: column,
                     at: matrix.row(ctx.weights.panels.ptr(), column),
                     words: scratch.panel.ptr(),
+                    ask,
                 };
                 let ahead = &mut scratch.ahead;
                 // SAFETY: the caller's duty; inputs are brain floats where the machine multiplies such.
@@ -155,10 +182,7 @@ impl PartCode {
                     }
                 }
             }
-            Matrix::Panels { .. } | Matrix::Stored { .. } | Matrix::Late(_) => {
-                // SAFETY: the caller's duty.
-                unsafe { self.panels(ctx, scratch, x, matrix, (e, column), distance) }
-            }
+            _ => {}
         }
     }
 

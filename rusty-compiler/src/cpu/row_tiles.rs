@@ -1,13 +1,18 @@
 //! Products with matrices that are read row by row: which tiles they are cut into.
 //!
 //! A tile's columns are spread evenly over the extent, so that each is one of several long streams far apart: memory
-//! answers those faster than as many rows side by side.
+//! answers those faster than as many rows side by side. Cores that read ahead on their own do so best for few.
 
-use super::prefetch::Ahead;
+use super::prefetch::{Ahead, Ask};
 use super::quantize::InputRows;
 use super::simd::Vector;
 use super::simd::small_floats::SmallFloats;
 use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Columns of one row's tile, most of whose streams are asked for ahead.
+pub(super) const ROW_STREAMS: usize = 8;
+/// The same where that is [left to cores](Ask::LeftToCores), found by trying on a Zen 4.
+pub(super) const UNASKED_STREAMS: usize = 2;
 
 /// The product's extents and where it goes: `out[r * stride + c]`.
 #[derive(Clone, Copy)]
@@ -21,6 +26,9 @@ pub(super) struct Extent {
 
 /// A matrix whose rows are multiplied tile by tile.
 pub(super) trait Tiles: Copy {
+    /// What is asked for while it is read.
+    fn ask(self) -> Ask;
+
     /// `M` input rows from `r` on times `N` rows of the matrix, every `step`-th from `c` on; the `FIRST` rows' pass asks for
     /// what comes.
     ///
@@ -50,6 +58,9 @@ pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
     let mut r = 0;
     // SAFETY: the caller's duty; tiles stay inside the extent.
     unsafe {
+        if e.rows == 1 && matches!(w.ask(), Ask::LeftToCores) {
+            return columns::<V, W, 1, UNASKED_STREAMS>(w, x, e, (0, 1), ahead);
+        }
         if V::FLOAT_TILE == (6, 4) {
             while e.rows - r >= 6 {
                 columns::<V, W, 6, 4>(w, x, e, (r, 6), ahead);
@@ -60,7 +71,7 @@ pub(super) unsafe fn blocks<V: SmallFloats, W: Tiles>(
                 r += 2;
             }
             if r < e.rows {
-                columns::<V, W, 1, 8>(w, x, e, (r, 1), ahead);
+                columns::<V, W, 1, ROW_STREAMS>(w, x, e, (r, 1), ahead);
             }
         } else {
             // Columns of small tiles come from further away than rows: two tiles take them at once.

@@ -31,6 +31,7 @@ pub(super) struct Short<'a> {
     pub(super) at: *const u8,
     /// Room for [`word_bytes`].
     pub(super) words: *mut u8,
+    pub(super) ask: Ask,
 }
 
 /// Columns that are decoded together.
@@ -133,7 +134,7 @@ impl<'a> Short<'a> {
         &self,
         (first, c, step): (usize, usize, usize),
     ) {
-        let (k, distance) = (self.matrix.k, Ask::Along.distance(N));
+        let (k, distance) = (self.matrix.k, self.ask.distance(N));
         // SAFETY: the caller's duty; the words have room for the columns.
         unsafe {
             let firsts = V::table(self.matrix.firsts().as_ptr());
@@ -195,6 +196,10 @@ pub(super) unsafe fn decode<V: SmallFloats>(
 }
 
 impl Tiles for Short<'_> {
+    fn ask(self) -> Ask {
+        self.ask
+    }
+
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,
@@ -204,7 +209,7 @@ impl Tiles for Short<'_> {
         step: usize,
         ahead: &mut Ahead,
     ) {
-        let distance = Ask::Along.distance(N).filter(|_| FIRST);
+        let distance = self.ask.distance(N).filter(|_| FIRST);
         // SAFETY: the caller's duty; rows are whole chunks.
         unsafe {
             let firsts = V::table(self.matrix.firsts().as_ptr());
@@ -246,6 +251,10 @@ unsafe fn widened<V: SmallFloats>(column: *const u8, begin: usize) -> [V::F; 2] 
 }
 
 impl Tiles for Words {
+    fn ask(self) -> Ask {
+        Ask::Nothing
+    }
+
     #[inline(always)]
     unsafe fn tile<V: SmallFloats, const M: usize, const N: usize, const FIRST: bool>(
         self,

@@ -12,6 +12,7 @@ use super::panel::PanelLayout;
 use super::repacking::Repack;
 use super::short_rows::{self, ShortRows};
 use super::shortening::Long;
+use super::simd::LANES;
 use crate::Result;
 use crate::declared::{declared, failure};
 use crate::plan::{Anchor, Operand, Plan};
@@ -57,13 +58,25 @@ impl Matrix {
     pub(super) fn kind(&self) -> Option<Kind> {
         self.layout().map(|layout| layout.kind)
     }
+
+    /// Bytes of a column of a product with it, about.
+    pub(super) fn column_bytes(&self) -> usize {
+        match self {
+            Matrix::Float { kind, k, .. } => kind.row_bytes(*k),
+            Matrix::Short(short) => short_rows::row_bytes(short.k),
+            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => {
+                layout.panel_bytes() / LANES
+            }
+            Matrix::Late(late) => late.layout.panel_bytes() / LANES,
+        }
+    }
 }
 
-/// Which panels cores [read ahead](rusty_backend::Target::reads_ahead) on their own.
+/// Which matrices cores [read ahead](rusty_backend::Target::reads_ahead) on their own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadsAhead {
     None,
-    /// Those whose codes are narrower than bytes.
+    /// But for panels whose codes are bytes.
     Narrow,
     All,
 }
@@ -162,11 +175,12 @@ impl Weights {
         self.matrices.get(&id)
     }
 
-    /// Whether cores read panels of a kind ahead on their own.
-    pub(super) fn reads_ahead(&self, kind: Kind) -> bool {
+    /// Whether cores read a matrix ahead on their own.
+    pub(super) fn reads_ahead(&self, matrix: &Matrix) -> bool {
+        let of_bytes = || matrix.kind().is_some_and(|kind| kind.width == Width::W8);
         match self.reads_ahead {
             ReadsAhead::None => false,
-            ReadsAhead::Narrow => kind.width != Width::W8,
+            ReadsAhead::Narrow => !of_bytes(),
             ReadsAhead::All => true,
         }
     }

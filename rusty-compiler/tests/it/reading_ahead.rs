@@ -21,7 +21,8 @@ enum Adapters {
 fn results_do_not_depend_on_it() {
     let kv = [KvFormat::F16, KvFormat::Q8_0, KvFormat::Q4_0];
     // Its gate and up are wider than the widest strip of many rows.
-    for (format, kv) in ["q4_0", "q4_k_m", "q8_0"].into_iter().zip(kv) {
+    let formats = ["q4_0", "q4_k_m", "q8_0", "bf16", "f32"];
+    for (format, kv) in formats.into_iter().zip(kv.into_iter().cycle()) {
         let file = rusty_loader::random::model("qwen3-tiny", format).expect(format);
         let graph = rusty_graph::arch::build(&*file).expect("graph");
         for adapters in [Adapters::None, Adapters::Plain, Adapters::Scaling] {

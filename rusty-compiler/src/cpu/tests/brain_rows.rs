@@ -4,7 +4,7 @@
 use super::short_rows::{bits, extent, packed, weights};
 use super::{Noise, levels};
 use crate::cpu::brain_tile::{self, BrainRows, Plain};
-use crate::cpu::prefetch::Ahead;
+use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::quantize::{InputForms, InputRows, Inputs, fill_row};
 use crate::cpu::short_rows::CHUNK;
 use crate::cpu::short_tile::{Short, word_bytes};
@@ -49,7 +49,7 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
         let (short, bytes) = packed(level, (n, k), stored).expect("few exceptions");
         let (_inputs, view) = rounded(level, &x, (rows, k));
         let mut words = vec![0; word_bytes(k)];
-        let mut product = |is_short: bool, view, rows: (usize, usize), (column, columns)| {
+        let mut product = |(is_short, ask), view, rows: (usize, usize), (column, columns)| {
             let at = stored[column * k * 2..].as_ptr();
             let w = match is_short {
                 true => BrainRows::Short(Short {
@@ -57,8 +57,9 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
                     at: short.row(bytes.as_ptr(), column),
                     words: words.as_mut_ptr(),
                     row: column,
+                    ask,
                 }),
-                false => BrainRows::Plain(Plain { at, k }),
+                false => BrainRows::Plain(Plain { at, k, ask }),
             };
             let mut out = vec![f32::NAN; rows.1 * columns];
             let e = extent(rows, columns, &mut out);
@@ -66,7 +67,9 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
             unsafe { brain_tile::multiply(level, w, view, e, &mut Ahead::default()) };
             out
         };
-        let whole = product(false, view, (0, rows), (0, n));
+        let whole = product((false, Ask::Along), view, (0, rows), (0, n));
+        let asks = [Ask::Along, Ask::LeftToCores];
+        let ways = asks.map(|ask| [(false, ask), (true, ask)]).concat();
         for ((have, want), size) in whole.iter().zip(&want).zip(&size) {
             let apart = (f64::from(*have) - want).abs();
             assert!(apart <= 1e-6 * size, "{level:?}: {have} is not {want}");
@@ -84,8 +87,8 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
                 let own: Vec<f32> = places.clone().flat_map(result).collect();
                 let of_list: Vec<f32> = places.flat_map(|r| result(taken[r] as usize)).collect();
                 for (view, want) in [(view, own), (listed, of_list)] {
-                    for is_short in [false, true] {
-                        let have = product(is_short, view, (first, count), (column, columns));
+                    for &way in &ways {
+                        let have = product(way, view, (first, count), (column, columns));
                         assert_eq!(bits(&have), bits(&want), "{level:?} {first} {column}");
                     }
                 }

@@ -290,13 +290,13 @@ fn check_rows(
     (rows, n, k): (usize, usize, usize),
 ) {
     let (_inputs, view) = filled(level, x, rows, k, InputForms::default());
-    let run = |first: usize, count: usize| {
+    let run = |first: usize, count: usize, ask: Ask| {
         let mut out = vec![f32::NAN; count * n];
         let w = FloatRows {
             kind,
             at: bytes.as_ptr(),
             k,
-            ask: Ask::Nothing,
+            ask,
         };
         let extent = Extent {
             first,
@@ -309,7 +309,7 @@ fn check_rows(
         unsafe { float::multiply(level, w, view, extent, &mut Ahead::default()) };
         out
     };
-    let out = run(0, rows);
+    let out = run(0, rows, Ask::Along);
     for row in 0..rows {
         for c in 0..n {
             let products = (0..k).map(|i| f64::from(x[row * k + i]) * f64::from(exact[c * k + i]));
@@ -320,10 +320,12 @@ fn check_rows(
                 "{kind:?} {level:?} {row} {c}: {have}, not {want}"
             );
         }
-        assert_eq!(
-            run(row, 1),
-            out[row * n..][..n],
-            "{kind:?} {level:?} row {row} alone"
-        );
+        for ask in [Ask::Nothing, Ask::LeftToCores] {
+            assert_eq!(
+                run(row, 1, ask),
+                out[row * n..][..n],
+                "{kind:?} {level:?} row {row} alone"
+            );
+        }
     }
 }

@@ -74,17 +74,20 @@ fn check_products(stored: &[u8], (rows, n, k): (usize, usize, usize)) {
             // Columns from anywhere on.
             for (column, columns) in [(0, n), (5, 35), (n - 3, 3)] {
                 let want = plain(level, stored, view, (first, count), (column, columns), k);
-                let mut have = vec![f32::NAN; count * columns];
-                let w = Short {
-                    matrix: &short,
-                    at: short.row(bytes.as_ptr(), column),
-                    words: words.as_mut_ptr(),
-                    row: column,
-                };
-                let e = extent((first, count), columns, &mut have);
-                // SAFETY: weights, rows and results are whole.
-                unsafe { short_tile::multiply(level, w, view, e, &mut Ahead::default()) };
-                assert_eq!(bits(&have), bits(&want), "{level:?} {first} {column}");
+                for ask in [Ask::Along, Ask::LeftToCores] {
+                    let mut have = vec![f32::NAN; count * columns];
+                    let w = Short {
+                        matrix: &short,
+                        at: short.row(bytes.as_ptr(), column),
+                        words: words.as_mut_ptr(),
+                        row: column,
+                        ask,
+                    };
+                    let e = extent((first, count), columns, &mut have);
+                    // SAFETY: weights, rows and results are whole.
+                    unsafe { short_tile::multiply(level, w, view, e, &mut Ahead::default()) };
+                    assert_eq!(bits(&have), bits(&want), "{level:?} {first} {column}");
+                }
             }
         }
     }
