@@ -1,8 +1,6 @@
 //! The folder where compilations and what was found of devices are kept between processes. A cache: failures only cost time.
 
-use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `RUSTY_CACHE`, else `rusty` in the user's cache folder; none where there is no home.
 pub fn folder() -> Option<PathBuf> {
@@ -16,24 +14,84 @@ pub fn folder() -> Option<PathBuf> {
     Some(cache.or_else(windows).or_else(home)?.join("rusty"))
 }
 
-/// What is kept under `name`, a relative path of `/` and plain words.
+/// What is kept under `name`, a relative path of `/` and plain words; none where the file is not as it was written, in part or
+/// damaged: drivers read machine code without asking how long it is.
+#[cfg(feature = "gpu")]
 pub fn load(name: &str) -> Option<Vec<u8>> {
-    fs::read(folder()?.join(name)).ok()
+    sealed::opened(std::fs::read(folder()?.join(name)).ok()?)
 }
 
 /// Keeps `data` under `name`; readers see the old file or the new one, never a part.
+#[cfg(feature = "gpu")]
 pub fn store(name: &str, data: &[u8]) {
     let Some(folder) = folder() else { return };
     let path = folder.join(name);
-    // Threads of one process may keep the same.
-    static PARTS: AtomicU64 = AtomicU64::new(0);
-    let number = PARTS.fetch_add(1, Ordering::Relaxed);
-    let part = folder.join(format!("{name}.{}.{number}", std::process::id()));
-    let kept = fs::create_dir_all(path.parent().unwrap_or(&folder))
-        .and_then(|()| fs::write(&part, data))
-        .and_then(|()| fs::rename(&part, &path));
-    if let Err(error) = kept {
-        let _ = fs::remove_file(&part);
+    if let Err(error) = sealed::write(&path, data) {
         tracing::debug!("{} is not kept: {error}", path.display());
+    }
+}
+
+/// Files with the SHA-256 of what they hold in front.
+#[cfg(feature = "gpu")]
+mod sealed {
+    use sha2::{Digest, Sha256};
+    use std::fs::{self, File};
+    use std::io::{Result, Write};
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::SystemTime;
+
+    /// Bytes of a checksum.
+    const SUM: usize = 32;
+
+    /// What a file's bytes hold, if they are as they were written.
+    pub fn opened(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let (sum, data) = bytes.split_at_checked(SUM)?;
+        let whole = Sha256::digest(data)[..] == *sum;
+        whole.then(|| bytes.split_off(SUM))
+    }
+
+    /// Writes a file beside its place and moves it there.
+    pub fn write(path: &Path, data: &[u8]) -> Result<()> {
+        // Threads of a process may keep the same, and so may processes of one number in several containers.
+        static PARTS: AtomicU64 = AtomicU64::new(0);
+        let number = PARTS.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let own = format!("{}.{number}.{}.part", std::process::id(), now.as_nanos());
+        let part = path.with_added_extension(own);
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        let mut file = File::create_new(&part)?;
+        let written = (file.write_all(&Sha256::digest(data)))
+            .and_then(|()| file.write_all(data))
+            .and_then(|()| fs::rename(&part, path));
+        written.inspect_err(|_| {
+            let _ = fs::remove_file(&part);
+        })
+    }
+}
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests {
+    use super::{folder, load, store};
+
+    #[test]
+    fn what_is_damaged_is_not_there() {
+        let name = "only-for-a-test/kept";
+        for data in [&b""[..], b"something", &[7; 100]] {
+            store(name, data);
+            assert_eq!(load(name).as_deref(), Some(data));
+            let path = folder().expect("a folder").join(name);
+            let kept = std::fs::read(&path).expect("kept");
+            for at in 0..kept.len() {
+                let mut changed = kept.clone();
+                changed[at] ^= 4;
+                for damaged in [&changed[..], &kept[..at]] {
+                    std::fs::write(&path, damaged).expect("written");
+                    assert!(load(name).is_none(), "{at}");
+                }
+            }
+            let folder = path.parent().expect("a folder");
+            assert_eq!(std::fs::read_dir(folder).expect("read").count(), 1, "parts");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! neither made nor compiled again. Texts depend on the facts that kernels were planned for, so a device that serves a package's target
 //! has its kernels planned for that ([`facts`]).
 
-use crate::cuda::nvrtc;
+use crate::cuda::{cubin, nvrtc};
 use crate::{Error, KernelText, Result, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -165,12 +165,18 @@ pub fn text(key: &str) -> Option<KernelText> {
         .find_map(|p| p.by_key.get(key)?.text(&p.folder))
 }
 
-/// The machine code of this name, where a package has it.
+/// The machine code of this name, where a package has it whole.
 pub(crate) fn machine_code(name: &str) -> Option<Vec<u8>> {
     let packages = packages();
-    packages
-        .iter()
-        .find_map(|p| fs::read(p.folder.join(name)).ok())
+    let mut files = packages.iter().map(|package| package.folder.join(name));
+    files.find_map(|file| {
+        let code = fs::read(&file).ok()?;
+        let whole = cubin::is_whole(&code);
+        if !whole {
+            tracing::warn!("{} is damaged: its kernel is compiled here", file.display());
+        }
+        whole.then_some(code)
+    })
 }
 
 /// Whether some package has machine code.

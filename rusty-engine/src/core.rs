@@ -99,6 +99,7 @@ impl Core {
         self.adapters.add(arrival);
         // What is free has been freed for those who wait.
         if !self.waiting_longest_first().is_empty() {
+            self.adapters.shrink_host();
             return;
         }
         let settled = self.adapters.resolve(&id.into()).and_then(|key| {

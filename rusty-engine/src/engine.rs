@@ -74,10 +74,8 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
-fn tokenizer_of(file: &dyn ModelFile) -> Option<Tokenizer> {
-    Tokenizer::from_model(file)
-        .inspect_err(|error| tracing::info!("no tokenizer: {error}"))
-        .ok()
+fn tokenizer_of(file: &dyn ModelFile) -> std::result::Result<Tokenizer, String> {
+    Tokenizer::from_model(file).map_err(|error| error.to_string())
 }
 
 struct Shared {
@@ -87,7 +85,8 @@ struct Shared {
     graph: Arc<Graph>,
     base: OnceLock<Arc<dyn ModelFile>>,
     adapter_cache: Option<Cache>,
-    tokenizer: Option<Tokenizer>,
+    /// The file's tokenizer, or why it is of no use.
+    tokenizer: std::result::Result<Tokenizer, String>,
     /// The file's chat template, or what is wrong with it.
     template: Option<std::result::Result<ChatTemplate, String>>,
     context: usize,
@@ -212,7 +211,21 @@ impl Engine {
 
     /// The tokenizer, where the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.shared.tokenizer.as_ref()
+        self.shared.tokenizer.as_ref().ok()
+    }
+
+    /// The tokenizer of a model that texts are for.
+    ///
+    /// # Errors
+    /// The model has none, or one that cannot be read: token ids are of use all the same.
+    pub fn text_tokenizer(&self) -> Result<&Tokenizer> {
+        let missing = |reason: &String| {
+            let label = &self.shared.label;
+            Error::Request(format!(
+                "{label} takes token ids only, without a tokenizer that can be read: {reason}"
+            ))
+        };
+        self.shared.tokenizer.as_ref().map_err(missing)
     }
 
     /// Whether the model's file states a chat template.

@@ -95,7 +95,12 @@ impl Engine {
             )));
         }
         let begin = match self.tokenizer() {
-            Some(tokenizer) => tokenizer.encode("", true)?.first().copied(),
+            Some(tokenizer) => {
+                let first = |text| Ok::<_, Error>(tokenizer.encode(text, true)?.first().copied());
+                // An empty text's first token may as well be the one that ends it.
+                let (begin, of_text) = (first("")?, first("a")?);
+                begin.filter(|begin| of_text == Some(*begin))
+            }
             None => None,
         };
         let started = |chunk: &[u32]| {

@@ -244,10 +244,10 @@ impl Sequence {
         };
         let next = match result {
             RowResult::Token(token) => token,
-            RowResult::Logits(logits) if logits.iter().any(|l| !l.is_finite()) => {
-                return Err(not_finite);
-            }
             RowResult::Logits(mut logits) => {
+                if !settle(&mut logits) {
+                    return Err(not_finite);
+                }
                 let history = History {
                     tokens: &self.tokens[self.virtual_tokens..],
                     prompt: answer.timings.prompt_tokens,
@@ -274,6 +274,19 @@ impl Sequence {
         }
         self.reserve(self.tokens.len(), pool)
     }
+}
+
+/// Makes lanes that are no numbers as unlikely as can be, as an argmax on a device takes them; whether the largest is finite, as
+/// it wants it, too.
+fn settle(logits: &mut [f32]) -> bool {
+    let mut top = f32::NEG_INFINITY;
+    for lane in logits {
+        if lane.is_nan() {
+            *lane = f32::NEG_INFINITY;
+        }
+        top = top.max(*lane);
+    }
+    top.is_finite()
 }
 
 impl Answer {
@@ -314,10 +327,10 @@ impl Answer {
         let now = Instant::now();
         let first = *self.first.get_or_insert(now);
         self.timings.ttft_s = (first - self.start).as_secs_f64();
-        self.timings.decode_s = (now - first).as_secs_f64();
         if self.ends.contains(&token) {
             return self.end(Finish::End);
         }
+        self.timings.decode_s = (now - first).as_secs_f64();
         self.timings.generated += 1;
         self.left -= 1;
         let piece = match &mut self.stream {

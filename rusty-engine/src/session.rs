@@ -85,20 +85,12 @@ impl Session {
     }
 
     fn tokens_of(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        let tokenizer = || {
-            let missing = || {
-                Error::Request(
-                    "the model comes without a tokenizer, so that it takes token ids only".into(),
-                )
-            };
-            self.engine.tokenizer().ok_or_else(missing)
-        };
         match prompt {
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
-            Prompt::Text(text) => Ok(tokenizer()?.encode(text, true)?),
+            Prompt::Text(text) => Ok(self.engine.text_tokenizer()?.encode(text, true)?),
             Prompt::Chat(messages) => {
+                let tokenizer = self.engine.text_tokenizer()?;
                 let template = self.engine.template()?;
-                let tokenizer = tokenizer()?;
                 let text = template.render(&Render {
                     messages: serde_json::to_value(messages)
                         .map_err(|e| Error::Request(e.to_string()))?,

@@ -8,6 +8,7 @@
 //! Weights go through a second stream, so that those of later layers travel while earlier ones run. `order.rs` holds
 //! the rules between the two; all else that is written is behind the kernels, in the order of the calls.
 
+pub(crate) mod cubin;
 mod device;
 mod facts;
 mod graph;

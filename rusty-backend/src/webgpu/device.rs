@@ -125,7 +125,8 @@ impl GpuDevice for WgpuDevice {
 
     fn pipeline(&self, text: &KernelText) -> Result<Pipeline> {
         self.check()?;
-        self.pipelines.get(&self.device, &self.target.name, text)
+        self.pipelines
+            .get(&self.device, (&self.target.name, &self.accounts), text)
     }
 
     fn record(&self, launches: &[Launch]) -> Result<Recording> {

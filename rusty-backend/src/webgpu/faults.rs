@@ -53,6 +53,11 @@ impl Faults {
     }
 }
 
+/// Whether an error is that a device has no memory left.
+pub(super) fn is_full(error: &wgpu::Error) -> bool {
+    matches!(error, wgpu::Error::OutOfMemory { .. })
+}
+
 /// Runs `call` and returns its value or the first error that wgpu raised in it on this thread.
 pub(super) fn guarded<T>(
     device: &wgpu::Device,

@@ -4,12 +4,9 @@
 
 use crate::cache;
 use crate::cuda::nvrtc::digest;
-use sha2::{Digest, Sha256};
 
 /// The version of naga, as the workspace pins it: modules of others may look otherwise.
 const NAGA: &str = "30.0.1";
-/// Bytes in front of a kept module: the SHA-256 of what is behind.
-const CHECKED: usize = 32;
 
 /// The module of a text, from the cache or parsed now and kept there.
 ///
@@ -17,11 +14,11 @@ const CHECKED: usize = 32;
 /// Where and why the text is no WGSL.
 pub(super) fn module(source: &str) -> Result<naga::Module, String> {
     let name = name(source);
-    if let Some(known) = cache::load(&name).and_then(|kept| unpacked(&kept)) {
+    if let Some(known) = cache::load(&name).and_then(|kept| postcard::from_bytes(&kept).ok()) {
         return Ok(known);
     }
     let module = naga::front::wgsl::parse_str(source).map_err(|e| e.emit_to_string(source))?;
-    match packed(&module) {
+    match postcard::to_stdvec(&module) {
         Ok(packed) => cache::store(&name, &packed),
         Err(error) => tracing::debug!("{name} is not kept: {error}"),
     }
@@ -31,25 +28,6 @@ pub(super) fn module(source: &str) -> Result<naga::Module, String> {
 /// What the cache has a text's module under.
 fn name(source: &str) -> String {
     format!("naga-{NAGA}/{}.module", digest(source))
-}
-
-fn packed(module: &naga::Module) -> Result<Vec<u8>, postcard::Error> {
-    let made = postcard::to_extend(module, vec![0; CHECKED])?;
-    Ok(sealed(made))
-}
-
-/// A module's bytes with what they are checked by in front.
-fn sealed(mut made: Vec<u8>) -> Vec<u8> {
-    let sum = Sha256::digest(&made[CHECKED..]);
-    made[..CHECKED].copy_from_slice(&sum);
-    made
-}
-
-/// None where bytes are not as they were packed.
-fn unpacked(kept: &[u8]) -> Option<naga::Module> {
-    let (sum, packed) = kept.split_at_checked(CHECKED)?;
-    let whole = Sha256::digest(packed)[..] == *sum;
-    whole.then(|| postcard::from_bytes(packed).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -70,17 +48,10 @@ mod tests {
     #[test]
     fn modules_come_back_as_they_were() {
         let module = naga::front::wgsl::parse_str(TEXT).expect("WGSL");
-        let kept = packed(&module).expect("packed");
-        let back = unpacked(&kept).expect("unpacked");
+        let kept = postcard::to_stdvec(&module).expect("packed");
+        let back: naga::Module = postcard::from_bytes(&kept).expect("unpacked");
         // Places in the text are not kept.
-        assert_eq!(packed(&back).expect("packed"), kept);
-        for at in 0..kept.len() {
-            let mut changed = kept.clone();
-            changed[at] ^= 4;
-            assert!(unpacked(&changed).is_none(), "{at}");
-            assert!(unpacked(&kept[..at]).is_none(), "{at}");
-        }
-        assert!(unpacked(&sealed(vec![0xff; CHECKED + 9])).is_none());
+        assert_eq!(postcard::to_stdvec(&back).expect("packed"), kept);
     }
 
     /// A text that no kernel has stands for another one's module.
@@ -88,7 +59,7 @@ mod tests {
     fn what_is_kept_is_not_parsed_again() {
         let text = "// only for a test";
         let other = naga::front::wgsl::parse_str(TEXT).expect("WGSL");
-        cache::store(&name(text), &packed(&other).expect("packed"));
+        cache::store(&name(text), &postcard::to_stdvec(&other).expect("packed"));
         assert_eq!(module(text).expect("kept").entry_points.len(), 1);
         cache::store(&name(text), b"something else");
         for _ in 0..2 {

@@ -5,8 +5,9 @@
 //! its checks and to know each API's language here, for a twentieth of what parsing takes. What wgpu refuses in a module it tells without
 //! the place in the text.
 
-use super::faults::guarded;
+use super::faults::{guarded, is_full};
 use super::modules;
+use crate::memory::{Accounts, Owner};
 use crate::{BindingAccess, Error, KernelText, Language, Pipeline, Result};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -47,11 +48,11 @@ impl Pipelines {
         }
     }
 
-    /// The pipeline of `text`; `device_name` is for errors.
+    /// The pipeline of `text`; name and accounts of the device are for errors.
     pub(super) fn get(
         &self,
         device: &wgpu::Device,
-        device_name: &str,
+        (device_name, accounts): (&str, &Accounts),
         text: &KernelText,
     ) -> Result<Pipeline> {
         if let Some(known) = self.lock().get(&text.key) {
@@ -65,8 +66,14 @@ impl Pipelines {
         if text.language != Language::Wgsl {
             return Err(refuse(format!("the text is {:?}, not WGSL", text.language)));
         }
+        let module = modules::module(&text.source).map_err(refuse)?;
         // The lock is not held while compiling, so that many threads can.
-        let compiled = self.compile(device, text).map_err(refuse)?;
+        let compiled = self.compile(device, text, module);
+        // A device that is full refuses no kernel: another one would find no more room.
+        let compiled = compiled.map_err(|error| match is_full(&error) {
+            true => accounts.refuse(Owner::Other, 0),
+            false => refuse(error.to_string()),
+        })?;
         let pipeline = Pipeline::new(Box::new(compiled), text);
         if !text.key.is_empty() {
             self.lock().insert(text.key.clone(), pipeline.clone());
@@ -74,9 +81,13 @@ impl Pipelines {
         Ok(pipeline)
     }
 
-    fn compile(&self, device: &wgpu::Device, text: &KernelText) -> Result<WgpuPipeline, String> {
+    fn compile(
+        &self,
+        device: &wgpu::Device,
+        text: &KernelText,
+        module: naga::Module,
+    ) -> Result<WgpuPipeline, wgpu::Error> {
         let label = Some(text.entry.as_str());
-        let module = modules::module(&text.source)?;
         let module = guarded(device, || {
             let descriptor = wgpu::ShaderModuleDescriptor {
                 label,
@@ -90,8 +101,7 @@ impl Pipelines {
                     wgpu::ShaderRuntimeChecks::unchecked(),
                 )
             }
-        })
-        .map_err(|error| error.to_string())?;
+        })?;
         guarded(device, || {
             let layout = layout(device, text);
             let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
@@ -112,7 +122,6 @@ impl Pipelines {
             });
             WgpuPipeline { pipeline, layout }
         })
-        .map_err(|error| error.to_string())
     }
 
     /// Writes the driver's cache to its file.

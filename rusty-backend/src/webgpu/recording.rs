@@ -1,6 +1,6 @@
 //! Recordings: bind groups made once, encoded into one compute pass per submission.
 
-use super::faults::guarded;
+use super::faults::{guarded, is_full};
 use super::pipelines::WgpuPipeline;
 use crate::memory::{Accounts, Owner};
 use crate::{BufferSlice, Error, Launch, Result, Target};
@@ -40,12 +40,12 @@ impl WgpuRecording {
         for (launch, offset) in launches.iter().zip(offsets) {
             let block = info.as_ref().map(|buffer| (buffer, offset));
             let step = guarded(device, || Step::new(device, launch, block))
-                .map_err(|error| refusal(launch, error.to_string()))??;
+                .map_err(|error| refusal(accounts, launch, error))??;
             steps.push(step);
         }
         let recording = Self { steps };
         if let Err(error) = guarded(device, || recording.encode(device)) {
-            return Err(recording.blame(device, launches, &error));
+            return Err(recording.blame(device, accounts, launches, error));
         }
         Ok(recording)
     }
@@ -61,15 +61,22 @@ impl WgpuRecording {
     }
 
     /// Finds the launch that wgpu refuses.
-    fn blame(&self, device: &wgpu::Device, launches: &[Launch], error: &wgpu::Error) -> Error {
+    fn blame(
+        &self,
+        device: &wgpu::Device,
+        accounts: &Accounts,
+        launches: &[Launch],
+        error: wgpu::Error,
+    ) -> Error {
         for (step, launch) in self.steps.iter().zip(launches) {
             let alone = guarded(device, || encode(device, std::slice::from_ref(step)));
             if let Err(error) = alone {
-                return refusal(launch, error.to_string());
+                return refusal(accounts, launch, error);
             }
         }
         match launches.first() {
-            Some(first) => refusal(first, format!("(or a later launch) {error}")),
+            Some(_) if is_full(&error) => accounts.refuse(Owner::Other, 0),
+            Some(first) => refused(first, format!("(or a later launch) {error}")),
             None => Error::Driver {
                 device: String::new(),
                 call: "record".into(),
@@ -156,7 +163,15 @@ fn check(target: &Target, launch: &Launch) -> Result<()> {
     Ok(())
 }
 
-fn refusal(launch: &Launch, reason: String) -> Error {
+/// What wgpu says of a launch; a device that is full refuses none.
+fn refusal(accounts: &Accounts, launch: &Launch, error: wgpu::Error) -> Error {
+    match is_full(&error) {
+        true => accounts.refuse(Owner::Other, 0),
+        false => refused(launch, error.to_string()),
+    }
+}
+
+fn refused(launch: &Launch, reason: String) -> Error {
     Error::Launch {
         label: launch.label.clone(),
         entry: launch.pipeline.entry().into(),
@@ -198,9 +213,9 @@ fn info_buffer(
             mapped_at_creation: true,
         })
     });
-    let buffer = made.map_err(|error| match error {
-        wgpu::Error::OutOfMemory { .. } => accounts.refuse(Owner::Other, bytes.len() as u64),
-        error => failed(error.to_string()),
+    let buffer = made.map_err(|error| match is_full(&error) {
+        true => accounts.refuse(Owner::Other, bytes.len() as u64),
+        false => failed(error.to_string()),
     })?;
     buffer
         .get_mapped_range_mut(..)

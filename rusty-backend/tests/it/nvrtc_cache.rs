@@ -3,14 +3,17 @@
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::{Target, package};
 
-/// What a package holds is taken as it is, with no compiler at hand.
+/// What a package holds whole is taken as it is. Where PyPI has NVRTC, `cargo xtask setup` installs it.
 #[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn packages_come_first() {
     let folder = std::env::temp_dir().join(format!("rusty-package-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let text = "extern \"C\" __global__ void packaged() {}";
     let name = nvrtc::packaged_name(&nvrtc::digest(text), 90);
-    std::fs::write(folder.join(name), b"code").expect("written");
+    let other = "extern \"C\" __global__ void other() {}";
+    let code = nvrtc::machine_code(other, 90).expect("compiles");
+    std::fs::write(folder.join(&name), &code).expect("written");
     let manifest = package::Manifest {
         rusty: "0".into(),
         arch: "test".into(),
@@ -20,18 +23,17 @@ fn packages_come_first() {
     let manifest = serde_json::to_vec(&manifest).expect("JSON");
     std::fs::write(folder.join(package::MANIFEST), manifest).expect("written");
     package::use_package(&folder).expect("a package");
-    assert_eq!(
-        nvrtc::cached_machine_code(text, 90).as_deref(),
-        Ok(&b"code"[..])
-    );
-    assert_ne!(
-        nvrtc::cached_machine_code(text, 80).as_deref(),
-        Ok(&b"code"[..])
-    );
+    let made = |arch| nvrtc::cached_machine_code(text, arch);
+    assert_eq!(made(90).as_ref(), Ok(&code));
+    assert_ne!(made(80).as_ref(), Ok(&code));
+    let part = &code[..code.len() - 1];
+    std::fs::write(folder.join(&name), part).expect("written");
+    let anew = made(90).expect("compiles");
+    assert!(anew != code && anew != part);
     std::fs::remove_dir_all(folder).expect("removed");
 }
 
-/// Code is compiled once, found again, and compiled anew for another architecture. Where PyPI has NVRTC, `cargo xtask setup` installs it.
+/// Code is compiled once, found again, and compiled anew for another architecture.
 #[test]
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn machine_code_is_kept() {

@@ -19,8 +19,8 @@ use super::stage::Stage;
 use crate::passes::select::has_short_codes;
 use crate::plan::{ContractionFamily, Teams, Tuning};
 use crate::self_test::is_refusal;
-use crate::{Executable, PAGE_TOKENS, Result};
-use rusty_backend::Language;
+use crate::{Error, Executable, PAGE_TOKENS, Result};
+use rusty_backend::{Error as DeviceError, Language};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tiles::TILE_ROWS;
@@ -40,7 +40,7 @@ const STEPS: u32 = 500;
 /// and how many there are. Where something goes wrong, the executable is left as it was.
 ///
 /// # Errors
-/// [`Error::Device`](crate::Error::Device) where the device fails.
+/// [`Error::Device`] where the device is lost, or fails behind it.
 pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64)) -> Result<()> {
     let families = families(exe.plan(), effort);
     // Where weights stream, their way is what takes the time.
@@ -66,15 +66,25 @@ pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64
         Ok(Some(tuning)) => {
             tracing::debug!(?tuning, "tuned");
             exe.device().keep_pipelines();
-            if let (Some(name), Ok(data)) = (name, serde_json::to_vec(&tuning)) {
-                rusty_backend::cache::store(&name, &data);
-            }
+            keep(name.as_deref(), &tuning);
             Ok(())
+        }
+        Err(error @ Error::Device(DeviceError::Lost { .. })) => {
+            // The next process does without tuning, or it would lose the device again.
+            keep(name.as_deref(), &before);
+            Err(error)
         }
         Err(error) => {
             tracing::warn!("{}: not tuned: {error}", exe.plan().target.name);
             exe.retune(before)
         }
+    }
+}
+
+/// Keeps what is taken in later processes.
+fn keep(name: Option<&str>, tuning: &Tuning) {
+    if let (Some(name), Ok(data)) = (name, serde_json::to_vec(tuning)) {
+        rusty_backend::cache::store(name, &data);
     }
 }
 

@@ -8,7 +8,7 @@ use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::text::{KernelSpec, Kind, info};
 
 /// Rows and their lanes: of no unit's whole turns.
-const ROWS: u32 = 5;
+const ROWS: u32 = 7;
 const WIDTH: u32 = 5003;
 /// Word of the arena where cubes leave their best.
 const LEFT: u32 = ROWS * WIDTH;
@@ -26,8 +26,8 @@ fn spec(cubes: u32) -> KernelSpec {
     }
 }
 
-/// Rows of many lanes that are alike, and the first of the largest of each: one in the last lane, one in the first, one of several, and
-/// rows without an answer.
+/// Rows of many lanes that are alike, and the first of the largest of each: one in the last lane, one in the first, one of several, one
+/// beside lanes that are no numbers, and rows without an answer.
 fn rows() -> (Vec<f32>, Vec<u32>) {
     let small = |lane: u32| ((lane * 7919) % 1009) as f32 / 1009.0;
     let mut lanes: Vec<f32> = (0..ROWS * WIDTH).map(|i| small(i % WIDTH)).collect();
@@ -41,7 +41,18 @@ fn rows() -> (Vec<f32>, Vec<u32>) {
     for lane in 0..WIDTH {
         put(4, lane, -5.0);
     }
-    (lanes, vec![WIDTH - 1, 0, 1300, u32::MAX, 0])
+    for lane in (0..WIDTH).filter(|lane| *lane != 4321) {
+        put(
+            5,
+            lane,
+            [f32::NAN, f32::NEG_INFINITY, -6.0][lane as usize % 3],
+        );
+    }
+    put(5, 4321, -5.0);
+    for lane in 0..WIDTH {
+        put(6, lane, [f32::NAN, f32::NEG_INFINITY][lane as usize % 2]);
+    }
+    (lanes, vec![WIDTH - 1, 0, 1300, u32::MAX, 0, 4321, u32::MAX])
 }
 
 fn picks(gpu: &dyn GpuDevice, cubes: u32) -> Vec<u32> {

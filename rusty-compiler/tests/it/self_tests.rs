@@ -290,6 +290,17 @@ fn broken_conversions_of_halves_are_replaced() {
     assert!(!exe.plan().target.f16);
 }
 
+/// A kernel that takes the device with it is left out by the next process.
+#[test]
+fn kernels_that_lose_the_device_are_remembered() {
+    let gpu = unknown("lost-rows", |_| {});
+    gpu.lose_by("rusty_row_attention");
+    let file = rusty_loader::open(golden("models/qwen3-tied")).expect("golden");
+    let lost = replaced(&gpu, &*file).err().expect("lost").to_string();
+    assert!(lost.contains("lost"), "{lost}");
+    finds(&gpu, &*file, &["row_attention"]);
+}
+
 #[test]
 fn devices_without_a_right_kernel_are_refused() {
     let gpu = unknown("broken-tiles", |_| {});
@@ -313,20 +324,44 @@ fn what_is_measured_without_broken_kernels_is_found_again() {
     }
 }
 
+/// Measures all that there is.
+const THOROUGH: Effort = Effort {
+    least_bytes: 0,
+    fewest_cubes: 1,
+    repetitions: 1,
+    limit: Duration::from_secs(3600),
+};
+
+/// Where the device is lost while kernels are measured, the next process takes them as they were chosen.
+#[test]
+fn nothing_is_measured_again_that_lost_the_device() {
+    let gpu = unknown("tuned-lost", |_| {});
+    let path = "models/qwen3-tied";
+    let file = rusty_loader::open(golden(path)).expect(path);
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    let plan = compile(&graph, gpu.target()).expect("plan");
+    let device: Arc<dyn GpuDevice> = gpu.clone();
+    let start = |progress: &dyn Fn(u64, u64)| {
+        bind_tuned(plan.clone(), &*file, &device, &OPTIONS, &THOROUGH, progress)
+    };
+    gpu.lose_behind(12);
+    let measured = Cell::new(0);
+    let lost = start(&|done, _| measured.set(done)).err().expect("lost");
+    assert!(lost.to_string().contains("lost"), "{lost}");
+    assert!(measured.get() > 0, "lost before");
+    gpu.lose_behind(usize::MAX);
+    let again = start(&|_, _| panic!("measured again")).expect("as chosen");
+    assert_eq!(again.plan().tuning, plan.tuning);
+}
+
 fn is_measured_once(gpu: &Arc<WatchedGpu>, variant: &str) {
     let path = "gguf/qwen3-float/F16.gguf";
     let file = rusty_loader::open(golden(path)).expect(path);
     let graph = rusty_graph::arch::build(&*file).expect("graph");
     let plan = compile(&graph, gpu.target()).expect("plan");
-    let effort = Effort {
-        least_bytes: 0,
-        fewest_cubes: 1,
-        repetitions: 1,
-        limit: Duration::from_secs(3600),
-    };
     let device: Arc<dyn GpuDevice> = gpu.clone();
     let start = |progress: &dyn Fn(u64, u64)| {
-        let tuned = bind_tuned(plan.clone(), &*file, &device, &OPTIONS, &effort, progress);
+        let tuned = bind_tuned(plan.clone(), &*file, &device, &OPTIONS, &THOROUGH, progress);
         tuned.expect(variant)
     };
     let measured = Cell::new(0);
@@ -340,5 +375,5 @@ fn is_measured_once(gpu: &Arc<WatchedGpu>, variant: &str) {
     let again = start(&|_, _| panic!("{variant}: measured again"));
     assert_eq!(again.plan().tuning, first.plan().tuning, "{variant}");
     assert_eq!(again.plan().excluded, *excluded, "{variant}");
-    assert_eq!(kept(&plan, &OPTIONS, &effort), None, "{variant}");
+    assert_eq!(kept(&plan, &OPTIONS, &THOROUGH), None, "{variant}");
 }

@@ -1,4 +1,4 @@
-//! A GPU that tells what it was asked for, and may say that it can do less, or that it has no memory left.
+//! A GPU that tells what it was asked for, and may say that it can do less, that it has no memory left, or that it is lost.
 
 use crate::reference::gpu_device;
 use rusty_backend::memory::Usage;
@@ -37,6 +37,10 @@ pub(crate) struct WatchedGpu {
     room: AtomicU64,
     /// Whether recordings find no memory.
     refuses_recordings: AtomicBool,
+    /// Entry point of the kernel that it is lost by.
+    lost_by: Mutex<Option<&'static str>>,
+    /// Recordings until it is lost.
+    recordings: AtomicUsize,
 }
 
 impl WatchedGpu {
@@ -55,6 +59,8 @@ impl WatchedGpu {
             broken: Mutex::default(),
             room: AtomicU64::new(u64::MAX),
             refuses_recordings: AtomicBool::new(false),
+            lost_by: Mutex::default(),
+            recordings: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -66,6 +72,23 @@ impl WatchedGpu {
     /// Whether it has no memory for recordings from here on.
     pub(crate) fn refuse_recordings(&self, refuse: bool) {
         self.refuses_recordings.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Is lost from here on whenever a kernel with this entry point runs.
+    pub(crate) fn lose_by(&self, entry: &'static str) {
+        *self.lost_by.lock().expect("no other user") = Some(entry);
+    }
+
+    /// Is lost behind so many recordings.
+    pub(crate) fn lose_behind(&self, recordings: usize) {
+        self.recordings.store(recordings, Ordering::Relaxed);
+    }
+
+    fn lost(&self) -> Error {
+        Error::Lost {
+            device: self.target.name.clone(),
+            reason: "a test".into(),
+        }
     }
 
     /// The error where it has room for `room` bytes only.
@@ -161,6 +184,10 @@ impl GpuDevice for WatchedGpu {
         if self.refuses_recordings.load(Ordering::Relaxed) {
             return Err(self.full("capture a recording", 0, 0));
         }
+        if self.recordings.fetch_sub(1, Ordering::Relaxed) == 0 {
+            self.lose_behind(0);
+            return Err(self.lost());
+        }
         self.gpu.record(launches)
     }
 
@@ -170,7 +197,11 @@ impl GpuDevice for WatchedGpu {
 
     fn run(&self, launches: &[Launch]) -> Result<()> {
         self.ran.fetch_add(launches.len(), Ordering::Relaxed);
-        self.gpu.run(launches)
+        let by = *self.lost_by.lock().expect("no other user");
+        match by.is_some_and(|by| launches.iter().any(|l| l.pipeline.entry() == by)) {
+            true => Err(self.lost()),
+            false => self.gpu.run(launches),
+        }
     }
 
     fn fetch(&self, behind: Option<&Recording>, ranges: &[Fetch<'_>]) -> Result<Pending> {

@@ -180,7 +180,11 @@ impl Core {
                 }
             }
         }
-        let waiting = self.sequences.values().filter(|s| s.waiting().rows > 0);
+        // Who lost a slot and does not ask for another takes part in no step.
+        let waiting = self.sequences.values().filter(|s| {
+            let asks = s.answer.as_ref().is_some_and(|a| a.mixture.is_some());
+            s.waiting().rows > 0 && (asks || self.adapters.is_at_hand(&s.key))
+        });
         (waiting.count() == running && !going.is_empty()).then_some(going)
     }
 

@@ -231,6 +231,22 @@ fn steps_run_ahead_until_the_end_is_known() {
     assert_eq!(left[0], left[1], "free pages");
 }
 
+/// An answer that lost its slot, and whose reader does not ask for it, holds up nobody.
+#[test]
+fn steps_run_ahead_of_readers_that_pause() {
+    let mut running = Running::new(1, &[1, 2], false, 100, Limit::Nothing, true);
+    assert_eq!(running.pull(0), Some(0));
+    // It waits for the other's turn to end.
+    assert_eq!(running.pull(1), Some(1));
+    let paused = running.core.sequence(running.sessions[0]).expect("open").0;
+    assert!(paused.waiting().rows > 0, "its queue has room");
+    for _ in 0..20 {
+        assert_eq!(running.pull(1), Some(1));
+        assert!(running.core.under_way.is_some());
+    }
+    assert_eq!(std::iter::from_fn(|| running.pull(0)).count(), 99);
+}
+
 /// What is under way for an answer that was given up does not come to the next one of its session, nor to others.
 #[test]
 fn an_answer_gets_no_tokens_of_the_one_before() {

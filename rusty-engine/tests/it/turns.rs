@@ -131,3 +131,26 @@ fn pinned_adapters_in_all_slots_are_told() {
         TOKENS
     );
 }
+
+/// Adapters that arrive while somebody waits for a slot keep to the host's budget, too.
+#[test]
+fn who_arrives_while_others_wait_keeps_to_the_budget() {
+    let forgetful = AdapterBudget {
+        host: 0,
+        ..AdapterBudget::default()
+    };
+    let (engine, sets) = crowded(1, forgetful);
+    let mut all = sessions(&engine, &sets[..2]);
+    let ask = ask();
+    let answers = all.iter_mut().map(|s| s.generate(&ask).expect("generate"));
+    let mut answers: Vec<_> = answers.collect();
+    assert_eq!(ids(answers[0].by_ref().take(1)).len(), 1);
+    let held = engine.adapter_memory().host;
+    for name in NAMES {
+        attach_file(&engine, name);
+        assert_eq!(engine.adapter_memory().host, held, "{name}");
+    }
+    for (answer, left) in answers.into_iter().zip([TOKENS - 1, TOKENS]) {
+        assert_eq!(ids(answer).len(), left);
+    }
+}

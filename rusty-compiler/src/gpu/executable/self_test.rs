@@ -71,11 +71,23 @@ impl GpuExecutable {
             if heads.is_some_and(|heads| wrong.iter().any(|w: &Wrong| w.variant == heads.variant)) {
                 continue;
             }
+            // Nor is what plans are to do without anyway, which may lose the device again.
+            let variant = &self.choice(place).variant;
+            if wrong.iter().any(|w: &Wrong| w.variant == *variant) {
+                continue;
+            }
             let key = self.key(place);
             let verdict = match verdicts.of(&key) {
                 Some(verdict) => verdict,
                 None => {
-                    let Some(verdict) = self.verdict(file, place)? else {
+                    let found = self.verdict(file, place);
+                    if let Err(Error::Device(DeviceError::Lost { .. })) = found {
+                        // The next process does without, or it would lose the device at the same place.
+                        verdicts.add(key, Some(Difference::REFUSED));
+                        found?;
+                        continue;
+                    }
+                    let Some(verdict) = found? else {
                         continue;
                     };
                     tried += 1;

@@ -10,6 +10,8 @@ use cubecl::prelude::*;
 
 /// Lanes that a unit reads at once.
 const AT_ONCE: usize = 8;
+/// What lanes have to be above to be chosen: those that are no numbers are not.
+const LOWEST: f32 = f32::MIN;
 
 /// What an argmax kernel is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -121,10 +123,10 @@ fn best_of_cube(values: &Shared<[f32]>, places: &Shared<[u32]>, #[comptime] conf
 #[cube]
 fn tell(buffers: &Buffers<'_>, values: &Shared<[f32]>, places: &Shared<[u32]>, row: u32) {
     if UNIT_POS == 0 {
-        // The exponent's bits: compilers may assume that floats are finite.
-        let exponent = u32::reinterpret(values[0]) & 0x7f80_0000;
+        // Bits: compilers may assume that floats are finite.
+        let bits = u32::reinterpret(values[0]);
         let mut pick = places[0];
-        if exponent == 0x7f80_0000 {
+        if bits & 0x7f80_0000 == 0x7f80_0000 || bits == comptime!(LOWEST.to_bits()).runtime() {
             pick = comptime!(RowResult::NO_TOKEN).runtime();
         }
         put(buffers.words, row, pick);
@@ -138,7 +140,7 @@ fn own_best(buffers: &Buffers<'_>, start: u32, #[comptime] config: ChooseConfig)
     let last = comptime!(config.width - 1).runtime();
     let mut lane = CUBE_POS_Y * config.units + UNIT_POS;
     let mut best = min(lane, last);
-    let mut highest = buffers.arena[(start + best) as usize];
+    let mut highest = LOWEST.runtime();
     while lane < config.width {
         // All are asked for before the first is needed.
         let mut read = Array::<f32>::new(AT_ONCE);

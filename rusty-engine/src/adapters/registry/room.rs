@@ -172,7 +172,7 @@ impl Registry {
     }
 
     /// Drops tables that can be read again until the host's budget is kept.
-    pub(super) fn shrink_host(&mut self) {
+    pub fn shrink_host(&mut self) {
         while self.host_bytes() > self.budget.host {
             let Some(id) = self.droppable() else {
                 return;
