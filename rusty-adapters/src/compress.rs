@@ -25,8 +25,8 @@ pub enum Pruning {
     Blocks(f32),
 }
 
-/// An adapter with this pruned, in this precision. Gains, biases, embeddings and identities stay as they are; factors that sites
-/// share or that act in blocks, which are few, are not pruned.
+/// An adapter with this pruned, in this precision; where nothing is, in the stored one, it is the adapter itself. Gains, biases,
+/// embeddings and identities stay as they are; factors that sites share or that act in blocks, which are few, are not pruned.
 pub fn compress(
     adapter: &SlotData,
     base: &Base<'_>,
@@ -36,7 +36,9 @@ pub fn compress(
     let common = common(adapter, base);
     let whole = |delta: &SiteDelta| {
         let tables = [&delta.a, &delta.b].into_iter().flatten();
-        !delta.is_plain() || tables.map(place).any(|at| common.contains(&at))
+        // Where nothing is pruned, scaling to equal norms would only round.
+        let kept = pruning == Pruning::Nothing && delta.a.is_some();
+        kept || !delta.is_plain() || tables.map(place).any(|at| common.contains(&at))
     };
     let drafts = adapter.sites.iter().map(|(id, delta)| {
         let site = base.graph.site(*id);
@@ -202,6 +204,48 @@ impl Factors {
         match rank == 0 || (delta.a.is_some() && delta.b.is_some()) {
             true => delta,
             false => old.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusty_graph::SiteId;
+
+    /// Two formats for the factors of a site, and scales that are no powers of two.
+    fn adapter() -> SlotData {
+        let number = |i: usize| ((i * 37) % 64) as f32 / 160.0 - 0.2;
+        let values: Vec<f32> = (0..2 * 64).map(number).collect();
+        let delta = SiteDelta {
+            rank: 2,
+            a: DeltaTable::ranks(Format::F16, 2, 64, &values),
+            b: DeltaTable::panels(Format::Bf16, 64, 2, |c, r| number(c * 5 + r)),
+            scale: vec![0.3, 7.0].into(),
+            ..SiteDelta::default()
+        };
+        SlotData {
+            sites: vec![(SiteId(0), delta)],
+            ..SlotData::default()
+        }
+    }
+
+    #[test]
+    fn what_is_neither_pruned_nor_converted_is_kept_to_the_bit() {
+        let file = rusty_loader::random::outline("llama-tiny", "bf16").expect("a model");
+        let graph = rusty_graph::arch::build(&*file).expect("a network");
+        let base = Base::new(&graph, &*file);
+        let whole = adapter();
+        let same = compress(&whole, &base, Pruning::Nothing, Precision::Stored);
+        let [(id, have)] = &same.sites[..] else {
+            panic!("{} sites", same.sites.len());
+        };
+        let want = &whole.sites[0].1;
+        assert_eq!((*id, have.rank, &have.scale), (SiteId(0), 2, &want.scale));
+        for (have, want) in [(&have.a, &want.a), (&have.b, &want.b)] {
+            let (have, want) = (have.as_ref().expect("one"), want.as_ref().expect("one"));
+            assert_eq!(have.format(), want.format());
+            assert!(have.bytes()[..] == want.bytes()[..]);
         }
     }
 }

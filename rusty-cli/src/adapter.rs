@@ -1,6 +1,6 @@
 //! From `--adapter PATH[=WEIGHT]` arguments to attached adapters.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use rusty_adapters::{Base, Cache, Mix, Precision, Stated};
 use rusty_compiler::SlotData;
 use rusty_engine::{AdapterId, AdapterSet, Engine, demo};
@@ -56,19 +56,28 @@ pub fn prepare(name: &str, base: &Base<'_>, precision: Precision) -> Result<Slot
     }
     match demo::adapter(name, base) {
         Some(adapter) => Ok(precision.applied(adapter?)),
-        None => bail!(
-            "adapter '{name}': no such folder or file, nor an adapter of the demo model ({})",
-            demo::adapters().collect::<Vec<_>>().join(", ")
-        ),
+        None => Err(unknown(name)),
     }
+}
+
+/// Says that an adapter is nowhere.
+fn unknown(name: &str) -> Error {
+    let known: Vec<_> = demo::adapters().collect();
+    anyhow!(
+        "adapter '{name}': no such folder or file, nor an adapter of the demo model ({})",
+        known.join(", ")
+    )
 }
 
 /// What an adapter's file states of itself, by its path or one of the demo's by its name.
 pub fn stated(name: &str) -> Result<Stated> {
     let path = Path::new(name);
-    match demo::adapter_config(name).filter(|_| !path.exists()) {
+    if path.exists() {
+        return Ok(Stated::read(path)?);
+    }
+    match demo::adapter_config(name) {
         Some(config) => Ok(Stated::of_config(path, config.as_bytes())?),
-        None => Ok(Stated::read(path)?),
+        None => Err(unknown(name)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! From `--experts DIR` to answers whose adapter follows the message.
 
 use crate::args::{self, Load};
-use crate::engine;
+use crate::{engine, stderr};
 use anyhow::{Result, bail};
 use rusty_engine::experts::{Experts, Library, Router};
 use rusty_engine::{Engine, Session, Tier};
@@ -71,7 +71,8 @@ impl Answering {
         let name = experts.name(&choice);
         if self.verbose {
             let score = choice.score;
-            eprintln!("expert: {name} (score {score:.2}: {})", choice.reason);
+            let reason = &choice.reason;
+            stderr::line(format_args!("expert: {name} (score {score:.2}: {reason})"));
         }
         experts.seat(&choice, session)?;
         Ok(Asked {
@@ -92,7 +93,7 @@ impl Answering {
                 Tier::Disk => "in its file",
             };
             let (name, kib) = (&adapter.name, adapter.bytes.div_ceil(1024));
-            eprintln!("adapter: {name} is {place} ({kib} KiB)");
+            stderr::line(format_args!("adapter: {name} is {place} ({kib} KiB)"));
         }
     }
 }

@@ -8,6 +8,7 @@ mod experts;
 mod gpu;
 mod model;
 mod progress;
+mod stderr;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
@@ -27,6 +28,8 @@ fn main() -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // Of a stderr that cannot be written it would tell there, and panic.
+        .log_internal_errors(false)
         .init();
     let result = match &cli.command {
         Command::Run(options) => commands::run::run(options, cli.verbose > 0),
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
         // A reader that has seen enough (`rusty run | head`) is no failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            stderr::line(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

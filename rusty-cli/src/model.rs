@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use rusty_adapters::{Mix, Precision};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
+use rusty_loader::output_file::is_taken;
 use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::rope_override::{RopeKind, RopeOverride};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The path of a MODEL argument: a file, a folder, or a hub id that is looked up in the local cache and
 /// downloaded where it is not there.
@@ -21,6 +22,19 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
     })?;
     bar.finish_and_clear();
     Ok(path)
+}
+
+/// Refuses to write over the model that is read: over its file, or over one in its folder.
+pub fn check_kept(source: &Path, out: &Path) -> Result<()> {
+    let absolute = std::path::absolute(out).with_context(|| out.display().to_string())?;
+    let folder = absolute.parent().filter(|_| is_taken(out));
+    let is_source = |place: &Path| matches!((place.canonicalize(), source.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    ensure!(
+        !is_source(out) && !folder.is_some_and(is_source),
+        "{} is the same file as the model that is read, or one in its folder: name another path",
+        out.display()
+    );
+    Ok(())
 }
 
 /// Opens a MODEL argument; none is the built-in demo.
@@ -36,6 +50,10 @@ pub fn open_scaled(model: Option<&str>, rope: &Rope) -> Result<Box<dyn ModelFile
     let Some(scaling) = rope.rope_scaling else {
         return open(model);
     };
+    ensure!(
+        scaling != RopeScaling::None || rope.rope_factor.is_none(),
+        "--rope-factor: there is nothing to stretch with --rope-scaling none; leave one of them out"
+    );
     let file = match model {
         Some(model) => rusty_loader::open_any_rope(resolve(model)?)?,
         None => open(None)?,

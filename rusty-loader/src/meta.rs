@@ -5,6 +5,7 @@
 //! `tokenizer.ggml.tokens`), entries of `config.json` under `hf.` and of `generation_config.json` under
 //! `generation.`.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// A metadata value; integers of all widths are widened.
@@ -138,6 +139,21 @@ pub mod keys {
     pub const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
     /// What the file calls the model.
     pub const NAME: &str = "general.name";
+}
+
+/// As people write it, for messages: text in quotes, of an array its length.
+impl fmt::Display for Meta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Meta::Bool(v) => write!(f, "{v}"),
+            Meta::U64(v) => write!(f, "{v}"),
+            Meta::I64(v) => write!(f, "{v}"),
+            // With a point also where it is whole: that may be what is wrong with it.
+            Meta::F64(v) => write!(f, "{v:?}"),
+            Meta::Str(v) => write!(f, "'{}'", v.escape_debug()),
+            Meta::Array(v) => write!(f, "an array of {}", v.len()),
+        }
+    }
 }
 
 impl From<&str> for Meta {

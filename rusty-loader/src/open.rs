@@ -43,26 +43,27 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
 /// # Errors
 /// As [`open`].
 pub fn open_any_rope(path: impl AsRef<Path>) -> Result<Box<dyn ModelFile>> {
-    let path = path.as_ref();
+    let path = model_path(path.as_ref())?;
+    let ending = path.extension();
+    match path.is_dir() || ending.is_some_and(|e| e.eq_ignore_ascii_case("safetensors")) {
+        true => Ok(Box::new(safetensors::open(&path)?)),
+        false => Ok(Box::new(gguf::open(&path)?)),
+    }
+}
+
+/// What is opened at a path: of a folder with one GGUF model that file (of several the first), else the path itself.
+///
+/// # Errors
+/// There is nothing, or a folder without a model.
+pub fn model_path(path: &Path) -> Result<PathBuf> {
     let kind = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
-    if kind.is_dir() {
-        let checkpoint = path.join("config.json").exists();
-        return match lone_gguf(path)? {
-            Some(file) if !checkpoint => Ok(Box::new(gguf::open(&file)?)),
-            None if !checkpoint => Err(Error::malformed(
-                path,
-                "is no model folder: it holds neither config.json nor exactly one GGUF file",
-            )),
-            _ => Ok(Box::new(safetensors::open(path)?)),
-        };
+    if !kind.is_dir() || path.join("config.json").exists() {
+        return Ok(path.into());
     }
-    if path
-        .extension()
-        .is_some_and(|e| e.eq_ignore_ascii_case("safetensors"))
-    {
-        return Ok(Box::new(safetensors::open(path)?));
-    }
-    Ok(Box::new(gguf::open(path)?))
+    lone_gguf(path)?.ok_or_else(|| {
+        let reason = "is no model folder: it holds neither config.json nor exactly one GGUF file";
+        Error::malformed(path, reason)
+    })
 }
 
 /// Opens a GGUF model from bytes at hand (for example compiled into the program); `label` names it.

@@ -1,4 +1,4 @@
-//! Files that are written whole or not at all.
+//! Files, and folders of them, that are written whole or not at all.
 
 use crate::{Error, Result};
 use std::fs::File;
@@ -50,6 +50,25 @@ pub fn write_whole<E: From<Error>>(
     };
     finish().map_err(failed)?;
     Ok(())
+}
+
+/// Makes the folder at `path`, where nothing is yet, and fills it through `write`; where that fails it is removed again.
+///
+/// # Errors
+/// [`Error::Io`] where the folder cannot be made; what `write` reports.
+pub fn write_folder<E: From<Error>>(
+    path: &Path,
+    write: impl FnOnce() -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
+    let above = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let made = above.and_then(|()| std::fs::create_dir(path));
+    made.map_err(|reason| Error::io(path, reason))?;
+    let written = write();
+    if written.is_err() {
+        // Why it could not be written matters more than what is left of it.
+        let _ = std::fs::remove_dir_all(path);
+    }
+    written
 }
 
 /// Where the file itself is to lie.
@@ -131,6 +150,27 @@ mod tests {
         let error = write(&folder.path().join("none/file"), "").expect_err("no folder");
         assert!(error.to_string().contains("no folder"), "{error}");
         assert!(write(folder.path(), "").is_err(), "a folder is no file");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_filled_is_removed() {
+        let root = tempfile::tempdir().expect("folder");
+        let path = root.path().join("above/folder");
+        let fill = |fails: bool| {
+            write_folder(&path, || {
+                std::fs::write(path.join("file"), "text").expect("written");
+                match fails {
+                    true => Err(Error::malformed(&path, "stopped")),
+                    false => Ok(()),
+                }
+            })
+        };
+        assert!(fill(true).is_err() && !is_taken(&path));
+        fill(false).expect("filled");
+        // What is there already is nobody's to remove.
+        let taken = fill(true).expect_err("there").to_string();
+        assert!(taken.contains("above/folder"), "{taken}");
+        assert_eq!(names(&path), ["file"]);
     }
 
     #[cfg(unix)]

@@ -162,7 +162,7 @@ fn check_rope(file: &dyn ModelFile) -> Result<(), String> {
         match file.meta(key).map(|m| (m, m.as_f64())) {
             None => {}
             Some((_, Some(v))) if v.is_finite() && v > 0.0 => {}
-            Some((m, _)) => return Err(format!("{key} is {m:?}; it must be a positive number")),
+            Some((m, _)) => return Err(format!("{key} is {m}; it must be a positive number")),
         }
     }
     Ok(())
@@ -177,6 +177,6 @@ fn optional(file: &dyn ModelFile, key: &str) -> Result<Option<u64>, String> {
     match file.meta(key) {
         None => Ok(None),
         Some(Meta::U64(v)) if (1..1 << 32).contains(v) => Ok(Some(*v)),
-        Some(other) => Err(format!("{key} is {other:?}; it must be a positive size")),
+        Some(other) => Err(format!("{key} is {other}; it must be a positive size")),
     }
 }

@@ -54,7 +54,8 @@ pub(super) fn write(lora: &Lora, name: &str, base: &Base<'_>, out: &Path) -> Res
         }
     }
     writer.save(out, |name, file| file.write_all(&bytes[name]))?;
-    if lora.pairs.iter().any(|pair| pair.at == At::Embedding) {
+    let embedded = lora.pairs.iter().any(|pair| pair.at == At::Embedding);
+    if embedded && base.tied_head().is_some() {
         tracing::warn!(
             "{}: llama.cpp does not read a changed embedding of a model whose head shares it",
             out.display()

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 use rusty_compiler::{DeltaTable, SiteDelta, SlotData};
 use rusty_graph::SiteId;
 use rusty_loader::Format;
-use rusty_loader::output_file::is_taken;
+use rusty_loader::output_file::{is_taken, write_folder};
 use std::path::Path;
 
 /// A kind of adapter file.
@@ -51,7 +51,7 @@ pub fn export(adapter: &SlotData, base: &Base<'_>, out: &Path, container: Contai
     }
     let lora = Lora::of(&*plain(adapter)?, base, out, container)?;
     match container {
-        Container::Peft => peft::write(&lora, base, out),
+        Container::Peft => write_folder(out, || peft::write(&lora, base, out)),
         Container::Gguf => gguf::write(&lora, &adapter.name, base, out),
     }
 }

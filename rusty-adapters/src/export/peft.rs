@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Fills the folder `out`.
 pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     let mut modules = vec![];
     for pair in &lora.pairs {
@@ -35,13 +36,8 @@ pub(super) fn write(lora: &Lora, base: &Base<'_>, out: &Path) -> Result<()> {
     }
     let config = config(lora, &modules, base);
     let config = serde_json::to_vec_pretty(&config).unwrap_or_default();
-    let io = |path: &Path, reason| Error::Io {
-        path: path.into(),
-        reason,
-    };
-    std::fs::create_dir_all(out).map_err(|e| io(out, e))?;
     let path = out.join("adapter_config.json");
-    std::fs::write(&path, config).map_err(|e| io(&path, e))?;
+    std::fs::write(&path, config).map_err(|reason| Error::Io { path, reason })?;
     let path = out.join("adapter_model.safetensors");
     let metadata = [("format".to_string(), "pt".to_string())].into();
     write_whole(&path, |part| {

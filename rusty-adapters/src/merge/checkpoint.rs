@@ -26,6 +26,7 @@ const WEIGHTS: [&str; 10] = [
     ".onnx_data",
 ];
 
+/// Fills the folder `out`.
 pub(super) fn write(
     merged: &Merged<'_>,
     source: &Path,
@@ -37,7 +38,6 @@ pub(super) fn write(
         move |reason| Error::Io { path, reason }
     };
     let mut shards = vec![];
-    std::fs::create_dir_all(out).map_err(io(out))?;
     for entry in std::fs::read_dir(source).map_err(io(source))? {
         let path = entry.map_err(io(source))?.path();
         let (true, Some(name)) = (path.is_file(), path.file_name()) else {

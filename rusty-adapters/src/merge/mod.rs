@@ -16,9 +16,9 @@ use crate::factors::{change, plain};
 use crate::{Error, Result};
 use rusty_compiler::{EmbeddingDelta, RowChange, SiteDelta, SlotData};
 use rusty_graph::SiteId;
-use rusty_loader::Format;
 use rusty_loader::fused::{self, Part};
-use rusty_loader::output_file::is_taken;
+use rusty_loader::output_file::{is_taken, write_folder};
+use rusty_loader::{Format, model_path};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -26,8 +26,8 @@ use std::path::Path;
 /// Canonical names of the two tensors that a model may keep as one.
 const HEAD: &str = "output.weight";
 
-/// Writes the model with adapters merged into it: `source` is the base's file or folder, `out` a path of the same kind
-/// at which nothing is yet. `progress` is told tensors done and in all.
+/// Writes the model with adapters merged into it: `source` is the base's file or folder, `out` a path of the same kind (a file for a
+/// folder with one GGUF model) at which nothing is yet. `progress` is told tensors done and in all.
 ///
 /// # Errors
 /// The adapters cannot be merged into weights (soft prompts), or not by this method; the base cannot be read again; `out`
@@ -42,6 +42,7 @@ pub fn merge(
     if is_taken(out) {
         return Err(Error::malformed(out, "is there already"));
     }
+    let source = model_path(source)?;
     let is_gguf = Container::of(out) == Container::Gguf;
     if is_gguf == source.is_dir() {
         let kind = if is_gguf { "a folder" } else { "a GGUF file" };
@@ -54,14 +55,8 @@ pub fn merge(
     let adapters: Vec<_> = plain.iter().map(|a| &**a).zip(weights).collect();
     let merged = Merged::plan(&adapters, method, base, out)?;
     match source.is_dir() {
-        true => {
-            let written = checkpoint::write(&merged, source, out, progress);
-            if written.is_err() {
-                let _ = std::fs::remove_dir_all(out);
-            }
-            written
-        }
-        false => gguf::write(&merged, source, out, progress),
+        true => write_folder(out, || checkpoint::write(&merged, &source, out, progress)),
+        false => gguf::write(&merged, &source, out, progress),
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Logits {
 #[derive(Args, Debug, Clone)]
 pub struct Experts {
     /// Choose an expert for each message: from a folder of experts, or `demo` for the demo model's.
-    #[arg(long, value_name = "DIR", conflicts_with = "adapters")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["adapters", "adapter_mix"])]
     pub experts: Option<String>,
     /// How experts are chosen.
     #[arg(long, value_enum, default_value_t = Router::Keywords, requires = "experts")]

@@ -12,7 +12,7 @@ pub struct Explain {
     #[command(flatten)]
     pub random: RandomModel,
     /// Plan for a described target instead of the device at hand (h200, rtx4090, m2, rdna3, vulkan, cuda:sm_90, avx2, ...).
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "device")]
     pub target: Option<String>,
     /// Device whose target is used: auto, cpu, vulkan, metal, dx12, cuda or cuda:N.
     #[arg(long, default_value = "auto")]

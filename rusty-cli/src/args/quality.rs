@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Options of `rusty quantize`.
 #[derive(Args, Debug)]
 pub struct QuantizeFile {
-    /// GGUF file to read, best one of floats.
+    /// GGUF to read, best one of floats: a file, a folder with one, or a hub id.
     #[arg(value_name = "IN")]
     pub source: String,
     /// GGUF file to write.
@@ -34,7 +34,7 @@ pub struct Perplexity {
     #[arg(value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens that are read together; the second half of them counts.
-    #[arg(long, default_value_t = 512, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(4..))]
     pub chunk: usize,
     /// Chunks at most [default: all].
     #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]

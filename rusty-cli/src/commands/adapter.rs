@@ -4,7 +4,7 @@ use crate::adapter::{prepare, split, stated};
 use crate::args::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
 };
-use crate::{model, progress};
+use crate::{model, progress, stderr};
 use anyhow::{Context, Result, ensure};
 use rusty_adapters::merge::{Method, merge};
 use rusty_adapters::{Base, Container, Precision, Pruning, Stated, compress, export, packed};
@@ -92,7 +92,7 @@ fn unread(options: &AdapterInspect, stated: &Stated, error: anyhow::Error) -> Re
         (None, false) => Err(error.context(OTHERS)),
         (None, true) => {
             print_stated(options, stated)?;
-            eprintln!("{error:#}; {OTHERS}");
+            stderr::line(format_args!("{error:#}; {OTHERS}"));
             Ok(())
         }
     }
@@ -257,16 +257,8 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
     engine.keep_base(file.into());
     let base = engine.adapter_base();
     let adapter = prepare(&options.adapter, &base, Precision::Stored)?;
-    let pruning = match (options.sparsity, options.block_sparsity) {
-        (share, _) if share > 0.0 => Pruning::Values(share),
-        (_, share) if share > 0.0 => Pruning::Blocks(share),
-        _ => Pruning::Nothing,
-    };
-    let small = compress(&adapter, &base, pruning, options.precision.into());
-    let (prompts, source) = prompts(options, &engine)?;
-    let first: AdapterSet = engine.attach(adapter.clone())?.into();
-    let second = engine.attach(small.clone())?.into();
-    let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
+    let small = smaller(options, &adapter, &base)?;
+    let cost = cost(options, &engine, &adapter, &small)?;
     packed::pack(&small, &base, &options.out, true)?;
     let (before, after) = (
         stored_bytes(&options.adapter).unwrap_or(adapter.bytes() as u64),
@@ -276,16 +268,50 @@ fn compressed(options: &AdapterCompress) -> Result<()> {
     let ratio = before as f64 / after.max(1) as f64;
     writeln!(out, "{}", options.out.display())?;
     writeln!(out, "bytes     {before} -> {after}, {ratio:.1}x smaller")?;
-    writeln!(
-        out,
-        "logit KL  mean {:.7}, max {:.5}; the same token is first at {:.1}% of {} positions",
+    writeln!(out, "{cost}")?;
+    Ok(())
+}
+
+/// The adapter pruned, and in another precision.
+fn smaller(options: &AdapterCompress, adapter: &SlotData, base: &Base<'_>) -> Result<SlotData> {
+    let pruning = match (options.sparsity, options.block_sparsity) {
+        (share, _) if share > 0.0 => Pruning::Values(share),
+        (_, share) if share > 0.0 => Pruning::Blocks(share),
+        _ => Pruning::Nothing,
+    };
+    let small = compress(adapter, base, pruning, options.precision.into());
+    let sites = adapter.sites.len();
+    ensure!(
+        sites == 0 || !small.sites.is_empty(),
+        "nothing would be left of '{}' at any of its {sites} sites: take out less with --sparsity or --block-sparsity",
+        adapter.name
+    );
+    Ok(small)
+}
+
+/// What compression costs, for people. Where the model takes no words there is nothing to measure it by.
+fn cost(
+    options: &AdapterCompress,
+    engine: &Engine,
+    adapter: &SlotData,
+    small: &SlotData,
+) -> Result<String> {
+    if engine.tokenizer().is_none() {
+        return Ok("measured  not at all: the model has no tokenizer that can be read".into());
+    }
+    let (prompts, source) = prompts(options, engine)?;
+    let first: AdapterSet = engine.attach(adapter.clone())?.into();
+    let second: AdapterSet = engine.attach(small.clone())?.into();
+    let apart = engine.divergence(&prompts, ANSWER, &first, &second)?;
+    Ok(format!(
+        "logit KL  mean {:.7}, max {:.5}; the same token is first at {:.1}% of {} positions\n\
+         measured  on {} prompts: {source}",
         apart.mean,
         apart.max,
         apart.same_top * 100.0,
-        apart.positions
-    )?;
-    writeln!(out, "measured  on {} prompts: {source}", prompts.len())?;
-    Ok(())
+        apart.positions,
+        prompts.len()
+    ))
 }
 
 /// Bytes of an adapter's tensors on disk.

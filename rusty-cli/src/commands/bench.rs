@@ -1,7 +1,7 @@
 //! `rusty bench`: prefill and decode speed of a model on a device.
 
 use crate::args::{Bench, Output};
-use crate::{adapter, gpu, model, progress};
+use crate::{adapter, gpu, model, progress, stderr};
 use anyhow::{Result, ensure};
 use rusty_backend::Device;
 use rusty_compiler::{BindOptions, Executable, KvFormat, MemoryUse, Plan, SlotId, Upload};
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Measures and prints.
 pub fn run(options: &Bench) -> Result<()> {
     ensure!(
-        options.prompt + options.generate > 0,
+        options.prompt > 0 || options.generate > 0,
         "nothing to measure: both -p and -n are 0"
     );
     ensure!(
@@ -188,17 +188,19 @@ impl Report {
             )?;
         }
         let weights = self.memory.mapped_weights + self.memory.resident_weights;
-        eprintln!(
+        stderr::line(format_args!(
             "loaded in {:.2} s; weights {} MiB, activations {} MiB, keys and values {} MiB in {}",
             self.load_s,
             weights >> 20,
             self.memory.arena >> 20,
             self.memory.kv >> 20,
             self.kv.name()
-        );
+        ));
         if let Some(rate) = self.upload.gb_per_s() {
             let uploaded = self.upload.bytes >> 20;
-            eprintln!("uploaded {uploaded} MiB of weights at {rate:.1} GB/s");
+            stderr::line(format_args!(
+                "uploaded {uploaded} MiB of weights at {rate:.1} GB/s"
+            ));
         }
         Ok(())
     }

@@ -2,9 +2,9 @@
 
 use super::run::summary;
 use crate::args::Chat;
-use crate::{engine, experts};
-use anyhow::{Result, ensure};
-use rusty_engine::{Message, Prompt};
+use crate::{engine, experts, stderr};
+use anyhow::{Result, anyhow, ensure};
+use rusty_engine::{Engine, Message, Prompt};
 use std::io::{BufRead, IsTerminal, Write};
 
 const COMMANDS: &str = "/clear starts anew, /exit or Ctrl-D ends";
@@ -18,6 +18,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
         &options.experts,
         verbose,
     )?;
+    check(&engine)?;
     let system: Vec<Message> = options
         .system
         .iter()
@@ -26,7 +27,8 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     let mut messages = system.clone();
     let terminal = std::io::stdin().is_terminal();
     if terminal {
-        eprintln!("{} on {}. {COMMANDS}.", engine.label(), engine.device());
+        let (label, device) = (engine.label(), engine.device());
+        stderr::line(format_args!("{label} on {device}. {COMMANDS}."));
     }
     let mut out = std::io::stdout().lock();
     let mut input = std::io::stdin().lock();
@@ -55,7 +57,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
                 messages.extend([said, Message::new("assistant", &text)]);
                 answering.tell_tiers(&engine);
                 if terminal {
-                    eprintln!("{}", summary(&timings, &engine));
+                    stderr::line(summary(&timings, &engine));
                 }
             }
             // The conversation goes on without the turn that could not be answered.
@@ -70,10 +72,23 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a model with which every turn would fail.
+fn check(engine: &Engine) -> Result<()> {
+    let label = engine.label();
+    let tokenizer = engine.text_tokenizer().map(drop);
+    tokenizer.map_err(|error| anyhow!("{error}; `rusty logits` takes those"))?;
+    ensure!(
+        engine.has_template(),
+        "{label} has no chat template, so that it takes no turns; `rusty run` gives it a prompt as plain text"
+    );
+    let template = engine.template().map(drop);
+    template.map_err(|error| anyhow!("{error}; `rusty run --raw` goes without the chat template"))
+}
+
 /// The next line, asked for on a terminal; `None`: the input has ended.
 fn next_line(input: &mut impl BufRead, terminal: bool) -> Result<Option<String>> {
     if terminal {
-        eprint!("> ");
+        stderr::text("> ");
     }
     let mut line = Vec::new();
     let read = input.read_until(b'\n', &mut line)?;
@@ -89,21 +104,27 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Of a line; one word behind a slash that is no command is refused.
+    /// Of a line. One that begins as commands do and is none is refused.
     fn read(line: &'a str) -> Self {
         let text = line.trim();
-        let word = text.strip_prefix('/').unwrap_or_default();
         match text {
             "" => Self::Nothing,
             "/exit" | "/quit" => Self::Exit,
             "/clear" => Self::Clear,
-            _ if !word.is_empty() && word.chars().all(char::is_alphabetic) => {
-                eprintln!("{text} is no command; {COMMANDS}");
+            _ if begins_as_command(text) => {
+                stderr::line(format_args!("{text} is no command; {COMMANDS}"));
                 Self::Nothing
             }
             _ => Self::Said(text),
         }
     }
+}
+
+/// Whether the first word has a slash in front and no other: with another it is a path.
+fn begins_as_command(text: &str) -> bool {
+    let first = text.split_whitespace().next();
+    let behind = first.and_then(|word| word.strip_prefix('/'));
+    behind.is_some_and(|word| !word.contains('/'))
 }
 
 /// Says why a turn was not answered.
@@ -113,7 +134,7 @@ fn complain(error: &anyhow::Error) {
         Some(rusty_engine::Error::ContextFull { .. })
     );
     let hint = if full { ", or /clear" } else { "" };
-    eprintln!("error: {error:#}{hint}");
+    stderr::line(format_args!("error: {error:#}{hint}"));
 }
 
 fn answer(
@@ -123,12 +144,17 @@ fn answer(
 ) -> Result<(String, rusty_engine::Timings)> {
     let mut text = String::new();
     let mut generation = session.generate(request)?;
-    for token in generation.by_ref() {
+    let said = generation.by_ref().try_for_each(|token| -> Result<()> {
         let piece = token?.text;
         out.write_all(piece.as_bytes())?;
         out.flush()?;
         text.push_str(&piece);
+        Ok(())
+    });
+    // The part of an answer that failed is a line, too: the next answer begins its own.
+    if said.is_ok() || !text.is_empty() {
+        writeln!(out)?;
     }
-    writeln!(out)?;
+    said?;
     Ok((text, generation.timings()))
 }

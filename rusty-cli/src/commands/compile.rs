@@ -2,15 +2,20 @@
 
 use crate::args::Compile;
 use crate::{model, progress};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use rusty_backend::cuda::nvrtc;
 use rusty_backend::package::{MANIFEST, Manifest, Packed};
 use rusty_backend::{KernelText, Language};
 use rusty_compiler::{BUILD, BindOptions, kernel_texts};
+use rusty_loader::output_file::write_folder;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+
+/// The folder inside a package's in which it is gathered until it is whole: elsewhere there may be another file system.
+const PART: &str = "unfinished-package";
 
 /// Writes the package and says what it holds.
 pub fn run(options: &Compile) -> Result<()> {
@@ -26,26 +31,20 @@ pub fn run(options: &Compile) -> Result<()> {
         slots: u32::from(!options.no_adapters),
     };
     let texts = kernel_texts(&graph, &*file, &target, bind)?;
-    prepare(&options.out).with_context(|| format!("--out {}", options.out.display()))?;
+    let out = &*options.out;
+    let before = earlier(out).with_context(|| format!("--out {}", out.display()))?;
     let coded = target.language == Language::CudaC;
     let missing = if coded { nvrtc::load().err() } else { None };
-    let bar = progress::bar("compiling", false);
-    bar.set_length(texts.len() as u64);
-    let mut kernels = Vec::new();
-    for text in &texts {
-        let code = coded && missing.is_none();
-        kernels.push(write(options, text, code.then_some(target.cuda_arch))?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    let manifest = Manifest {
+    let arch = (coded && missing.is_none()).then_some(target.cuda_arch);
+    let mut manifest = Manifest {
         rusty: BUILD.into(),
         arch: graph.arch,
         target: target.clone(),
-        kernels,
+        kernels: vec![],
     };
-    let manifest = serde_json::to_string_pretty(&manifest)?;
-    fs::write(options.out.join(MANIFEST), manifest + "\n")?;
+    let part = out.join(PART);
+    write_folder(&part, || gather(&part, &texts, arch, &mut manifest))?;
+    install(&part, out, &manifest, &before)?;
     let how = match (coded, missing) {
         (true, None) => format!(
             "as text and machine code for sm_{}: --kernels uses both",
@@ -57,7 +56,7 @@ pub fn run(options: &Compile) -> Result<()> {
                 .into()
         }
     };
-    let (count, folder) = (texts.len(), options.out.display());
+    let (count, folder) = (texts.len(), out.display());
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -67,34 +66,73 @@ pub fn run(options: &Compile) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder, or empties one that an earlier package is in.
-fn prepare(folder: &Path) -> Result<()> {
+/// Makes the folder; gives the files of the package that is in it. What a run that was cut off left there is removed.
+fn earlier(folder: &Path) -> Result<Vec<String>> {
     fs::create_dir_all(folder)?;
-    if fs::read_dir(folder)?.next().is_none() {
-        return Ok(());
+    let manifest = fs::read(folder.join(MANIFEST)).ok();
+    let manifest: Option<Value> = manifest.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let kernels = manifest.as_ref().and_then(|m| m["kernels"].as_array());
+    for entry in fs::read_dir(folder)? {
+        ensure!(
+            kernels.is_some() || entry?.file_name() == PART,
+            "holds other things: name a new folder, or one that this command made"
+        );
     }
-    let manifest = folder.join(MANIFEST);
-    let before = fs::read(&manifest).ok();
-    let before: Option<Value> = before.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let Some(kernels) = before.as_ref().and_then(|b| b["kernels"].as_array()) else {
-        bail!("holds other things: name a new folder, or one that this command made");
-    };
-    fs::remove_file(manifest)?;
-    let files = kernels.iter().flat_map(|k| [&k["text"], &k["code"]]);
-    for name in files
-        .filter_map(Value::as_str)
-        .filter(|n| !n.contains(['/', '\\']))
-    {
-        match fs::remove_file(folder.join(name)) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+    let part = folder.join(PART);
+    if part.exists() {
+        fs::remove_dir_all(part)?;
+    }
+    let files = kernels.into_iter().flatten();
+    let files = files.flat_map(|k| [&k["text"], &k["code"]]);
+    let plain = |name: &&str| !name.contains(['/', '\\']);
+    let files = files.filter_map(Value::as_str).filter(plain);
+    Ok(files.map(str::to_string).collect())
+}
+
+/// Writes the texts, their machine code where it is asked for, and the manifest, which gets an entry for each.
+fn gather(
+    folder: &Path,
+    texts: &[KernelText],
+    arch: Option<u32>,
+    manifest: &mut Manifest,
+) -> Result<()> {
+    let bar = progress::bar("compiling", false);
+    bar.set_length(texts.len() as u64);
+    for text in texts {
+        manifest.kernels.push(write(folder, text, arch)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let manifest = serde_json::to_string_pretty(&*manifest)?;
+    put(&folder.join(MANIFEST), (manifest + "\n").as_bytes())
+}
+
+/// Moves a package to its place, and removes what it does not share with the one `before`. The manifest comes first: whenever this is cut
+/// off, the folder is a package, and kernels that it lacks are made where they are wanted.
+fn install(part: &Path, out: &Path, manifest: &Manifest, before: &[String]) -> Result<()> {
+    let kernels = manifest.kernels.iter();
+    let files = kernels.flat_map(|k| [Some(&k.file), k.code.as_ref()]);
+    let files: BTreeSet<&str> = files.flatten().map(String::as_str).collect();
+    for name in [MANIFEST].into_iter().chain(files.iter().copied()) {
+        let to = out.join(name);
+        fs::rename(part.join(name), &to).with_context(|| to.display().to_string())?;
+    }
+    fs::remove_dir(part).with_context(|| part.display().to_string())?;
+    for name in before {
+        if name == MANIFEST || files.contains(name.as_str()) {
+            continue;
+        }
+        let old = out.join(name);
+        match fs::remove_file(&old) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed.with_context(|| old.display().to_string())?,
         }
     }
     Ok(())
 }
 
 /// Writes a text, and its machine code where it is asked for; gives the manifest's entry.
-fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Packed> {
+fn write(folder: &Path, text: &KernelText, arch: Option<u32>) -> Result<Packed> {
     let ending = match text.language {
         Language::CudaC => "cu",
         Language::Msl => "metal",
@@ -102,16 +140,21 @@ fn write(options: &Compile, text: &KernelText, arch: Option<u32>) -> Result<Pack
     };
     let digest = nvrtc::digest(&text.source);
     let source = format!("{digest}.{ending}");
-    fs::write(options.out.join(&source), &text.source)?;
+    put(&folder.join(&source), text.source.as_bytes())?;
     let code = match arch {
         None => None,
         Some(arch) => {
             let code = nvrtc::cached_machine_code(&text.source, arch);
             let code = code.map_err(|log| anyhow::anyhow!("{}: {log}", text.entry))?;
             let name = nvrtc::packaged_name(&digest, arch);
-            fs::write(options.out.join(&name), code)?;
+            put(&folder.join(&name), &code)?;
             Some(name)
         }
     };
     Ok(Packed::new(text, source, code))
+}
+
+/// Writes a file.
+fn put(path: &Path, bytes: &[u8]) -> Result<()> {
+    fs::write(path, bytes).with_context(|| path.display().to_string())
 }

@@ -1,7 +1,7 @@
 //! `rusty logits`: the logits of every position of a token list, as a safetensors file.
 
 use crate::args::Logits;
-use crate::engine;
+use crate::{engine, model};
 use anyhow::{Context, Result, ensure};
 use rusty_loader::output_file::{self, is_taken, write_whole};
 use safetensors::tensor::{Dtype, TensorView};
@@ -14,6 +14,11 @@ pub fn run(options: &Logits) -> Result<()> {
         options.out.display()
     );
     output_file::check(&options.out)?;
+    if let Some(model) = &options.model
+        && is_taken(&options.out)
+    {
+        model::check_kept(&model::resolve(model)?, &options.out)?;
+    }
     let (engine, adapters) = engine::load(options.model.as_deref(), &options.load, false)?;
     let logits = engine.logits(&options.tokens, adapters)?;
     let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();

@@ -5,7 +5,7 @@ use crate::{engine, progress};
 use anyhow::{Context, Result};
 use rusty_backend::DeviceChoice;
 use rusty_compiler::KvFormat;
-use rusty_engine::{Engine, Prompt};
+use rusty_engine::{AdapterSet, Engine, Prompt};
 use std::io::Write;
 
 /// Measures and prints.
@@ -18,7 +18,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
         quantize: options.load.quantize.filter(|_| !compares(options)),
         ..options.load.clone()
     };
-    let (reference, adapters) = engine::load(Some(&options.model), &load, false)?;
+    let (reference, adapters) = reference(options, &load)?;
     let tokens = reference.session().prompt_tokens(&Prompt::Text(text))?;
     let most = options.chunks.unwrap_or(usize::MAX);
     let bar = progress::bar("chunks", false);
@@ -63,6 +63,24 @@ pub fn run(options: &Perplexity) -> Result<()> {
         d.positions
     )?;
     Ok(())
+}
+
+/// The model and its adapters. Where no context is asked for, it holds a chunk and the virtual tokens in front.
+fn reference(options: &Perplexity, load: &Load) -> Result<(Engine, AdapterSet)> {
+    let model = Some(options.model.as_str());
+    let loaded = engine::load(model, load, false)?;
+    // How many virtual tokens there are is known once adapters are read.
+    let adapters = loaded.0.adapters();
+    let in_front: usize = adapters.iter().map(|a| a.virtual_tokens as usize).sum();
+    if in_front == 0 || options.load.ctx.is_some() {
+        return Ok(loaded);
+    }
+    drop(loaded);
+    let longer = Load {
+        ctx: Some(options.chunk + in_front),
+        ..load.clone()
+    };
+    engine::load(model, &longer, false)
 }
 
 /// A model as it was loaded, in words.

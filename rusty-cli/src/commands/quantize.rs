@@ -62,27 +62,20 @@ fn checked(options: &QuantizeFile) -> Result<Job> {
         .as_deref()
         .map(Importance::open)
         .transpose()?;
-    let source = model::resolve(&options.source)?;
+    let source = rusty_loader::model_path(&model::resolve(&options.source)?)?;
     if source.is_dir() {
         bail!(
-            "{} is a folder: IN must be a GGUF (llama.cpp's convert_hf_to_gguf.py makes one of a folder; --quantize of \
+            "{} holds safetensors: IN must be a GGUF (llama.cpp's convert_hf_to_gguf.py makes one of a folder; --quantize of \
              other commands quantizes a folder while it is loaded)",
             source.display()
         );
     }
-    if same(&source, &options.out) {
-        bail!("IN and OUT are the same file");
-    }
+    model::check_kept(&source, &options.out)?;
     Ok(Job {
         source,
         mix,
         importance,
     })
-}
-
-/// Whether two paths are one file's.
-fn same(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Prints what became of a file.

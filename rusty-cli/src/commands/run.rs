@@ -1,7 +1,7 @@
 //! `rusty run`: one prompt, one answer, streamed.
 
 use crate::args::Run;
-use crate::{engine, experts};
+use crate::{engine, experts, stderr};
 use anyhow::{Context, Result, ensure};
 use rusty_engine::{Engine, Message, Prompt, Timings};
 use serde_json::json;
@@ -26,7 +26,12 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let (mut ids, mut text) = (Vec::new(), String::new());
     for token in answer.by_ref() {
-        let token = token?;
+        let token = token.inspect_err(|_| {
+            // What went wrong is told on a line of its own.
+            if !options.json && !ids.is_empty() {
+                let _ = writeln!(out);
+            }
+        })?;
         ids.extend(token.id);
         if options.json {
             text.push_str(&token.text);
@@ -36,7 +41,6 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
         }
     }
     let timings = answer.timings();
-    answering.tell_tiers(&engine);
     if options.json {
         let object = json!({
             "expert": asked.expert,
@@ -55,7 +59,10 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
         writeln!(out, "{object}")?;
     } else {
         writeln!(out)?;
-        eprintln!("{}", summary(&timings, &engine));
+    }
+    answering.tell_tiers(&engine);
+    if !options.json {
+        stderr::line(summary(&timings, &engine));
     }
     Ok(())
 }
@@ -75,24 +82,32 @@ pub fn summary(timings: &Timings, engine: &Engine) -> String {
 fn prompt_text(options: &Run) -> Result<String> {
     let text = match options.prompt.as_ref().or(options.prompt_flag.as_ref()) {
         Some(text) => text.clone(),
-        None => standard_input()?,
+        None => standard_input(options.raw)?,
+    };
+    let said = match options.raw {
+        true => text.as_str(),
+        false => text.trim(),
     };
     ensure!(
-        !text.trim().is_empty(),
+        !said.is_empty(),
         "no prompt: give it as an argument, with -p, or on standard input"
     );
     Ok(text)
 }
 
-fn standard_input() -> Result<String> {
+/// All of it as it is, or without the ends of lines behind it, which are the input's and not the prompt's.
+fn standard_input(raw: bool) -> Result<String> {
     if std::io::stdin().is_terminal() {
-        eprintln!("reading the prompt from standard input; end it with Ctrl-D");
+        stderr::line("reading the prompt from standard input; end it with Ctrl-D");
     }
     let mut text = String::new();
     std::io::stdin()
         .read_to_string(&mut text)
         .context("standard input")?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_string())
+    if !raw {
+        text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    }
+    Ok(text)
 }
 
 /// A chat turn where the model has a template, plain text otherwise.

@@ -1,8 +1,9 @@
 //! `rusty adapter` and what else the command line says of adapters.
 
-use crate::command::{failure, golden, json, stdout, stdout_with_cache};
+use crate::command::{command, failure, golden, json, said, stdout, stdout_with_cache};
+use safetensors::SafeTensors;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const QUESTION: &str = "Find users older than 30";
 const SQL: &str = "SELECT * FROM users WHERE age > 30;\n";
@@ -39,6 +40,12 @@ fn adapters_are_converted_compressed_and_merged() {
         let answer = run(&["run", QUESTION, "-m", &out, "--device", "cpu"]);
         assert_eq!(answer, SQL, "{method}");
     }
+    let (lone, out) = (at("lone"), at("of-lone.gguf"));
+    std::fs::create_dir(&lone).expect("folder");
+    std::fs::copy(DEMO, Path::new(&lone).join("m.gguf")).expect("copied");
+    run(&["adapter", "merge", "-m", &lone, &out, "--adapter", "sql"]);
+    let answer = run(&["run", QUESTION, "-m", &out, "--device", "cpu"]);
+    assert_eq!(answer, SQL, "of a folder");
     let (_, error) = failure(&["adapter", "merge", "-m", DEMO, &gguf, "--adapter", "sql"]);
     assert!(error.contains("is there already"), "{error}");
     let (_, error) = failure(&["adapter", "merge", &at("none.gguf"), "--adapter", "sql"]);
@@ -78,6 +85,51 @@ fn ratio_and_divergence(said: &str) -> (f64, f64) {
         number.parse().expect("a number")
     };
     (between(", ", "x smaller"), between("mean ", ","))
+}
+
+/// Compressing takes no words, measuring does; and something must be left.
+#[test]
+fn compression_tells_where_it_cannot_be_measured_or_done() {
+    let folder = tempfile::tempdir().expect("folder");
+    let out = folder.path().join("small.safetensors");
+    let out = out.to_str().expect("UTF-8");
+    let words = ["adapter", "compress", "sql", out, "--sparsity", "0.9999"];
+    let (_, error) = failure(&words);
+    assert!(error.contains("nothing would be left of 'sql'"), "{error}");
+    assert!(!Path::new(out).exists());
+    let adapter = golden("adapters/qwen3-lora-all");
+    let model = golden("models/qwen3-tied");
+    let said = stdout(&["adapter", "compress", &adapter, out, "-m", &model]);
+    assert!(said.contains("measured  not at all"), "{said}");
+    stdout(&["adapter", "inspect", out, "-m", &model]);
+}
+
+/// It holds for models whose head is the embedding, and for no others.
+#[test]
+fn a_changed_embedding_is_warned_of_where_the_head_shares_it() {
+    let folder = tempfile::tempdir().expect("folder");
+    let source = PathBuf::from(golden("adapters/qwen3-lora-embed"));
+    let read = |file: &str| std::fs::read(source.join(file)).expect(file);
+    let mut config: Value = serde_json::from_slice(&read("adapter_config.json")).expect("JSON");
+    config["target_modules"] = serde_json::json!(["embed_tokens"]);
+    let bytes = read("adapter_model.safetensors");
+    let all = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let own = all.tensors().into_iter();
+    let own = own.filter(|(name, _)| name.contains("embed_tokens"));
+    let embed = folder.path().join("embed");
+    std::fs::create_dir(&embed).expect("folder");
+    std::fs::write(embed.join("adapter_config.json"), config.to_string()).expect("written");
+    let tensors = embed.join("adapter_model.safetensors");
+    safetensors::serialize_to_file(own, None, &tensors).expect("written");
+    for (model, shares) in [("qwen3-tied", true), ("llama-llama3rope-sharded", false)] {
+        let out = folder.path().join(format!("{model}.gguf"));
+        let [embed, out] = [&embed, &out].map(|path| path.to_str().expect("UTF-8"));
+        let model = golden(&format!("models/{model}"));
+        let words = ["adapter", "convert", embed, out, "-m", &model];
+        let (_, warnings) = said(&mut command(&words));
+        let warned = warnings.contains("whose head shares it");
+        assert_eq!(warned, shares, "{model}: {warnings}");
+    }
 }
 
 /// Bytes and half bytes: what each saves, and what it costs.
@@ -133,6 +185,9 @@ fn adapters_are_inspected_without_their_model() {
     let (_, error) = failure(&["adapter", "inspect", &cut.display().to_string()]);
     let named = error.contains("adapter_model.safetensors");
     assert!(named && !error.contains("fit"), "{error}");
+    let (_, error) = failure(&["adapter", "inspect", "nonesuch"]);
+    let known = error.contains("no such folder or file") && error.contains("sql");
+    assert!(known, "{error}");
     // One that is for the demo and does not fit it is refused.
     let wrong = folder.path().join("wrong");
     std::fs::create_dir(&wrong).expect("folder");

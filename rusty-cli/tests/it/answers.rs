@@ -1,7 +1,10 @@
 //! What models say: `rusty run`, `chat` and `logits`.
 
-use crate::command::{failure, golden, json, output, stdout, with_input};
+use crate::command::{command, failure, golden, json, output, stdout, with_input};
 use safetensors::SafeTensors;
+use serde_json::Value;
+use std::fs::File;
+use std::process::Output;
 
 const QUESTION: &str = "Find users older than 30";
 const PROSE: &str = "You could look through the users and keep those older than 30.";
@@ -66,6 +69,63 @@ fn run_as_json_has_the_documented_fields() {
             &"You could look through the users and keep those ".into()
         )
     );
+}
+
+/// Ends of lines and blanks are part of what is said.
+#[test]
+fn a_raw_prompt_is_taken_as_it_is() {
+    let words = ["run", "--raw", "--json", "-n", "1", "--device", "cpu"];
+    let tokens = |output: Output| {
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        answer["prompt_tokens"].as_u64().expect("tokens")
+    };
+    let piped = |prompt: &str| tokens(with_input(&words, prompt));
+    let given = |prompt: &str| tokens(output(&[&words[..], &["-p", prompt]].concat()));
+    for prompt in ["Hello\n\n", " "] {
+        assert_eq!(piped(prompt), given(prompt), "{prompt:?}");
+    }
+    assert!(piped("Hello\n\n") > piped("Hello"));
+}
+
+/// What is told of adapters begins behind the answer's line.
+#[test]
+fn an_answer_has_its_line_alone() {
+    let folder = tempfile::tempdir().expect("folder");
+    let path = folder.path().join("said");
+    let file = File::create(&path).expect("a file");
+    let words = ["run", QUESTION, "--adapter", "sql", "-v", "--device", "cpu"];
+    let mut command = command(&words);
+    command
+        .stdout(file.try_clone().expect("a file"))
+        .stderr(file);
+    assert!(command.status().expect("starts").success());
+    let said = std::fs::read_to_string(path).expect("said");
+    let begins = format!("{SQL}\nadapter: sql is in a slot (915 KiB)\n[");
+    assert!(said.starts_with(&begins), "{said}");
+}
+
+#[test]
+fn chat_refuses_what_begins_as_commands_do() {
+    let message = "/usr/bin is a folder";
+    let input = format!("/clear now\n/system be nice\n/?\n{message}\n");
+    let output = with_input(&["chat", "--device", "cpu"], &input);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(errors.matches("is no command").count(), 3, "{errors}");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(said, stdout(&["run", message, "--device", "cpu"]));
+}
+
+#[test]
+fn chat_refuses_models_that_cannot_hold_one() {
+    for (model, why, instead) in [
+        ("gguf/qwen3-float/F32.gguf", "no chat template", "rusty run"),
+        ("models/qwen3-tied", "takes token ids only", "rusty logits"),
+    ] {
+        let (code, error) = failure(&["chat", &golden(model), "--device", "cpu"]);
+        let told = error.contains(why) && error.contains(instead);
+        assert!(code == 1 && told, "{error}");
+    }
 }
 
 #[test]

@@ -225,6 +225,25 @@ fn bench_prints_the_documented_array() {
     assert!(text.contains("tok/s"), "{text}");
 }
 
+/// Speeds, choices, warnings and errors are said to nobody: commands end as ever.
+#[test]
+fn a_stderr_that_cannot_be_written_changes_nothing() {
+    for (arguments, code) in [
+        ("run Hi -n 2 --experts demo -v", 0),
+        ("bench --random qwen3-tiny -p 8 -n 0 -r 1", 0),
+        ("run Hi --adapter nonesuch", 1),
+        ("run Hi --threads much", 2),
+    ] {
+        let words: Vec<&str> = arguments.split(' ').collect();
+        let mut command = command(&[&words[..], &["--device", "cpu"]].concat());
+        command.env("RUST_LOG", "info").stdout(Stdio::null());
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("starts");
+        drop(child.stderr.take());
+        let status = child.wait().expect("ends");
+        assert_eq!(status.code(), Some(code), "{arguments}");
+    }
+}
+
 #[test]
 fn a_reader_that_leaves_is_no_failure() {
     let mut child = command(&["explain"])

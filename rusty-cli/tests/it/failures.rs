@@ -32,6 +32,7 @@ fn failures_name_the_cause_and_the_way_out() {
     for words in [
         &["run", "hi", "--experts", "demo", "--adapter", "sql"][..],
         &["chat", "--router", "embedding"],
+        &["run", "hi", "--experts", "demo", "--adapter-mix", "linear"],
     ] {
         let (code, text) = failure(words);
         assert!(code == 2 && text.contains("--experts"), "{code} {text}");
@@ -43,6 +44,7 @@ fn failures_name_the_cause_and_the_way_out() {
     for words in [
         &["run", "hi", "--ctx", "18446744073709551615"][..],
         &["bench", "-p", "900000000"],
+        &["bench", "-p", "18446744073709551615", "-n", "1"],
     ] {
         let (code, text) = failure(&[words, &["--device", "cpu"]].concat());
         assert!(code == 1 && text.contains("out of memory"), "{code} {text}");
@@ -70,6 +72,13 @@ fn failures_name_the_cause_and_the_way_out() {
     assert!(code == 1 && text.contains("99999"), "{code} {text}");
     let (code, text) = failure(&["explain", "--target", "toaster"]);
     assert!(code == 1 && text.contains("h200"), "{code} {text}");
+    let (code, text) = failure(&["explain", "--target", "h200", "--device", "abacus"]);
+    assert!(code == 2 && text.contains("--device"), "{code} {text}");
+    let rope = ["--rope-scaling", "none", "--rope-factor", "4"];
+    let (code, text) = failure(&[&["inspect"][..], &rope].concat());
+    assert!(code == 1 && text.contains("--rope-factor"), "{code} {text}");
+    let (code, text) = failure(&["perplexity", "model", "text", "--chunk", "0"]);
+    assert!(code == 2 && text.contains("--chunk"), "{code} {text}");
     let (code, _) = failure(&["run", "--temp", "warm", "hi"]);
     assert_eq!(code, 2);
     let (code, _) = failure(&["frobnicate"]);

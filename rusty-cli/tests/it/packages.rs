@@ -3,6 +3,7 @@
 use crate::command::{command, failure, golden, json, said, stdout};
 use crate::gpus::{folder, has_llvmpipe, logits};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -175,6 +176,41 @@ fn packages_for_other_facts_serve_or_are_said_not_to() {
     let old = changed(&|m| m["target"] = "vulkan".into());
     let (_, error) = failure(&["run", "Hi", "--kernels", &old]);
     assert!(error.contains("another version"), "{error}");
+}
+
+/// Another package takes the place of an earlier one, and of what a run that was cut off left; anything else is somebody's.
+#[test]
+fn packages_are_written_whole() {
+    let (package, _) = compiled("vulkan", "package-replaced", &[]);
+    let path = package.to_str().expect("UTF-8");
+    let shape = ["--random", "qwen3-tiny", "--format", "q4_0"];
+    let words = ["compile", "--target", "webgpu", "--out", path];
+    let words = [&words[..], &shape[..], &["--no-adapters"]].concat();
+    let leave_unfinished = || {
+        let unfinished = package.join("unfinished-package");
+        fs::create_dir_all(&unfinished).expect("a folder");
+        fs::write(unfinished.join("half"), "fn ").expect("written");
+    };
+    let check = || {
+        stdout(&words);
+        let manifest = fs::read(package.join("manifest.json")).expect("a manifest");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        let kernels = manifest["kernels"].as_array().expect("kernels").iter();
+        let files = kernels.map(|kernel| kernel["text"].as_str().expect("a file").to_string());
+        let files: BTreeSet<String> = files.chain(["manifest.json".into()]).collect();
+        let there = fs::read_dir(&package).expect("a folder");
+        let there = there.map(|entry| entry.expect("an entry").file_name());
+        let there = there.map(|name| name.into_string().expect("UTF-8"));
+        assert_eq!(there.collect::<BTreeSet<_>>(), files);
+    };
+    leave_unfinished();
+    check();
+    fs::remove_dir_all(&package).expect("removed");
+    leave_unfinished();
+    check();
+    fs::remove_file(package.join("manifest.json")).expect("removed");
+    let (_, error) = failure(&words);
+    assert!(error.contains("holds other things"), "{error}");
 }
 
 #[test]

@@ -26,6 +26,10 @@ fn fewer_bits_are_farther_from_the_floats() {
         "{plain}"
     );
     assert_eq!(plain["tokens"], 3 * 31);
+    // There is room for a soft prompt in front of a chunk.
+    let soft = run(&["--adapter", &golden("adapters/qwen3-prompt")]);
+    assert_eq!(soft["tokens"], plain["tokens"]);
+    assert_ne!(soft["mean"], plain["mean"]);
 
     let mut last = -1.0;
     for format in ["f32", "q8_0", "q4_0"] {
@@ -88,6 +92,25 @@ fn mistakes_are_named() {
         "--force",
     ]);
     assert!(errors.contains("same file"), "{errors}");
+    let kept = std::fs::read(&out).expect("kept");
+    let words = ["logits", text(&out), "--tokens", "1", "--force", "--out"];
+    let (_, errors) = failure(&[&words[..], &[text(&out)]].concat());
+    assert!(errors.contains("same file"), "{errors}");
+    assert!(std::fs::read(&out).expect("kept") == kept);
+    // A folder with one GGUF is a model like any other, but for what is written into it.
+    let logits = folder.path().join("logits");
+    let words = ["logits", text(folder.path()), "--tokens", "1", "--out"];
+    let words = [&words[..], &[text(&logits), "--device", "cpu"]].concat();
+    stdout(&words);
+    let (_, errors) = failure(&[&words[..], &["--force"]].concat());
+    assert!(errors.contains("in its folder"), "{errors}");
+    let again = folder.path().join("again");
+    let words = ["quantize", text(folder.path()), text(&again)];
+    stdout(&[&words[..], &["--format", "q4_0"]].concat());
+    let checkpoint = golden("models/qwen3-tied");
+    let words = ["quantize", &checkpoint, text(&again), "--force"];
+    let (_, errors) = failure(&[&words[..], &["--format", "q4_0"]].concat());
+    assert!(errors.contains("holds safetensors"), "{errors}");
     let folder_itself = text(folder.path());
     let words = [&floats, folder_itself, "--format", "q8_0", "--force"];
     let (_, errors) = failure(&[&["quantize"][..], &words].concat());

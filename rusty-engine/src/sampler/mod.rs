@@ -96,7 +96,7 @@ impl Sampling {
             Some(format!("{name} is {value}; it must be {range}"))
         };
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return bad("temperature", self.temperature, "at least 0");
+            return bad("temperature", self.temperature, "finite and at least 0");
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return bad("top-p", self.top_p, "above 0 and at most 1");
@@ -105,7 +105,11 @@ impl Sampling {
             return bad("min-p", self.min_p, "from 0 to 1");
         }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return bad("repetition penalty", self.repetition_penalty, "above 0");
+            return bad(
+                "repetition penalty",
+                self.repetition_penalty,
+                "finite and above 0",
+            );
         }
         let finite = self.presence_penalty.is_finite() && self.frequency_penalty.is_finite();
         (!finite).then(|| "presence and frequency penalties must be finite".into())

@@ -21,6 +21,10 @@ pub(crate) fn from_bytes(path: &Path, bytes: SharedBytes) -> Result<LoadedModel>
 }
 
 fn model(path: &Path, file: Gguf) -> Result<LoadedModel> {
+    if file.meta.get("general.type").and_then(Meta::as_str) == Some("adapter") {
+        let reason = "is an adapter, not a model; open the model that it is for";
+        return Err(Error::malformed(path, reason));
+    }
     let prefix = architecture(path, &file)?.to_owned();
     let found = Arch::by_gguf_name(&prefix).ok_or_else(|| Arch::unknown(path, &prefix))?;
     let tensors = views(path, &file)?;
@@ -45,7 +49,7 @@ fn architecture<'a>(path: &Path, file: &'a Gguf) -> Result<&'a str> {
         Some(Meta::Str(name)) => Ok(name),
         Some(other) => Err(Error::malformed(
             path,
-            format!("general.architecture is {other:?}, not text"),
+            format!("general.architecture is {other}, not text"),
         )),
         None => Err(Error::malformed(path, "general.architecture is missing")),
     }

@@ -147,7 +147,7 @@ fn alignment(meta: &HashMap<String, Meta>) -> Reason<u64> {
         None => Ok(DEFAULT_ALIGNMENT),
         Some(Meta::U64(n)) if n.is_power_of_two() && *n <= u64::from(u32::MAX) => Ok(*n),
         Some(other) => Err(format!(
-            "general.alignment is {other:?}; it must be a power of two"
+            "general.alignment is {other}; it must be a power of two"
         )),
     }
 }

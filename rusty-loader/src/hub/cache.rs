@@ -36,11 +36,7 @@ impl Repository {
 
     /// The model of a revision, where its weights are here: the GGUF file, or the folder of a checkpoint.
     pub fn find(&self, id: &ModelId) -> Option<Found> {
-        let commit = match fs::read_to_string(self.folder.join("refs").join(&id.revision)) {
-            Ok(commit) => commit.trim().to_string(),
-            // A revision may be a commit itself.
-            Err(_) => id.revision.clone(),
-        };
+        let commit = self.commit(id);
         let snapshot = self.snapshot(&commit);
         let (path, whole) = match &id.file {
             Some(file) => (Some(snapshot.join(file)).filter(|p| all_parts(p))?, true),
@@ -51,13 +47,37 @@ impl Repository {
                 let whole = BESIDE_WEIGHTS.iter().all(known);
                 (snapshot, whole)
             }
-            None => (lone_gguf(&snapshot)?, true),
+            None => match &gguf_files(&snapshot)[..] {
+                [only] if all_parts(only) => (only.clone(), true),
+                _ => return None,
+            },
         };
         Some(Found {
             path,
             commit,
             whole,
         })
+    }
+
+    /// The GGUF files of a revision that are here, as the repository names them.
+    pub fn gguf_names(&self, id: &ModelId) -> Vec<String> {
+        let snapshot = self.snapshot(&self.commit(id));
+        let files = gguf_files(&snapshot).into_iter();
+        let name = |path: PathBuf| {
+            let name = path.strip_prefix(&snapshot).ok()?;
+            Some(name.to_string_lossy().replace('\\', "/"))
+        };
+        let mut names: Vec<String> = files.filter_map(name).collect();
+        names.sort();
+        names
+    }
+
+    fn commit(&self, id: &ModelId) -> String {
+        match fs::read_to_string(self.folder.join("refs").join(&id.revision)) {
+            Ok(commit) => commit.trim().to_string(),
+            // A revision may be a commit itself.
+            Err(_) => id.revision.clone(),
+        }
     }
 
     pub fn snapshot(&self, commit: &str) -> PathBuf {
@@ -179,11 +199,13 @@ fn all_parts(path: &Path) -> bool {
         .is_some_and(|path| parts(path).into_iter().all(is_file))
 }
 
-fn lone_gguf(folder: &Path) -> Option<PathBuf> {
+/// The GGUF files in a folder and those below, of a model in several the first.
+fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
-        for path in fs::read_dir(folder).ok()?.flatten().map(|e| e.path()) {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        for path in entries.map(|e| e.path()) {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "gguf")
@@ -194,5 +216,5 @@ fn lone_gguf(folder: &Path) -> Option<PathBuf> {
             }
         }
     }
-    found.pop().filter(|p| found.is_empty() && all_parts(p))
+    found
 }

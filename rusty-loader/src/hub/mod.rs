@@ -95,11 +95,19 @@ impl Hub {
         let commit = match found {
             Some(found) if found.whole || self.offline => return Ok(found.path),
             None if self.offline => {
-                let reason = format!(
-                    "is not in the cache ({}), and HF_HUB_OFFLINE forbids to download it; unset it, or give \
-                     the path of a model",
-                    folder.display()
-                );
+                let reason = match &repository.gguf_names(&id)[..] {
+                    names @ [_, _, ..] if id.file.is_none() => {
+                        let names = names.join(", ");
+                        format!(
+                            "has several GGUF files in the cache; name one as {model}:FILE: {names}"
+                        )
+                    }
+                    _ => format!(
+                        "is not in the cache ({}), and HF_HUB_OFFLINE forbids to download it; unset it, or give \
+                         the path of a model",
+                        folder.display()
+                    ),
+                };
                 return Err(hub_error(model, reason));
             }
             // What a file beside the weights adds must belong to the same commit.

@@ -50,13 +50,17 @@ pub(super) struct Description {
 /// The description of the file's vocabulary.
 pub(super) fn description<'a>(source: &'a Source<'a>) -> Result<Description> {
     let vocabulary = Vocabulary::read(source)?;
-    match source.meta("tokenizer.ggml.model").and_then(Meta::as_str) {
+    let model = source.meta("tokenizer.ggml.model");
+    match model.and_then(Meta::as_str) {
         Some("gpt2") => vocabulary.byte_level(),
         Some("llama") => vocabulary.sentencepiece_bpe(),
         Some("t5") => vocabulary.unigram(),
-        other => Err(Error::Unsupported {
+        _ => Err(Error::Unsupported {
             path: source.label.into(),
-            what: format!("tokenizer model {other:?}"),
+            what: format!(
+                "tokenizer model {}",
+                model.map_or("none".into(), Meta::to_string)
+            ),
             hint: "known ones are gpt2, llama and t5".into(),
         }),
     }

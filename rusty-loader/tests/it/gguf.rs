@@ -135,6 +135,33 @@ fn what_is_written_is_read() {
     );
 }
 
+fn refusal(writer: &GgufWriter) -> String {
+    let bytes = SharedBytes::from_vec(writer.header());
+    let Err(error) = open_gguf_bytes("refused.gguf", bytes) else {
+        panic!("opens");
+    };
+    error.to_string()
+}
+
+#[test]
+fn what_is_no_model_is_said_plainly() {
+    let mut adapter = GgufWriter::new("llama");
+    adapter.meta("general.type", "adapter");
+    let said = refusal(&adapter);
+    assert!(said.contains("is an adapter, not a model"), "{said}");
+    for (value, shown) in [
+        (Meta::U64(0), "block_count is 0;"),
+        (Meta::from("16"), "block_count is '16';"),
+        (Meta::F64(16.0), "block_count is 16.0;"),
+        ([Meta::U64(1)].into_iter().collect(), "is an array of 1;"),
+    ] {
+        let mut model = GgufWriter::new("llama");
+        model.meta("llama.block_count", value);
+        let said = refusal(&model);
+        assert!(said.contains(shown), "{said}");
+    }
+}
+
 /// Small files with every part of the format in them.
 fn seeds() -> Vec<Vec<u8>> {
     let seed = |below| std::fs::read(goldens::path(below)).unwrap();

@@ -231,6 +231,15 @@ fn one_of_several_gguf_files_must_be_named() {
     let a = hub.resolve("own/name:a.gguf", &quiet).expect("same bytes");
     rusty_loader::open(&a).expect("opens");
     assert_eq!(starts(&server.requests(), "a.gguf"), [0; 0], "one blob");
+    let offline = Hub {
+        offline: true,
+        ..hub.clone()
+    };
+    let cached = error(&offline, "own/name");
+    assert!(
+        cached.contains("own/name:FILE: a.gguf, q8/b.gguf"),
+        "{cached}"
+    );
     let none = error(&hub, "own/name:c.gguf");
     assert!(
         none.contains("'c.gguf'") && none.contains("a.gguf"),

@@ -62,6 +62,8 @@ fn parts_open_as_the_whole() {
             assert!(a.bytes[..] == b.bytes[..], "{name}");
         }
     }
+    let path = rusty_loader::model_path(folder.path()).unwrap();
+    assert_eq!(path, first);
     let (a, b) = (folder.path().join("a"), folder.path().join("b"));
     let mix = mix::Mix::by_name("q8_0").unwrap();
     file::write(&goldens::path(WHOLE), &a, mix, None, &|_, _| {}).unwrap();
