@@ -46,6 +46,15 @@ pub use stated::Stated;
 use rusty_compiler::SlotData;
 use std::path::Path;
 
+/// Bytes of an adapter's tensors on disk, about as many as it takes in memory; none where there is no such file.
+pub fn stored_bytes(path: &Path) -> Option<u64> {
+    let file = match path.is_dir() {
+        true => &path.join("adapter_model.safetensors"),
+        false => path,
+    };
+    Some(std::fs::metadata(file).ok()?.len())
+}
+
 /// Reads an adapter for a model: a PEFT folder, a GGUF file as llama.cpp's converter writes, or a [`packed`] file.
 ///
 /// # Errors

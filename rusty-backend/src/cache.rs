@@ -61,10 +61,12 @@ mod sealed {
         let part = path.with_added_extension(own);
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         let mut file = File::create_new(&part)?;
-        let written = (file.write_all(&Sha256::digest(data)))
-            .and_then(|()| file.write_all(data))
-            .and_then(|()| fs::rename(&part, path));
-        written.inspect_err(|_| {
+        let sum = Sha256::digest(data);
+        let written = file.write_all(&sum).and_then(|()| file.write_all(data));
+        // Systems may refuse to move an open file.
+        drop(file);
+        let kept = written.and_then(|()| fs::rename(&part, path));
+        kept.inspect_err(|_| {
             let _ = fs::remove_file(&part);
         })
     }
@@ -76,11 +78,12 @@ mod tests {
 
     #[test]
     fn what_is_damaged_is_not_there() {
-        let name = "only-for-a-test/kept";
+        let name = &format!("only-for-a-test-{}/kept", std::process::id());
+        let path = folder().expect("a folder").join(name);
+        let own = path.parent().expect("a folder");
         for data in [&b""[..], b"something", &[7; 100]] {
             store(name, data);
             assert_eq!(load(name).as_deref(), Some(data));
-            let path = folder().expect("a folder").join(name);
             let kept = std::fs::read(&path).expect("kept");
             for at in 0..kept.len() {
                 let mut changed = kept.clone();
@@ -90,8 +93,8 @@ mod tests {
                     assert!(load(name).is_none(), "{at}");
                 }
             }
-            let folder = path.parent().expect("a folder");
-            assert_eq!(std::fs::read_dir(folder).expect("read").count(), 1, "parts");
+            assert_eq!(std::fs::read_dir(own).expect("read").count(), 1, "parts");
         }
+        std::fs::remove_dir_all(own).expect("removed");
     }
 }

@@ -173,7 +173,7 @@ pub(crate) fn machine_code(name: &str) -> Option<Vec<u8>> {
         let code = fs::read(&file).ok()?;
         let whole = cubin::is_whole(&code);
         if !whole {
-            tracing::warn!("{} is damaged: its kernel is compiled here", file.display());
+            tracing::warn!("{} is damaged, and not used", file.display());
         }
         whole.then_some(code)
     })

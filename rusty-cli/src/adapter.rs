@@ -69,6 +69,11 @@ fn unknown(name: &str) -> Error {
     )
 }
 
+/// Bytes of an adapter's tensors as they are stored, by its path or one of the demo's by its name.
+pub fn stored_bytes(name: &str) -> Option<u64> {
+    rusty_adapters::stored_bytes(Path::new(name)).or_else(|| demo::adapter_bytes(name))
+}
+
 /// What an adapter's file states of itself, by its path or one of the demo's by its name.
 pub fn stated(name: &str) -> Result<Stated> {
     let path = Path::new(name);

@@ -9,7 +9,7 @@ mod quality;
 mod rope;
 
 pub use bench::{Bench, Output, RandomAdapters, RandomModel};
-pub use generate::{Chat, Experts, Logits, Router, Run, Sampling};
+pub use generate::{Chat, Experts, Further, Logits, Router, Run, Sampling};
 pub use gpu::Gpu;
 pub use inspect::{Compile, Explain, Inspect};
 pub use quality::{Perplexity, QuantizeFile};

@@ -1,21 +1,26 @@
 //! From command-line options to a loaded engine with its adapter attached, and to a request.
 
-use crate::args::{Load, Sampling};
+use crate::args::{Further, Load, Sampling};
 use crate::{adapter, gpu, model, progress};
 use anyhow::{Context, Result, bail};
-use rusty_engine::{AdapterBudget, AdapterSet, Engine, EngineOptions, Prompt, Request};
+use rusty_engine::{AdapterBudget, AdapterSet, Engine, EngineOptions, Prompt, Request, Stage};
 use rusty_loader::ModelFile;
 use std::sync::Arc;
 
-/// Loads the model, attaches the adapters, and runs the test inference where asked. `experts`: adapters come later.
-pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engine, AdapterSet)> {
+/// Loads the model, attaches the adapters, and runs the test inference where asked. `later`: where others come later, the bytes of those
+/// that are at work at once, as they are stored.
+pub fn load(
+    model: Option<&str>,
+    options: &Load,
+    later: Option<u64>,
+) -> Result<(Engine, AdapterSet)> {
     gpu::use_package(&options.gpu)?;
     let open = || model::open_scaled(model, &options.rope);
     let file = model::quantized(open()?, options.quantize)?;
     let tuning = progress::Tuning::default();
     let default = EngineOptions::default();
     // Kernels for adapters are as many as those without: on a GPU to compile them would take time for nothing.
-    let adapter_slots = match options.adapters.is_empty() && !experts {
+    let adapter_slots = match options.adapters.is_empty() && later.is_none() {
         true => 0,
         false => default.adapter_slots,
     };
@@ -37,6 +42,7 @@ pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engin
                     host: bytes,
                 },
             },
+            adapter_room: room(options, later.unwrap_or(0))?,
             adapter_cache: adapter::cache(options.adapter_cache.as_deref()),
             ..default
         },
@@ -64,15 +70,32 @@ pub fn load(model: Option<&str>, options: &Load, experts: bool) -> Result<(Engin
     Ok((engine, adapters))
 }
 
+/// Bytes of a GPU's memory for the adapters that are named, and `later` ones: a GPU holds a quarter more than is attached, and what it holds
+/// for a kernel twice while it grows.
+fn room(options: &Load, later: u64) -> Result<u64> {
+    let mut stored = later;
+    for argument in &options.adapters {
+        stored += adapter::stored_bytes(adapter::split(argument)?.0).unwrap_or(0);
+    }
+    let room = match stored {
+        0 => 0,
+        stored => stored + stored / 2 + (1 << 20),
+    };
+    Ok(options
+        .adapter_memory
+        .map_or(room, |most| room.min(most.as_u64())))
+}
+
 /// Refuses settings of sampling that no request may have: before the time of loading a model is spent.
 pub fn check(sampling: &Sampling) -> Result<()> {
-    match stages(sampling).problem() {
+    match chosen(sampling, vec![]).problem() {
         Some(problem) => bail!(problem),
         None => Ok(()),
     }
 }
 
-fn stages(sampling: &Sampling) -> rusty_engine::Sampling {
+/// How tokens are chosen; `breakers` end what counts as a repetition.
+fn chosen(sampling: &Sampling, breakers: Vec<u32>) -> rusty_engine::Sampling {
     rusty_engine::Sampling {
         temperature: sampling.temperature,
         top_k: sampling.top_k,
@@ -81,16 +104,52 @@ fn stages(sampling: &Sampling) -> rusty_engine::Sampling {
         repetition_penalty: sampling.repetition_penalty,
         presence_penalty: sampling.presence_penalty,
         frequency_penalty: sampling.frequency_penalty,
+        further: further(&sampling.further, breakers),
         seed: sampling.seed,
     }
 }
 
+fn further(options: &Further, breakers: Vec<u32>) -> Vec<Stage> {
+    let ngram = options.no_repeat_ngram;
+    let dry = options.dry_multiplier.map(|multiplier| Stage::Dry {
+        multiplier,
+        base: options.dry_base,
+        allowed_length: options.dry_allowed_length,
+        last_n: options.dry_last_n,
+        breakers,
+    });
+    let stages = [
+        ngram.map(|n| Stage::NoRepeatNgram(n as usize)),
+        dry,
+        options.typical_p.map(Stage::Typical),
+        options.epsilon_cutoff.map(Stage::Epsilon),
+        options.eta_cutoff.map(Stage::Eta),
+        options.top_n_sigma.map(Stage::TopNSigma),
+    ];
+    stages.into_iter().flatten().collect()
+}
+
+/// Tokens of texts that end what counts as a repetition, those of llama.cpp.
+fn breakers(engine: &Engine) -> Result<Vec<u32>> {
+    let Some(tokenizer) = engine.tokenizer() else {
+        return Ok(vec![]);
+    };
+    let mut breakers = vec![];
+    for text in ["\n", ":", "\"", "*"] {
+        // What takes several tokens has none of its own.
+        if let [token] = tokenizer.encode(text, false)?[..] {
+            breakers.push(token);
+        }
+    }
+    Ok(breakers)
+}
+
 /// A request as the options state it.
-pub fn request(prompt: Prompt, sampling: &Sampling) -> Request {
-    Request {
-        sampling: stages(sampling),
+pub fn request(prompt: Prompt, sampling: &Sampling, engine: &Engine) -> Result<Request> {
+    Ok(Request {
+        sampling: chosen(sampling, breakers(engine)?),
         max_tokens: sampling.max_tokens,
         stop: sampling.stop.clone(),
         ..Request::new(prompt)
-    }
+    })
 }

@@ -33,7 +33,11 @@ pub fn load(
 ) -> Result<(Engine, Session, Answering)> {
     // Before the model: a wrong manifest should not cost the time of loading one.
     let library = experts.experts.as_deref().map(open).transpose()?;
-    let (engine, adapters) = engine::load(model, options, library.is_some())?;
+    let (engine, adapters) = engine::load(
+        model,
+        options,
+        library.as_ref().map(Library::largest_adapter),
+    )?;
     let mut session = engine.session();
     session.set_adapter(adapters)?;
     let attach = |library: Library| {

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use rusty_adapters::{Mix, Precision};
 use rusty_compiler::KvFormat;
 use rusty_loader::ModelFile;
-use rusty_loader::output_file::is_taken;
 use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::rope_override::{RopeKind, RopeOverride};
 use std::path::{Path, PathBuf};
@@ -24,14 +23,16 @@ pub fn resolve(model: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Refuses to write over the model that is read: over its file, or over one in its folder.
-pub fn check_kept(source: &Path, out: &Path) -> Result<()> {
-    let absolute = std::path::absolute(out).with_context(|| out.display().to_string())?;
-    let folder = absolute.parent().filter(|_| is_taken(out));
-    let is_source = |place: &Path| matches!((place.canonicalize(), source.canonicalize()), (Ok(a), Ok(b)) if a == b);
+/// Refuses to write over what is read: these files, those in these folders, and all parts of a model in several.
+pub fn check_kept<'a>(read: impl IntoIterator<Item = &'a Path>, out: &Path) -> Result<()> {
+    // Where nothing is, nothing is lost.
+    let Ok(there) = out.canonicalize() else {
+        return Ok(());
+    };
+    let mut files = read.into_iter().flat_map(rusty_loader::files_at);
     ensure!(
-        !is_source(out) && !folder.is_some_and(is_source),
-        "{} is the same file as the model that is read, or one in its folder: name another path",
+        !files.any(|file| file.canonicalize().is_ok_and(|file| file == there)),
+        "{} is among the files that are read: name another path",
         out.display()
     );
     Ok(())

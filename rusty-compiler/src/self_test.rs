@@ -100,6 +100,22 @@ impl Difference {
     }
 }
 
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { distance, largest } = self;
+        match *self == Self::REFUSED {
+            true => write!(
+                f,
+                "it is refused, gives no numbers, or was running when the device was lost"
+            ),
+            false => write!(
+                f,
+                "results are {distance:.1e} apart, two numbers {largest:.3e}"
+            ),
+        }
+    }
+}
+
 /// A kernel that goes wrong.
 pub(crate) struct Wrong {
     /// What plans are to do without.
@@ -181,11 +197,9 @@ fn replace(exe: &mut GpuExecutable, file: &dyn ModelFile, verdicts: &mut Verdict
                 continue;
             }
             let device = &exe.device().target().name;
-            let Difference { distance, largest } = by;
             let kv = exe.options().kv.name();
             tracing::warn!(
-                "{device}: {variant} goes wrong ({kernel}, keys and values in {kv}: results are {distance:.1e} apart, two numbers \
-                 {largest:.3e}), so it does without"
+                "{device}: {variant} goes wrong ({kernel}, keys and values in {kv}: {by}), so it does without"
             );
             without.push(variant);
         }

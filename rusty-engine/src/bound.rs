@@ -4,7 +4,7 @@ use crate::adapters::Registry;
 use crate::core::Core;
 use crate::engine::EngineOptions;
 use crate::{Error, Result};
-use rusty_backend::Device;
+use rusty_backend::{Device, DeviceBuffer, Owner};
 use rusty_compiler::{BindOptions, Executable, Plan};
 use rusty_graph::Graph;
 use rusty_loader::ModelFile;
@@ -44,7 +44,10 @@ impl Bound {
         };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
         let measuring = options.autotune.then_some(tuning);
+        // Held while weights are placed.
+        let for_adapters = free(&device, options.adapter_room)?;
         let executable = bind(plan, file, &device, &room, measuring)?;
+        drop(for_adapters);
         let (slots, budget) = (options.adapter_slots, options.adapter_budget);
         let adapters = Registry::new(slots, budget, graph.clone());
         let graph = graph.clone();
@@ -53,6 +56,16 @@ impl Bound {
             device: device.to_string(),
         })
     }
+}
+
+/// So many bytes of a GPU's memory, or as many as one buffer can have, which nobody else gets until they are dropped.
+fn free(device: &Device, bytes: u64) -> Result<Option<DeviceBuffer>> {
+    let gpu = device.gpu().filter(|_| bytes > 0);
+    let held = gpu.map(|gpu| {
+        let bytes = bytes.min(gpu.target().max_buffer_bytes);
+        gpu.alloc(bytes, Owner::Adapters, "room for adapters")
+    });
+    Ok(held.transpose().map_err(rusty_compiler::Error::from)?)
 }
 
 /// The plan of a graph for a device, or for the target of a package that the device serves, without kernels that round inputs or weights

@@ -71,6 +71,12 @@ pub fn adapter(name: &str, base: &Base<'_>) -> Option<Result<SlotData>> {
     Some(data.map_err(crate::Error::from))
 }
 
+/// Bytes of the tensors of one of the demo's adapters; none where there is none of that name.
+pub fn adapter_bytes(name: &str) -> Option<u64> {
+    let (_, _, tensors) = ADAPTERS.iter().find(|(n, _, _)| *n == name)?;
+    Some(tensors.len() as u64)
+}
+
 /// The `adapter_config.json` of one of the demo's adapters; none where there is none of that name.
 pub fn adapter_config(name: &str) -> Option<&'static str> {
     let (_, config, _) = ADAPTERS.iter().find(|(n, _, _)| *n == name)?;

@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub adapter_slots: u32,
     /// Bytes that adapters may hold.
     pub adapter_budget: AdapterBudget,
+    /// Bytes of a GPU's memory that weights leave free for adapters that come later: where both do not fit, weights stream.
+    pub adapter_room: u64,
     /// Where prepared adapters are kept; none: they are prepared each time.
     pub adapter_cache: Option<Cache>,
 }
@@ -63,6 +65,7 @@ impl Default for EngineOptions {
             sessions: 1,
             adapter_slots: 16,
             adapter_budget: AdapterBudget::default(),
+            adapter_room: 0,
             adapter_cache: None,
         }
     }

@@ -32,5 +32,5 @@ pub use adapters::{
 pub use engine::{Engine, EngineOptions};
 pub use error::{Error, Result};
 pub use request::{Finish, Message, Prompt, Request, Timings, Token};
-pub use sampler::Sampling;
+pub use sampler::{Sampling, Stage};
 pub use session::{Generation, Session};

@@ -39,4 +39,4 @@ pub use formats::{Codec, Format};
 pub use loaded::LoadedModel;
 pub use meta::Meta;
 pub use model_file::{ModelFile, WeightView};
-pub use open::{model_path, open, open_any_rope, open_gguf_bytes};
+pub use open::{files_at, model_path, open, open_any_rope, open_gguf_bytes};

@@ -66,6 +66,14 @@ pub fn model_path(path: &Path) -> Result<PathBuf> {
     })
 }
 
+/// The files that a path stands for where it is read: all in a folder, and all parts of a model in several.
+pub fn files_at(path: &Path) -> Vec<PathBuf> {
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let parts = path.to_str().map(crate::gguf::split::parts);
+    let parts = parts.into_iter().flatten().map(PathBuf::from);
+    parts.chain(inside.map(|entry| entry.path())).collect()
+}
+
 /// Opens a GGUF model from bytes at hand (for example compiled into the program); `label` names it.
 ///
 /// # Errors

@@ -25,15 +25,20 @@ fn parts_are_inside(image: &[u8]) -> Option<()> {
         number(image, 0x3a..0x3c)?,
         number(image, 0x3c..0x3e)?,
     );
-    for (at, bytes, count) in [segments, sections] {
+    // Of a segment and of a section, where place and size of what it points at are told.
+    for (table, place, size) in [
+        (segments, 0x08..0x10, 0x20..0x28),
+        (sections, 0x18..0x20, 0x20..0x28),
+    ] {
+        let (at, bytes, count) = table;
         inside(image, at, bytes.checked_mul(count)?)?;
-    }
-    let (at, bytes, count) = sections;
-    for i in 0..count {
-        let section = usize::try_from(at + i * bytes).ok()?;
-        let field = |of: Range<usize>| number(image, section + of.start..section + of.end);
-        if field(0x04..0x08)? != NO_BITS {
-            inside(image, field(0x18..0x20)?, field(0x20..0x28)?)?;
+        for i in 0..count {
+            let entry = usize::try_from(at + i * bytes).ok()?;
+            let field = |of: &Range<usize>| number(image, entry + of.start..entry + of.end);
+            let empty = table == sections && field(&(0x04..0x08))? == NO_BITS;
+            if !empty {
+                inside(image, field(&place)?, field(&size)?)?;
+            }
         }
     }
     Some(())

@@ -48,7 +48,7 @@ pub struct AdapterMerge {
     /// Seed of DARE's choice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// What is written: a file or folder, as the model is.
+    /// What is written: a GGUF file for one or for a folder with one, else a folder.
     pub out: PathBuf,
 }
 

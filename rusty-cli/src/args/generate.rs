@@ -124,10 +124,59 @@ pub struct Sampling {
     /// Subtract this from a token's logit for each time it is in the answer.
     #[arg(long, default_value_t = 0.0)]
     pub frequency_penalty: f32,
+    #[command(flatten)]
+    pub further: Further,
     /// Seed of the random choice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Stop before this text; may be repeated.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
+}
+
+/// Further ways to choose among tokens, in the order in which they are applied; none of them is by default.
+#[derive(Args, Debug, Clone)]
+pub struct Further {
+    /// Never say N tokens in a row that were there before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub no_repeat_ngram: Option<u32>,
+    /// Lower tokens that would prolong a repetition, by this times the base to the power of what it is longer than is allowed (DRY).
+    #[arg(long, value_name = "X")]
+    pub dry_multiplier: Option<f32>,
+    /// The base.
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.75,
+        requires = "dry_multiplier"
+    )]
+    pub dry_base: f32,
+    /// Tokens that may be repeated.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        requires = "dry_multiplier"
+    )]
+    pub dry_allowed_length: usize,
+    /// Tokens that are looked back.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        requires = "dry_multiplier"
+    )]
+    pub dry_last_n: usize,
+    /// Keep the most typical tokens up to this probability.
+    #[arg(long, value_name = "P")]
+    pub typical_p: Option<f32>,
+    /// Keep tokens that are at least this likely.
+    #[arg(long, value_name = "P")]
+    pub epsilon_cutoff: Option<f32>,
+    /// Keep tokens that are likely enough beside the entropy of all.
+    #[arg(long, value_name = "P")]
+    pub eta_cutoff: Option<f32>,
+    /// Keep tokens whose logits are within N standard deviations of the largest.
+    #[arg(long, value_name = "N")]
+    pub top_n_sigma: Option<f32>,
 }

@@ -1,6 +1,6 @@
 //! `rusty adapter`: what can be done with adapter files beside running them.
 
-use crate::adapter::{prepare, split, stated};
+use crate::adapter::{prepare, split, stated, stored_bytes};
 use crate::args::{
     Adapter, AdapterCompress, AdapterConvert, AdapterInspect, AdapterMerge, MergeMethod,
 };
@@ -282,7 +282,7 @@ fn smaller(options: &AdapterCompress, adapter: &SlotData, base: &Base<'_>) -> Re
     let small = compress(adapter, base, pruning, options.precision.into());
     let sites = adapter.sites.len();
     ensure!(
-        sites == 0 || !small.sites.is_empty(),
+        sites == 0 || !small.sites.is_empty() || small.embedding.is_some(),
         "nothing would be left of '{}' at any of its {sites} sites: take out less with --sparsity or --block-sparsity",
         adapter.name
     );
@@ -296,7 +296,7 @@ fn cost(
     adapter: &SlotData,
     small: &SlotData,
 ) -> Result<String> {
-    if engine.tokenizer().is_none() {
+    if engine.tokenizer().is_none() && options.prompts.is_none() {
         return Ok("measured  not at all: the model has no tokenizer that can be read".into());
     }
     let (prompts, source) = prompts(options, engine)?;
@@ -312,16 +312,6 @@ fn cost(
         apart.positions,
         prompts.len()
     ))
-}
-
-/// Bytes of an adapter's tensors on disk.
-fn stored_bytes(name: &str) -> Option<u64> {
-    let path = Path::new(name);
-    let path = match path.is_dir() {
-        true => path.join("adapter_model.safetensors"),
-        false => path.into(),
-    };
-    Some(std::fs::metadata(path).ok()?.len())
 }
 
 /// The prompts as the model is asked them, and where they come from: a file, a demo expert's examples, or those of all.

@@ -48,7 +48,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             .and_then(|asked| {
                 let asked = [Message::new("user", &asked.prompt)];
                 let prompt = Prompt::Chat([&messages[..], &asked].concat());
-                let request = engine::request(prompt, &options.sampling);
+                let request = engine::request(prompt, &options.sampling, &engine)?;
                 answer(&mut session, &request, &mut out)
             });
         match turn {
@@ -112,7 +112,8 @@ impl<'a> Line<'a> {
             "/exit" | "/quit" => Self::Exit,
             "/clear" => Self::Clear,
             _ if begins_as_command(text) => {
-                stderr::line(format_args!("{text} is no command; {COMMANDS}"));
+                let word = text.split_whitespace().next().unwrap_or(text);
+                stderr::line(format_args!("{word} is no command; {COMMANDS}"));
                 Self::Nothing
             }
             _ => Self::Said(text),

@@ -44,7 +44,7 @@ pub fn run(options: &Compile) -> Result<()> {
     };
     let part = out.join(PART);
     write_folder(&part, || gather(&part, &texts, arch, &mut manifest))?;
-    install(&part, out, &manifest, &before)?;
+    install(&part, out, &before)?;
     let how = match (coded, missing) {
         (true, None) => format!(
             "as text and machine code for sm_{}: --kernels uses both",
@@ -66,27 +66,35 @@ pub fn run(options: &Compile) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder; gives the files of the package that is in it. What a run that was cut off left there is removed.
-fn earlier(folder: &Path) -> Result<Vec<String>> {
+/// Makes the folder; gives the files of the package that is in it, and of one that a run which was cut off moved there in part.
+fn earlier(folder: &Path) -> Result<BTreeSet<String>> {
     fs::create_dir_all(folder)?;
-    let manifest = fs::read(folder.join(MANIFEST)).ok();
-    let manifest: Option<Value> = manifest.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let kernels = manifest.as_ref().and_then(|m| m["kernels"].as_array());
+    let part = folder.join(PART);
+    let (whole, begun) = (named(folder), named(&part));
+    let begun = begun.unwrap_or_default();
     for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let own = name == PART || name.to_str().is_some_and(|name| begun.contains(name));
         ensure!(
-            kernels.is_some() || entry?.file_name() == PART,
+            whole.is_some() || own,
             "holds other things: name a new folder, or one that this command made"
         );
     }
-    let part = folder.join(PART);
     if part.exists() {
         fs::remove_dir_all(part)?;
     }
-    let files = kernels.into_iter().flatten();
+    Ok(whole.into_iter().flatten().chain(begun).collect())
+}
+
+/// The files that a package's manifest names; none where there is no manifest.
+fn named(package: &Path) -> Option<BTreeSet<String>> {
+    let manifest = fs::read(package.join(MANIFEST)).ok()?;
+    let manifest: Value = serde_json::from_slice(&manifest).ok()?;
+    let files = manifest["kernels"].as_array()?.iter();
     let files = files.flat_map(|k| [&k["text"], &k["code"]]);
     let plain = |name: &&str| !name.contains(['/', '\\']);
     let files = files.filter_map(Value::as_str).filter(plain);
-    Ok(files.map(str::to_string).collect())
+    Some(files.map(str::to_string).collect())
 }
 
 /// Writes the texts, their machine code where it is asked for, and the manifest, which gets an entry for each.
@@ -107,21 +115,17 @@ fn gather(
     put(&folder.join(MANIFEST), (manifest + "\n").as_bytes())
 }
 
-/// Moves a package to its place, and removes what it does not share with the one `before`. The manifest comes first: whenever this is cut
-/// off, the folder is a package, and kernels that it lacks are made where they are wanted.
-fn install(part: &Path, out: &Path, manifest: &Manifest, before: &[String]) -> Result<()> {
-    let kernels = manifest.kernels.iter();
-    let files = kernels.flat_map(|k| [Some(&k.file), k.code.as_ref()]);
-    let files: BTreeSet<&str> = files.flatten().map(String::as_str).collect();
-    for name in [MANIFEST].into_iter().chain(files.iter().copied()) {
+/// Moves a package to its place, the manifest last: until then the folder is the package that it was, whose kernels have other names or the
+/// same contents. Then it removes what of those `before` the package does not have.
+fn install(part: &Path, out: &Path, before: &BTreeSet<String>) -> Result<()> {
+    let files = named(part).unwrap_or_default();
+    let all = files.iter().map(String::as_str);
+    for name in all.chain([MANIFEST]) {
         let to = out.join(name);
         fs::rename(part.join(name), &to).with_context(|| to.display().to_string())?;
     }
     fs::remove_dir(part).with_context(|| part.display().to_string())?;
-    for name in before {
-        if name == MANIFEST || files.contains(name.as_str()) {
-            continue;
-        }
+    for name in before.difference(&files).filter(|name| *name != MANIFEST) {
         let old = out.join(name);
         match fs::remove_file(&old) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -1,10 +1,12 @@
 //! `rusty logits`: the logits of every position of a token list, as a safetensors file.
 
+use crate::adapter::split;
 use crate::args::Logits;
 use crate::{engine, model};
 use anyhow::{Context, Result, ensure};
 use rusty_loader::output_file::{self, is_taken, write_whole};
 use safetensors::tensor::{Dtype, TensorView};
+use std::path::Path;
 
 /// Computes and writes `logits`, F32 `[T, vocab]`.
 pub fn run(options: &Logits) -> Result<()> {
@@ -14,12 +16,14 @@ pub fn run(options: &Logits) -> Result<()> {
         options.out.display()
     );
     output_file::check(&options.out)?;
-    if let Some(model) = &options.model
-        && is_taken(&options.out)
-    {
-        model::check_kept(&model::resolve(model)?, &options.out)?;
+    if is_taken(&options.out) {
+        let model = options.model.as_deref().map(model::resolve).transpose()?;
+        let adapters = options.load.adapters.iter();
+        let adapters = adapters.map(|argument| Ok(Path::new(split(argument)?.0)));
+        let adapters = adapters.collect::<Result<Vec<_>>>()?;
+        model::check_kept(adapters.into_iter().chain(model.as_deref()), &options.out)?;
     }
-    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load, false)?;
+    let (engine, adapters) = engine::load(options.model.as_deref(), &options.load, None)?;
     let logits = engine.logits(&options.tokens, adapters)?;
     let bytes: Vec<u8> = logits.iter().flat_map(|l| l.to_le_bytes()).collect();
     let shape = vec![options.tokens.len(), engine.vocab() as usize];

@@ -68,7 +68,7 @@ pub fn run(options: &Perplexity) -> Result<()> {
 /// The model and its adapters. Where no context is asked for, it holds a chunk and the virtual tokens in front.
 fn reference(options: &Perplexity, load: &Load) -> Result<(Engine, AdapterSet)> {
     let model = Some(options.model.as_str());
-    let loaded = engine::load(model, load, false)?;
+    let loaded = engine::load(model, load, None)?;
     // How many virtual tokens there are is known once adapters are read.
     let adapters = loaded.0.adapters();
     let in_front: usize = adapters.iter().map(|a| a.virtual_tokens as usize).sum();
@@ -80,7 +80,7 @@ fn reference(options: &Perplexity, load: &Load) -> Result<(Engine, AdapterSet)> 
         ctx: Some(options.chunk + in_front),
         ..load.clone()
     };
-    engine::load(model, &longer, false)
+    engine::load(model, &longer, None)
 }
 
 /// A model as it was loaded, in words.
@@ -126,6 +126,6 @@ fn other(options: &Perplexity, load: &Load) -> Result<Option<(Engine, Load)>> {
         ..load.clone()
     };
     let model = options.kl_divergence.as_deref().unwrap_or(&options.model);
-    let (engine, _) = engine::load(Some(model), &load, false)?;
+    let (engine, _) = engine::load(Some(model), &load, None)?;
     Ok(Some((engine, load)))
 }

@@ -70,7 +70,8 @@ fn checked(options: &QuantizeFile) -> Result<Job> {
             source.display()
         );
     }
-    model::check_kept(&source, &options.out)?;
+    let read = [Some(&*source), options.imatrix.as_deref()];
+    model::check_kept(read.into_iter().flatten(), &options.out)?;
     Ok(Job {
         source,
         mix,

@@ -42,6 +42,36 @@ fn run_answers_with_and_without_adapters() {
     assert_eq!(String::from_utf8_lossy(&piped.stdout), format!("{PROSE}\n"));
 }
 
+/// Further ways to choose change answers, also where the most likely token is taken.
+#[test]
+fn what_was_said_is_not_said_again() {
+    let ask = |more: &[&str]| {
+        let words = ["run", "Say it again: again, again", "-n", "40", "--json"];
+        let answer = json(&[&words[..], more].concat());
+        let tokens = answer["tokens"].as_array().expect("tokens").clone();
+        tokens
+            .iter()
+            .map(|t| t.as_u64().expect("an id"))
+            .collect::<Vec<_>>()
+    };
+    let plain = ask(&[]);
+    let distinct = |tokens: &[u64]| {
+        tokens
+            .iter()
+            .collect::<std::collections::HashSet<_>>()
+            .len()
+    };
+    let once = ask(&["--no-repeat-ngram", "1"]);
+    assert!(distinct(&once) == once.len() && once != plain, "{once:?}");
+    let drawn = ["--temp", "1", "--seed", "3"];
+    let all = ask(&drawn);
+    // Of the most likely tokens alone one is left.
+    for likely in [["--top-n-sigma", "1e-3"], ["--epsilon-cutoff", "0.999"]] {
+        let have = ask(&[&drawn[..], &likely].concat());
+        assert!(have == plain && have != all, "{likely:?}: {have:?}");
+    }
+}
+
 #[test]
 fn run_as_json_has_the_documented_fields() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo/model.gguf");

@@ -79,6 +79,16 @@ fn failures_name_the_cause_and_the_way_out() {
     assert!(code == 1 && text.contains("--rope-factor"), "{code} {text}");
     let (code, text) = failure(&["perplexity", "model", "text", "--chunk", "0"]);
     assert!(code == 2 && text.contains("--chunk"), "{code} {text}");
+    let (code, text) = failure(&["run", "hi", "--dry-base", "2"]);
+    assert!(
+        code == 2 && text.contains("--dry-multiplier"),
+        "{code} {text}"
+    );
+    let (code, text) = failure(&["run", "hi", "--typical-p", "0"]);
+    assert!(
+        code == 1 && text.contains("typical-p is 0"),
+        "{code} {text}"
+    );
     let (code, _) = failure(&["run", "--temp", "warm", "hi"]);
     assert_eq!(code, 2);
     let (code, _) = failure(&["frobnicate"]);

@@ -187,6 +187,15 @@ fn answers_are_the_same_in_little_memory() {
     let (tokens, errors) = within(few).expect("an answer");
     assert!(errors.contains(STREAMS), "{few} MB: {errors}");
     assert_eq!(tokens, want);
+    // Weights leave an adapter that is named its room, and stream for it.
+    let memory = format!("{enough}MB");
+    let sql = ["--adapter", "sql", "-v"];
+    let (want, _) = answer(&cache, &sql).expect("an answer");
+    assert_ne!(want, tokens);
+    let (have, errors) = answer(&cache, &[&sql[..], &["--gpu-memory", &memory]].concat())
+        .expect("an answer in little memory");
+    assert!(errors.contains(STREAMS), "{enough} MB: {errors}");
+    assert_eq!(have, want);
     let errors = within(1).expect_err("too little");
     assert!(errors.contains("out of memory"), "{errors}");
 }

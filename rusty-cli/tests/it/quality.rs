@@ -91,11 +91,11 @@ fn mistakes_are_named() {
         "q4_0",
         "--force",
     ]);
-    assert!(errors.contains("same file"), "{errors}");
+    assert!(errors.contains("are read"), "{errors}");
     let kept = std::fs::read(&out).expect("kept");
     let words = ["logits", text(&out), "--tokens", "1", "--force", "--out"];
     let (_, errors) = failure(&[&words[..], &[text(&out)]].concat());
-    assert!(errors.contains("same file"), "{errors}");
+    assert!(errors.contains("are read"), "{errors}");
     assert!(std::fs::read(&out).expect("kept") == kept);
     // A folder with one GGUF is a model like any other, but for what is written into it.
     let logits = folder.path().join("logits");
@@ -103,7 +103,25 @@ fn mistakes_are_named() {
     let words = [&words[..], &[text(&logits), "--device", "cpu"]].concat();
     stdout(&words);
     let (_, errors) = failure(&[&words[..], &["--force"]].concat());
-    assert!(errors.contains("in its folder"), "{errors}");
+    assert!(errors.contains("are read"), "{errors}");
+    // Nor is what is read by way of a link, nor an adapter.
+    #[cfg(unix)]
+    {
+        let elsewhere = tempfile::tempdir().expect("folder");
+        let link = elsewhere.path().join("link");
+        std::os::unix::fs::symlink(&out, &link).expect("linked");
+        let words = ["logits", text(folder.path()), "--tokens", "1", "--force"];
+        let (_, errors) = failure(&[&words[..], &["--out", text(&link)]].concat());
+        assert!(errors.contains("are read"), "{errors}");
+    }
+    let adapter = folder.path().join("adapter");
+    let words = ["adapter", "convert", "sql", text(&adapter)];
+    stdout(&words);
+    let tensors = adapter.join("adapter_model.safetensors");
+    let words = ["logits", "--tokens", "1", "--adapter", text(&adapter)];
+    let words = [&words[..], &["--force", "--out", text(&tensors)]].concat();
+    let (_, errors) = failure(&words);
+    assert!(errors.contains("are read"), "{errors}");
     let again = folder.path().join("again");
     let words = ["quantize", text(folder.path()), text(&again)];
     stdout(&[&words[..], &["--format", "q4_0"]].concat());

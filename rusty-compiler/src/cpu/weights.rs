@@ -178,6 +178,12 @@ impl Weights {
     /// Whether cores read a matrix ahead on their own.
     pub(super) fn reads_ahead(&self, matrix: &Matrix) -> bool {
         let of_bytes = || matrix.kind().is_some_and(|kind| kind.width == Width::W8);
+        // Rows of blocks of floats were not measured.
+        if let Matrix::Float { kind, .. } = matrix
+            && !matches!(kind, RowKind::Plain(_))
+        {
+            return false;
+        }
         match self.reads_ahead {
             ReadsAhead::None => false,
             ReadsAhead::Narrow => !of_bytes(),

@@ -72,6 +72,10 @@ pub fn tune(exe: &mut GpuExecutable, effort: &Effort, progress: &dyn Fn(u64, u64
         Err(error @ Error::Device(DeviceError::Lost { .. })) => {
             // The next process does without tuning, or it would lose the device again.
             keep(name.as_deref(), &before);
+            tracing::warn!(
+                "{}: was lost while kernels were measured; later starts take them as they were chosen",
+                exe.plan().target.name
+            );
             Err(error)
         }
         Err(error) => {

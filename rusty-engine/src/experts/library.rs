@@ -79,6 +79,16 @@ impl Expert {
     }
 }
 
+impl Source {
+    /// Bytes of the adapter's tensors as they are stored, where they are there.
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Source::Path(path) => rusty_adapters::stored_bytes(path),
+            Source::Demo(name) => demo::adapter_bytes(name),
+        }
+    }
+}
+
 /// Experts in the order in which they are loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Library {
@@ -86,6 +96,12 @@ pub struct Library {
 }
 
 impl Library {
+    /// Bytes of the largest adapter's tensors as they are stored.
+    pub fn largest_adapter(&self) -> u64 {
+        let bytes = self.experts.iter().filter_map(|e| e.source.bytes());
+        bytes.max().unwrap_or(0)
+    }
+
     /// A library of these experts, sorted by load order and name.
     ///
     /// # Errors

@@ -35,6 +35,9 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// 0: none.
     pub frequency_penalty: f32,
+    /// Further stages, in the order of transformers: those that look at what was said come behind the penalties, in this order, the
+    /// others, in this order, last.
+    pub further: Vec<Stage>,
     /// The same seed gives the same tokens.
     pub seed: u64,
 }
@@ -49,13 +52,14 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            further: Vec::new(),
             seed: 0,
         }
     }
 }
 
 impl Sampling {
-    /// The chain in the order of transformers: penalties, temperature, top-k, top-p, min-p; stages that would
+    /// The chain in the order of transformers: penalties, temperature, top-k, top-p, min-p, and further stages; those that would
     /// change nothing are left out.
     pub fn chain(&self) -> Vec<Stage> {
         let mut chain = Vec::new();
@@ -69,6 +73,9 @@ impl Sampling {
                 frequency,
             });
         }
+        let (said, others): (Vec<&Stage>, _) =
+            self.further.iter().partition(|stage| stage.looks_back());
+        chain.extend(said.into_iter().cloned());
         if !self.is_greedy() {
             if self.temperature != 1.0 {
                 chain.push(Stage::Temperature(self.temperature));
@@ -82,6 +89,7 @@ impl Sampling {
             if self.min_p > 0.0 {
                 chain.push(Stage::MinP(self.min_p));
             }
+            chain.extend(others.into_iter().cloned());
         }
         chain
     }
@@ -92,27 +100,23 @@ impl Sampling {
 
     /// What is wrong with the settings, if anything.
     pub fn problem(&self) -> Option<String> {
-        let bad = |name: &str, value: f32, range: &str| {
-            Some(format!("{name} is {value}; it must be {range}"))
-        };
-        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return bad("temperature", self.temperature, "finite and at least 0");
+        let temperature = self.temperature;
+        if !(temperature >= 0.0 && temperature.is_finite()) {
+            let problem = format!("temperature is {temperature}; it must be finite and at least 0");
+            return Some(problem);
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return bad("top-p", self.top_p, "above 0 and at most 1");
-        }
-        if !(self.min_p >= 0.0 && self.min_p <= 1.0) {
-            return bad("min-p", self.min_p, "from 0 to 1");
-        }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return bad(
-                "repetition penalty",
-                self.repetition_penalty,
-                "finite and above 0",
-            );
-        }
-        let finite = self.presence_penalty.is_finite() && self.frequency_penalty.is_finite();
-        (!finite).then(|| "presence and frequency penalties must be finite".into())
+        let (presence, frequency) = (self.presence_penalty, self.frequency_penalty);
+        let settings = [
+            Stage::TopP(self.top_p),
+            Stage::MinP(self.min_p),
+            Stage::Repetition(self.repetition_penalty),
+            Stage::PresenceFrequency {
+                presence,
+                frequency,
+            },
+        ];
+        let mut stages = settings.iter().chain(&self.further);
+        stages.find_map(Stage::problem)
     }
 }
 

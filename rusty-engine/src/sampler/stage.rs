@@ -63,6 +63,49 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Whether it looks at what was said before.
+    pub(super) fn looks_back(&self) -> bool {
+        matches!(
+            self,
+            Stage::Repetition(_)
+                | Stage::PresenceFrequency { .. }
+                | Stage::NoRepeatNgram(_)
+                | Stage::Dry { .. }
+        )
+    }
+
+    /// What is wrong with its settings, if anything.
+    pub fn problem(&self) -> Option<String> {
+        let above_0 = |value: f32| (value > 0.0 && value.is_finite(), "finite and above 0");
+        let mass = |value: f32| (value > 0.0 && value <= 1.0, "above 0 and at most 1");
+        let cutoff = |value: f32| ((0.0..1.0).contains(&value), "at least 0 and below 1");
+        let (name, value, (right, range)) = match *self {
+            Stage::Temperature(t) => ("temperature", t, above_0(t)),
+            Stage::TopP(p) => ("top-p", p, mass(p)),
+            Stage::MinP(p) => ("min-p", p, ((0.0..=1.0).contains(&p), "from 0 to 1")),
+            Stage::Typical(p) => ("typical-p", p, mass(p)),
+            Stage::Epsilon(e) => ("epsilon cutoff", e, cutoff(e)),
+            Stage::Eta(e) => ("eta cutoff", e, cutoff(e)),
+            Stage::TopNSigma(n) => ("top-n-sigma", n, above_0(n)),
+            Stage::Repetition(p) => ("repetition penalty", p, above_0(p)),
+            Stage::PresenceFrequency {
+                presence,
+                frequency,
+            } => {
+                let finite = presence.is_finite() && frequency.is_finite();
+                return (!finite).then(|| "presence and frequency penalties must be finite".into());
+            }
+            Stage::Dry {
+                multiplier, base, ..
+            } => match multiplier.is_finite() {
+                true => ("DRY's base", base, above_0(base)),
+                false => ("DRY's multiplier", multiplier, (false, "finite")),
+            },
+            Stage::TopK(_) | Stage::NoRepeatNgram(_) => return None,
+        };
+        (!right).then(|| format!("{name} is {value}; it must be {range}"))
+    }
+
     /// Whether it may remove tokens.
     pub(super) fn removes(&self) -> bool {
         !matches!(

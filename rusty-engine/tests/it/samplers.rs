@@ -95,6 +95,54 @@ fn prompts_are_repeated_but_not_present() {
     assert_eq!(after(Stage::Repetition(2.0)), [1.0, 1.0, 2.0]);
 }
 
+/// What looks back comes behind the penalties, what removes tokens last; where nothing is drawn only the former counts.
+#[test]
+fn further_stages_have_their_places() {
+    let penalties = Stage::PresenceFrequency {
+        presence: 1.0,
+        frequency: 0.0,
+    };
+    let mut sampling = Sampling {
+        temperature: 0.5,
+        top_k: 3,
+        presence_penalty: 1.0,
+        further: vec![
+            Stage::Typical(0.9),
+            Stage::NoRepeatNgram(2),
+            Stage::Epsilon(0.1),
+        ],
+        ..Sampling::default()
+    };
+    let last = [Stage::Typical(0.9), Stage::Epsilon(0.1)];
+    let first = [penalties, Stage::NoRepeatNgram(2)];
+    let drawn = [Stage::Temperature(0.5), Stage::TopK(3)];
+    let all = [&first[..], &drawn, &last].concat();
+    assert_eq!(sampling.chain(), all);
+    assert_eq!(sampling.problem(), None);
+    sampling.temperature = 0.0;
+    assert_eq!(sampling.chain(), first);
+    let dry = |multiplier, base| Stage::Dry {
+        multiplier,
+        base,
+        allowed_length: 2,
+        last_n: 64,
+        breakers: vec![],
+    };
+    for (wrong, what) in [
+        (Stage::Typical(0.0), "typical-p is 0"),
+        (Stage::Epsilon(1.0), "epsilon cutoff is 1"),
+        (Stage::Eta(f32::NAN), "eta cutoff is NaN"),
+        (Stage::TopNSigma(-1.0), "top-n-sigma is -1"),
+        (Stage::Temperature(0.0), "temperature is 0"),
+        (dry(f32::INFINITY, 1.75), "multiplier is inf"),
+        (dry(1.0, 0.0), "base is 0"),
+    ] {
+        sampling.further = vec![wrong];
+        let problem = sampling.problem().expect(what);
+        assert!(problem.contains(what), "{problem}");
+    }
+}
+
 #[test]
 fn the_smallest_temperatures_are_greedy() {
     let history = History {

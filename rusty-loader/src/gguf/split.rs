@@ -42,7 +42,6 @@ impl<'a> Name<'a> {
 }
 
 /// The files of the model whose first file has this name or path: it alone, or all parts, the first one last.
-#[cfg(feature = "hub")]
 pub(crate) fn parts(name: &str) -> Vec<String> {
     match Name::of(name) {
         Some(own) if own.number == 1 => (1..=own.count).rev().map(|n| own.part(n)).collect(),

@@ -83,9 +83,7 @@ impl GpuExecutable {
                     let found = self.verdict(file, place);
                     if let Err(Error::Device(DeviceError::Lost { .. })) = found {
                         // The next process does without, or it would lose the device at the same place.
-                        verdicts.add(key, Some(Difference::REFUSED));
-                        found?;
-                        continue;
+                        verdicts.add(key.clone(), Some(Difference::REFUSED));
                     }
                     let Some(verdict) = found? else {
                         continue;

@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 
 /// Lanes that a unit reads at once.
 const AT_ONCE: usize = 8;
-/// What lanes have to be above to be chosen: those that are no numbers are not.
+/// What lanes have to be above to be chosen: those that are no numbers are not, nor is one that is this, which a CPU would choose.
 const LOWEST: f32 = f32::MIN;
 
 /// What an argmax kernel is specialised for.
