@@ -1,6 +1,6 @@
 //! From command-line options to a loaded engine with its adapter attached, and to a request.
 
-use crate::args::{Further, Load, Sampling};
+use crate::args::{AdapterPrecision, Further, Load, Sampling};
 use crate::{adapter, gpu, model, progress};
 use anyhow::{Context, Result, bail};
 use rusty_engine::{AdapterBudget, AdapterSet, Engine, EngineOptions, Prompt, Request, Stage};
@@ -77,9 +77,15 @@ fn room(options: &Load, later: u64) -> Result<u64> {
     for argument in &options.adapters {
         stored += adapter::stored_bytes(adapter::split(argument)?.0).unwrap_or(0);
     }
-    let room = match stored {
+    // Of values in 16 bits, as most are stored, and a scale for each block.
+    let held = match options.adapter_precision {
+        AdapterPrecision::Stored | AdapterPrecision::F16 => stored,
+        AdapterPrecision::Int8 => stored * 5 / 8,
+        AdapterPrecision::Int4 => stored * 3 / 8,
+    };
+    let room = match held {
         0 => 0,
-        stored => stored + stored / 2 + (1 << 20),
+        held => held + held / 2 + (1 << 20),
     };
     Ok(options
         .adapter_memory
@@ -111,7 +117,10 @@ fn chosen(sampling: &Sampling, breakers: Vec<u32>) -> rusty_engine::Sampling {
 
 fn further(options: &Further, breakers: Vec<u32>) -> Vec<Stage> {
     let ngram = options.no_repeat_ngram;
-    let dry = options.dry_multiplier.map(|multiplier| Stage::Dry {
+    let dry = options
+        .dry_multiplier
+        .filter(|multiplier| *multiplier != 0.0);
+    let dry = dry.map(|multiplier| Stage::Dry {
         multiplier,
         base: options.dry_base,
         allowed_length: options.dry_allowed_length,
@@ -129,27 +138,26 @@ fn further(options: &Further, breakers: Vec<u32>) -> Vec<Stage> {
     stages.into_iter().flatten().collect()
 }
 
-/// Tokens of texts that end what counts as a repetition, those of llama.cpp.
-fn breakers(engine: &Engine) -> Result<Vec<u32>> {
+/// Tokens that end what counts as a repetition: those in whose text one of llama.cpp's breakers is.
+fn breakers(engine: &Engine) -> Vec<u32> {
     let Some(tokenizer) = engine.tokenizer() else {
-        return Ok(vec![]);
+        return vec![];
     };
-    let mut breakers = vec![];
-    for text in ["\n", ":", "\"", "*"] {
-        // What takes several tokens has none of its own.
-        if let [token] = tokenizer.encode(text, false)?[..] {
-            breakers.push(token);
-        }
-    }
-    Ok(breakers)
+    let breaks = |id: &u32| {
+        let text = tokenizer.decode(&[*id], true);
+        text.is_ok_and(|text| text.contains(['\n', ':', '"', '*']))
+    };
+    (0..engine.vocab()).filter(breaks).collect()
 }
 
 /// A request as the options state it.
-pub fn request(prompt: Prompt, sampling: &Sampling, engine: &Engine) -> Result<Request> {
-    Ok(Request {
-        sampling: chosen(sampling, breakers(engine)?),
+pub fn request(prompt: Prompt, sampling: &Sampling, engine: &Engine) -> Request {
+    let dry = sampling.further.dry_multiplier.is_some();
+    let breakers = if dry { breakers(engine) } else { vec![] };
+    Request {
+        sampling: chosen(sampling, breakers),
         max_tokens: sampling.max_tokens,
         stop: sampling.stop.clone(),
         ..Request::new(prompt)
-    })
+    }
 }

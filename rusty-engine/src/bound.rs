@@ -1,6 +1,6 @@
 //! A graph compiled for a device and bound to weights, pages and adapter slots.
 
-use crate::adapters::Registry;
+use crate::adapters::{Registry, is_full};
 use crate::core::Core;
 use crate::engine::EngineOptions;
 use crate::{Error, Result};
@@ -44,10 +44,19 @@ impl Bound {
         };
         let (rows, outputs) = (plan.row_budget(), plan.output_budget());
         let measuring = options.autotune.then_some(tuning);
-        // Held while weights are placed.
-        let for_adapters = free(&device, options.adapter_room)?;
-        let executable = bind(plan, file, &device, &room, measuring)?;
-        drop(for_adapters);
+        let bind = |plan| bind(plan, file, &device, &room, measuring);
+        // Held while weights are placed; where they cannot do without, adapters find what is left.
+        let executable = match free(&device, options.adapter_room) {
+            None => bind(plan)?,
+            Some(held) => match bind(plan.clone()) {
+                Err(error) if is_full(&error) => {
+                    tracing::debug!("no room is left for adapters: {error}");
+                    drop(held);
+                    bind(plan)?
+                }
+                bound => bound?,
+            },
+        };
         let (slots, budget) = (options.adapter_slots, options.adapter_budget);
         let adapters = Registry::new(slots, budget, graph.clone());
         let graph = graph.clone();
@@ -58,14 +67,12 @@ impl Bound {
     }
 }
 
-/// So many bytes of a GPU's memory, or as many as one buffer can have, which nobody else gets until they are dropped.
-fn free(device: &Device, bytes: u64) -> Result<Option<DeviceBuffer>> {
-    let gpu = device.gpu().filter(|_| bytes > 0);
-    let held = gpu.map(|gpu| {
-        let bytes = bytes.min(gpu.target().max_buffer_bytes);
-        gpu.alloc(bytes, Owner::Adapters, "room for adapters")
-    });
-    Ok(held.transpose().map_err(rusty_compiler::Error::from)?)
+/// So many bytes of a GPU's memory, or as many as one buffer can have, which nobody else gets until they are dropped; none where there
+/// are not so many.
+fn free(device: &Device, bytes: u64) -> Option<DeviceBuffer> {
+    let gpu = device.gpu().filter(|_| bytes > 0)?;
+    let bytes = bytes.min(gpu.target().max_buffer_bytes);
+    gpu.alloc(bytes, Owner::Adapters, "room for adapters").ok()
 }
 
 /// The plan of a graph for a device, or for the target of a package that the device serves, without kernels that round inputs or weights

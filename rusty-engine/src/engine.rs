@@ -46,7 +46,8 @@ pub struct EngineOptions {
     pub adapter_slots: u32,
     /// Bytes that adapters may hold.
     pub adapter_budget: AdapterBudget,
-    /// Bytes of a GPU's memory that weights leave free for adapters that come later: where both do not fit, weights stream.
+    /// Bytes of a GPU's memory, one buffer at most, that weights leave free for adapters that come later: where both do not fit,
+    /// weights stream, as many as may.
     pub adapter_room: u64,
     /// Where prepared adapters are kept; none: they are prepared each time.
     pub adapter_cache: Option<Cache>,

@@ -66,12 +66,22 @@ pub fn model_path(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The files that a path stands for where it is read: all in a folder, and all parts of a model in several.
+/// The files that a path stands for where it is read: itself, all in a folder, all beside a checkpoint's tensors, and all parts of a model
+/// in several.
 pub fn files_at(path: &Path) -> Vec<PathBuf> {
-    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let folder = match path.extension() {
+        Some(ending) if ending == "safetensors" => path.parent(),
+        _ => Some(path),
+    };
+    let inside = folder.into_iter().flat_map(std::fs::read_dir).flatten();
+    let inside = inside.flatten().map(|entry| entry.path());
     let parts = path.to_str().map(crate::gguf::split::parts);
     let parts = parts.into_iter().flatten().map(PathBuf::from);
-    parts.chain(inside.map(|entry| entry.path())).collect()
+    [path.into()]
+        .into_iter()
+        .chain(parts)
+        .chain(inside)
+        .collect()
 }
 
 /// Opens a GGUF model from bytes at hand (for example compiled into the program); `label` names it.

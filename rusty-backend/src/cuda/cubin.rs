@@ -63,12 +63,17 @@ fn number(image: &[u8], bytes: Range<usize>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A file of one section of 16 bytes, whose table is last.
+    /// Where the tables of segments and of sections are.
+    const TABLES: [usize; 2] = [HEADER + 16, HEADER + 16 + 56];
+
+    /// A file of a segment and a section of the same 16 bytes, whose tables are last.
     fn image() -> Vec<u8> {
-        let mut image = vec![0; HEADER + 16 + 64];
+        let [segment, section] = TABLES;
+        let mut image = vec![0; section + 64];
         image[..5].copy_from_slice(b"\x7fELF\x02");
-        (image[0x28], image[0x3a], image[0x3c]) = (HEADER as u8 + 16, 64, 1);
-        let section = HEADER + 16;
+        (image[0x20], image[0x36], image[0x38]) = (segment as u8, 56, 1);
+        (image[0x28], image[0x3a], image[0x3c]) = (section as u8, 64, 1);
+        (image[segment + 0x08], image[segment + 0x20]) = (HEADER as u8, 16);
         (image[section + 0x18], image[section + 0x20]) = (HEADER as u8, 16);
         image
     }
@@ -80,11 +85,13 @@ mod tests {
         for end in 0..whole.len() {
             assert!(!is_whole(&whole[..end]), "{end}");
         }
-        // A section that would end behind the file, or have no end.
-        for size in [&[255][..], &[255; 8]] {
-            let mut beyond = image();
-            beyond[HEADER + 16 + 0x20..][..size.len()].copy_from_slice(size);
-            assert!(!is_whole(&beyond));
+        // A segment or section that would end behind the file, or have no end.
+        for table in TABLES {
+            for size in [&[255][..], &[255; 8]] {
+                let mut beyond = image();
+                beyond[table + 0x20..][..size.len()].copy_from_slice(size);
+                assert!(!is_whole(&beyond), "{table}");
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ pub fn run(options: &Chat, verbose: bool) -> Result<()> {
             .and_then(|asked| {
                 let asked = [Message::new("user", &asked.prompt)];
                 let prompt = Prompt::Chat([&messages[..], &asked].concat());
-                let request = engine::request(prompt, &options.sampling, &engine)?;
+                let request = engine::request(prompt, &options.sampling, &engine);
                 answer(&mut session, &request, &mut out)
             });
         match turn {

@@ -66,12 +66,12 @@ pub fn run(options: &Compile) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder; gives the files of the package that is in it, and of one that a run which was cut off moved there in part.
+/// Makes the folder; gives the files of the package that is in it. What a run that was cut off left there is removed.
 fn earlier(folder: &Path) -> Result<BTreeSet<String>> {
     fs::create_dir_all(folder)?;
     let part = folder.join(PART);
-    let (whole, begun) = (named(folder), named(&part));
-    let begun = begun.unwrap_or_default();
+    let whole = named(folder);
+    let begun = named(&part).unwrap_or_default();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let own = name == PART || name.to_str().is_some_and(|name| begun.contains(name));
@@ -80,10 +80,25 @@ fn earlier(folder: &Path) -> Result<BTreeSet<String>> {
             "holds other things: name a new folder, or one that this command made"
         );
     }
+    let whole_files = whole.unwrap_or_default();
+    // While the unfinished manifest is there, it is known whose they are.
+    remove(folder, begun.difference(&whole_files))?;
     if part.exists() {
         fs::remove_dir_all(part)?;
     }
-    Ok(whole.into_iter().flatten().chain(begun).collect())
+    Ok(whole_files)
+}
+
+/// Removes files of a package, but for its manifest; some may be gone.
+fn remove<'a>(folder: &Path, files: impl Iterator<Item = &'a String>) -> Result<()> {
+    for name in files.filter(|name| *name != MANIFEST) {
+        let old = folder.join(name);
+        match fs::remove_file(&old) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed.with_context(|| old.display().to_string())?,
+        }
+    }
+    Ok(())
 }
 
 /// The files that a package's manifest names; none where there is no manifest.
@@ -115,24 +130,17 @@ fn gather(
     put(&folder.join(MANIFEST), (manifest + "\n").as_bytes())
 }
 
-/// Moves a package to its place, the manifest last: until then the folder is the package that it was, whose kernels have other names or the
-/// same contents. Then it removes what of those `before` the package does not have.
+/// Moves a package to its place, the manifest last: until then the folder is the package that it was, whose kernels have other names or
+/// serve as well. Then it removes what of those `before` the package does not have.
 fn install(part: &Path, out: &Path, before: &BTreeSet<String>) -> Result<()> {
-    let files = named(part).unwrap_or_default();
+    let files = named(part).with_context(|| format!("{}: cannot be read", part.display()))?;
     let all = files.iter().map(String::as_str);
     for name in all.chain([MANIFEST]) {
         let to = out.join(name);
         fs::rename(part.join(name), &to).with_context(|| to.display().to_string())?;
     }
     fs::remove_dir(part).with_context(|| part.display().to_string())?;
-    for name in before.difference(&files).filter(|name| *name != MANIFEST) {
-        let old = out.join(name);
-        match fs::remove_file(&old) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed.with_context(|| old.display().to_string())?,
-        }
-    }
-    Ok(())
+    remove(out, before.difference(&files))
 }
 
 /// Writes a text, and its machine code where it is asked for; gives the manifest's entry.

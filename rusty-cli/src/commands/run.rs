@@ -22,7 +22,7 @@ pub fn run(options: &Run, verbose: bool) -> Result<()> {
     let prompt_tokens = session.prompt_tokens(&prompt)?;
     // The ids are known already; rendering and tokenizing again would only cost time to the first token.
     let prompt = Prompt::Tokens(prompt_tokens.clone());
-    let request = engine::request(prompt, &options.sampling, &engine)?;
+    let request = engine::request(prompt, &options.sampling, &engine);
     let mut answer = session.generate(&request)?;
     let mut out = std::io::stdout().lock();
     let (mut ids, mut text) = (Vec::new(), String::new());

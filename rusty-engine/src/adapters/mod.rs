@@ -16,7 +16,7 @@ mod set;
 mod source;
 
 pub(crate) use mixing::{Mixture, Mixtures, ReadTables, Recipe, made_for, plain};
-pub(crate) use registry::{Acquired, Registry, Resolved};
+pub(crate) use registry::{Acquired, Registry, Resolved, is_full};
 pub(crate) use roster::{Arrival, Roster};
 pub use set::{AdapterId, AdapterSet};
 pub(crate) use source::Source;

@@ -6,6 +6,7 @@ mod room;
 mod tests;
 
 pub(crate) use resolved::Resolved;
+pub(crate) use room::is_full;
 
 use super::mixing::{Ingredient, Mixture, Part, ReadTables, Recipe, Tables};
 use super::{AdapterBudget, AdapterId, AdapterSet, Arrival, Source};
@@ -292,7 +293,7 @@ impl Registry {
         let bytes: u64 = own.map(|e| e.slot_bytes(copies)).sum();
         if room && self.device_bytes() + bytes <= self.budget.device {
             match self.acquire(key, Some(mixture), executable, &|_| true) {
-                Err(Error::Compiler(error)) if room::is_full(&error) => {
+                Err(Error::Compiler(error)) if is_full(&error) => {
                     tracing::warn!(
                         "an adapter stays in the host's memory until it is used: {error}"
                     );

@@ -185,13 +185,11 @@ pub(super) fn eta(logits: &mut [f32], epsilon: f32) {
 }
 
 pub(super) fn top_n_sigma(logits: &mut [f32], n: f32) {
-    let count = logits.len() as f64;
-    let mean = logits.iter().map(|l| f64::from(*l)).sum::<f64>() / count;
-    let variance = logits
-        .iter()
-        .map(|l| (f64::from(*l) - mean).powi(2))
-        .sum::<f64>()
-        / count;
+    // What was removed is no part of it.
+    let left = || logits.iter().filter(|l| **l > GONE).map(|l| f64::from(*l));
+    let count = left().count() as f64;
+    let mean = left().sum::<f64>() / count;
+    let variance = left().map(|l| (l - mean).powi(2)).sum::<f64>() / count;
     let max = logits.iter().copied().fold(GONE, f32::max);
     let least = f64::from(max) - f64::from(n) * variance.sqrt();
     logits

@@ -35,8 +35,8 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// 0: none.
     pub frequency_penalty: f32,
-    /// Further stages, in the order of transformers: those that look at what was said come behind the penalties, in this order, the
-    /// others, in this order, last.
+    /// Further stages: those that look at what was said come behind the penalties, in this order, then top-n-sigma, which measures all
+    /// logits, as in llama.cpp; the others, in this order, last, as in transformers.
     pub further: Vec<Stage>,
     /// The same seed gives the same tokens.
     pub seed: u64,
@@ -59,8 +59,8 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The chain in the order of transformers: penalties, temperature, top-k, top-p, min-p, and further stages; those that would
-    /// change nothing are left out.
+    /// The chain in the order of transformers: penalties, temperature, top-k, top-p, min-p, of which those that would
+    /// change nothing are left out, and further stages.
     pub fn chain(&self) -> Vec<Stage> {
         let mut chain = Vec::new();
         if self.repetition_penalty != 1.0 {
@@ -73,10 +73,11 @@ impl Sampling {
                 frequency,
             });
         }
-        let (said, others): (Vec<&Stage>, _) =
-            self.further.iter().partition(|stage| stage.looks_back());
-        chain.extend(said.into_iter().cloned());
+        let further = || self.further.iter().cloned();
+        let of_all = |stage: &Stage| matches!(stage, Stage::TopNSigma(_));
+        chain.extend(further().filter(Stage::looks_back));
         if !self.is_greedy() {
+            chain.extend(further().filter(of_all));
             if self.temperature != 1.0 {
                 chain.push(Stage::Temperature(self.temperature));
             }
@@ -89,7 +90,7 @@ impl Sampling {
             if self.min_p > 0.0 {
                 chain.push(Stage::MinP(self.min_p));
             }
-            chain.extend(others.into_iter().cloned());
+            chain.extend(further().filter(|stage| !stage.looks_back() && !of_all(stage)));
         }
         chain
     }

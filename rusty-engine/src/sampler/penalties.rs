@@ -54,6 +54,8 @@ pub(super) fn dry(
     allowed_length: usize,
     breakers: &[u32],
 ) {
+    // Vocabularies have thousands of them.
+    let breakers: HashSet<u32> = breakers.iter().copied().collect();
     let Some(last) = recent.last() else { return };
     if breakers.contains(last) {
         return;

@@ -97,9 +97,13 @@ impl Stage {
             }
             Stage::Dry {
                 multiplier, base, ..
-            } => match multiplier.is_finite() {
+            } => match multiplier >= 0.0 && multiplier.is_finite() {
                 true => ("DRY's base", base, above_0(base)),
-                false => ("DRY's multiplier", multiplier, (false, "finite")),
+                false => (
+                    "DRY's multiplier",
+                    multiplier,
+                    (false, "finite and at least 0"),
+                ),
             },
             Stage::TopK(_) | Stage::NoRepeatNgram(_) => return None,
         };
@@ -128,6 +132,7 @@ impl Stage {
                 | Stage::Typical(_)
                 | Stage::Epsilon(_)
                 | Stage::Eta(_)
+                | Stage::TopNSigma(_)
         )
     }
 

@@ -108,6 +108,7 @@ fn further_stages_have_their_places() {
         presence_penalty: 1.0,
         further: vec![
             Stage::Typical(0.9),
+            Stage::TopNSigma(1.5),
             Stage::NoRepeatNgram(2),
             Stage::Epsilon(0.1),
         ],
@@ -115,7 +116,11 @@ fn further_stages_have_their_places() {
     };
     let last = [Stage::Typical(0.9), Stage::Epsilon(0.1)];
     let first = [penalties, Stage::NoRepeatNgram(2)];
-    let drawn = [Stage::Temperature(0.5), Stage::TopK(3)];
+    let drawn = [
+        Stage::TopNSigma(1.5),
+        Stage::Temperature(0.5),
+        Stage::TopK(3),
+    ];
     let all = [&first[..], &drawn, &last].concat();
     assert_eq!(sampling.chain(), all);
     assert_eq!(sampling.problem(), None);
@@ -135,12 +140,26 @@ fn further_stages_have_their_places() {
         (Stage::TopNSigma(-1.0), "top-n-sigma is -1"),
         (Stage::Temperature(0.0), "temperature is 0"),
         (dry(f32::INFINITY, 1.75), "multiplier is inf"),
+        (dry(-1.0, 1.75), "multiplier is -1"),
         (dry(1.0, 0.0), "base is 0"),
     ] {
         sampling.further = vec![wrong];
         let problem = sampling.problem().expect(what);
         assert!(problem.contains(what), "{problem}");
     }
+}
+
+/// Deviation is of the tokens that are left.
+#[test]
+fn removed_tokens_have_no_deviation() {
+    let history = History {
+        tokens: &[],
+        prompt: 0,
+    };
+    let gone = f32::NEG_INFINITY;
+    let mut logits = [3.0, gone, 1.0, gone, 2.9];
+    Stage::TopNSigma(0.5).apply(&mut logits, history);
+    assert_eq!(logits, [3.0, gone, gone, gone, 2.9]);
 }
 
 #[test]

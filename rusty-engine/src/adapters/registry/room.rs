@@ -17,7 +17,7 @@ use std::sync::Arc;
 const TURN: u32 = 32;
 
 /// Whether a device refused tables because others hold its memory.
-pub(super) fn is_full(error: &CompileError) -> bool {
+pub(crate) fn is_full(error: &CompileError) -> bool {
     use DeviceError::{OutOfMemory, TooLarge};
     matches!(
         error,
