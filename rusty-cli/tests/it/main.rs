@@ -3,6 +3,7 @@
 mod adapters;
 mod answers;
 mod command;
+mod conversations;
 mod facts;
 mod failures;
 mod gpus;
