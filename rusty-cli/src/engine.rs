@@ -115,12 +115,14 @@ fn chosen(sampling: &Sampling, breakers: Vec<u32>) -> rusty_engine::Sampling {
     }
 }
 
+/// DRY's strength, where it has some.
+fn dry(options: &Further) -> Option<f32> {
+    options.dry_multiplier.filter(|strength| *strength != 0.0)
+}
+
 fn further(options: &Further, breakers: Vec<u32>) -> Vec<Stage> {
     let ngram = options.no_repeat_ngram;
-    let dry = options
-        .dry_multiplier
-        .filter(|multiplier| *multiplier != 0.0);
-    let dry = dry.map(|multiplier| Stage::Dry {
+    let dry = dry(options).map(|multiplier| Stage::Dry {
         multiplier,
         base: options.dry_base,
         allowed_length: options.dry_allowed_length,
@@ -152,8 +154,10 @@ fn breakers(engine: &Engine) -> Vec<u32> {
 
 /// A request as the options state it.
 pub fn request(prompt: Prompt, sampling: &Sampling, engine: &Engine) -> Request {
-    let dry = sampling.further.dry_multiplier.is_some();
-    let breakers = if dry { breakers(engine) } else { vec![] };
+    let breakers = match dry(&sampling.further) {
+        Some(_) => breakers(engine),
+        None => vec![],
+    };
     Request {
         sampling: chosen(sampling, breakers),
         max_tokens: sampling.max_tokens,

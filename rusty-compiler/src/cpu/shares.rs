@@ -3,10 +3,9 @@
 //!
 //! There few and long pieces are faster (supposed: until a core has noticed where a run goes, it waits for each line), but
 //! threads have to end together. So each thread has an even share of the columns, and takes most of what is left of it at a
-//! time, from its beginning on. A thread whose share is
-//! taken takes halves of what is left of the others', from their ends (as thieves take the
-//! oldest task of a deque, which is the largest: Blumofe and Leiserson 1999, "Scheduling multithreaded computations by
-//! work stealing").
+//! time, from its beginning on. A thread whose share is taken takes halves of what is left of the others', from their ends
+//! (as thieves take the oldest task of a deque, which is the largest: Blumofe and Leiserson 1999, "Scheduling multithreaded
+//! computations by work stealing").
 
 use super::panel::GROUP;
 use super::strips::Width;

@@ -64,10 +64,7 @@ impl Matrix {
         match self {
             Matrix::Float { kind, k, .. } => kind.row_bytes(*k),
             Matrix::Short(short) => short_rows::row_bytes(short.k),
-            Matrix::Panels { layout, .. } | Matrix::Stored { layout, .. } => {
-                layout.panel_bytes() / LANES
-            }
-            Matrix::Late(late) => late.layout.panel_bytes() / LANES,
+            _ => self.layout().map_or(0, |l| l.panel_bytes() / LANES),
         }
     }
 }

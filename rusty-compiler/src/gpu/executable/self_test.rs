@@ -66,14 +66,10 @@ impl GpuExecutable {
         let mut wrong = Vec::new();
         let mut tried = 0;
         for place in self.choices() {
-            // Behind heads that are wrong nothing can be right: it is tried behind others.
-            let heads = self.heads(place);
-            if heads.is_some_and(|heads| wrong.iter().any(|w: &Wrong| w.variant == heads.variant)) {
-                continue;
-            }
-            // Nor is what plans are to do without anyway, which may lose the device again.
-            let variant = &self.choice(place).variant;
-            if wrong.iter().any(|w: &Wrong| w.variant == *variant) {
+            let is_wrong = |c: &Choice| wrong.iter().any(|w: &Wrong| w.variant == c.variant);
+            // Behind heads that are wrong nothing can be right: it is tried behind others. What plans are to do without anyway may lose the
+            // device again.
+            if self.heads(place).is_some_and(is_wrong) || is_wrong(self.choice(place)) {
                 continue;
             }
             let key = self.key(place);
