@@ -15,13 +15,14 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// The CPU with `threads` threads, at most four per core; none means all cores this process may run on.
     ///
-    /// `RUSTY_ISA` (`scalar`, `avx2`, `avx512`, `amx`, `neon`) lowers the instruction set below what the machine
-    /// has; a set the machine lacks is ignored with a warning.
+    /// `RUSTY_ISA` (`scalar`, `avx2`, `avxvnni`, `avx512`, `amx`, `neon`, `neondot`) lowers the instruction set below what
+    /// the machine has; a set the machine lacks is ignored with a warning.
     pub fn new(threads: Option<usize>) -> Self {
         let isa = chosen(detect());
         let name = match isa {
             Isa::Scalar => "cpu-scalar",
-            Isa::Avx2 => "cpu-avx2",
+            Isa::Avx2 { vnni: true } => "cpu-avxvnni",
+            Isa::Avx2 { .. } => "cpu-avx2",
             Isa::Avx512 { amx: true, .. } => "cpu-amx",
             Isa::Avx512 { .. } => "cpu-avx512",
             Isa::Neon { .. } => "cpu-neon",
@@ -66,7 +67,14 @@ impl CpuDevice {
                 let amx = false;
                 sets.push(Isa::Avx512 { vnni, bf16, amx });
             }
-            sets.push(Isa::Avx2);
+            sets.push(Isa::Avx2 {
+                vnni: has_avx_vnni(),
+            });
+        }
+        match sets.last() {
+            Some(Isa::Avx2 { vnni: true }) => sets.push(Isa::Avx2 { vnni: false }),
+            Some(Isa::Neon { dotprod: true }) => sets.push(Isa::Neon { dotprod: false }),
+            _ => {}
         }
         if best != Isa::Scalar {
             sets.push(Isa::Scalar);
@@ -81,9 +89,11 @@ fn chosen(best: Isa) -> Isa {
     };
     let found = CpuDevice::runnable().into_iter().find(|isa| match isa {
         Isa::Scalar => wanted == "scalar",
-        Isa::Avx2 => wanted == "avx2",
+        Isa::Avx2 { vnni: true } => wanted == "avxvnni",
+        Isa::Avx2 { .. } => wanted == "avx2",
         Isa::Avx512 { amx: true, .. } => wanted == "amx",
         Isa::Avx512 { .. } => wanted == "avx512",
+        Isa::Neon { dotprod: true } => wanted == "neondot",
         Isa::Neon { .. } => wanted == "neon",
     });
     found.unwrap_or_else(|| {
@@ -116,10 +126,22 @@ fn detect() -> Isa {
             amx: vnni && wants_tiles() && crate::amx::granted(),
         }
     } else if avx2 {
-        Isa::Avx2
+        let vnni = has_avx_vnni();
+        Isa::Avx2 { vnni }
     } else {
         Isa::Scalar
     }
+}
+
+/// Whether `vpdpbusd` is there for machines without AVX-512.
+#[cfg(target_arch = "x86_64")]
+fn has_avx_vnni() -> bool {
+    is_x86_feature_detected!("avxvnni")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx_vnni() -> bool {
+    false
 }
 
 /// Whether this is a processor of AMD's from family 19h, Zen 3, on (CPUID leaves 0 and 1).

@@ -33,7 +33,10 @@ pub enum Isa {
     /// Portable code.
     Scalar,
     /// AVX2 with FMA and F16C.
-    Avx2,
+    Avx2 {
+        /// AVX-VNNI: `vpdpbusd` on 256 bits.
+        vnni: bool,
+    },
     /// AVX-512 F, BW, DQ and VL.
     Avx512 {
         /// `vpdpbusd`.

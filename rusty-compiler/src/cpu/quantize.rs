@@ -10,7 +10,8 @@
 use super::kind::{Kind, Start};
 use super::memory::Buffer;
 use super::panel::GROUP;
-use super::simd::{LANES, Vector, per_isa};
+use super::simd::byte_products::ByteProducts;
+use super::simd::{LANES, per_isa};
 use super::tile::TILE_ROWS;
 
 /// Which forms of the input a kernel's parts need.
@@ -244,7 +245,7 @@ per_isa! {
     ///
     /// # Safety
     /// The buffers behind `rows` hold the row; `x` holds `k` values.
-    pub(super) fn fill_row(rows: InputRows, row: usize, x: *const f32, k: usize, forms: InputForms) = fill_row_with
+    pub(super) fn fill_row(rows: InputRows, row: usize, x: *const f32, k: usize, forms: InputForms) = products fill_row_with
 }
 
 /// [`fill_row`] inside a kernel.
@@ -252,7 +253,7 @@ per_isa! {
 /// # Safety
 /// As there.
 #[inline(always)]
-pub(super) unsafe fn fill_row_with<V: Vector>(
+pub(super) unsafe fn fill_row_with<V: ByteProducts>(
     rows: InputRows,
     row: usize,
     x: *const f32,
@@ -290,7 +291,7 @@ pub(super) unsafe fn fill_row_with<V: Vector>(
 
 /// Fills group `g` of a row of `x`, whose scale is that of `largest`.
 #[inline(always)]
-unsafe fn fill_group<V: Vector>(
+unsafe fn fill_group<V: ByteProducts>(
     rows: InputRows,
     (row, g): (usize, usize),
     x: *const f32,

@@ -108,7 +108,7 @@ per_isa! {
     ///
     /// # Safety
     /// The panels and the input row are whole; `out` holds 16 values for each panel.
-    pub(super) fn multiply_row<F: Form>(panels: RowPanels, x: (InputRows, usize), out: *mut f32, ahead: &mut Ahead) = multiply_row_with
+    pub(super) fn multiply_row<F: Form>(panels: RowPanels, x: (InputRows, usize), out: *mut f32, ahead: &mut Ahead) = products multiply_row_with
 }
 
 #[inline(always)]

@@ -190,7 +190,7 @@ per_isa! {
     ///
     /// # Safety
     /// The panel and the input rows are whole; `out` holds 16 values per row.
-    pub(super) fn multiply<F: Form>(panel: Panel, x: InputRows, place: (usize, usize), out: *mut f32, stride: usize, ahead: &mut Ahead) = multiply_with
+    pub(super) fn multiply<F: Form>(panel: Panel, x: InputRows, place: (usize, usize), out: *mut f32, stride: usize, ahead: &mut Ahead) = products multiply_with
 }
 
 #[inline(always)]

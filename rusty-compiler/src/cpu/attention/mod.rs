@@ -87,11 +87,11 @@ per_isa! {
     ///
     /// # Safety
     /// The queries are whole and their room is this thread's.
-    pub(super) fn quantize_queries(block: Block<'_>) = quantize_queries_with
+    pub(super) fn quantize_queries(block: Block<'_>) = products quantize_queries_with
 }
 
 #[inline(always)]
-unsafe fn quantize_queries_with<V: Vector>(block: Block<'_>) {
+unsafe fn quantize_queries_with<V: WordProducts>(block: Block<'_>) {
     let lanes = block.layer.shape.head_dim;
     let Some(blocks) = block.layer.shape.blocks else {
         return;
@@ -115,7 +115,7 @@ per_isa! {
     ///
     /// # Safety
     /// The block's pages are written up to its last position; `out` and `scores` are this thread's.
-    pub(super) fn attend(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) = attend_with
+    pub(super) fn attend(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) = products attend_with
 }
 
 #[inline(always)]

@@ -5,7 +5,8 @@
 //! `RADIX high + low`, both between -127 and 127, which every instruction set multiplies exactly.
 
 use super::low_rank::{Columns, add_half};
-use crate::cpu::simd::{LANES, Vector};
+use crate::cpu::simd::LANES;
+use crate::cpu::simd::byte_products::ByteProducts;
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, PANEL_SCALES, QUARTET, RANKS, factor_bytes, panel_bytes};
 
@@ -18,7 +19,7 @@ const LARGEST: f32 = 127.0 * RADIX + 126.0;
 /// # Safety
 /// As [`super::low_rank::expand`].
 #[inline(always)]
-pub(super) unsafe fn expand<V: Vector>(
+pub(super) unsafe fn expand<V: ByteProducts>(
     c: Columns,
     (u, u_stride): (*const f32, usize),
     (y, y_stride): (*mut f32, usize),
@@ -78,7 +79,7 @@ impl Block {
 
 /// All panels of a strip for `M` rows.
 #[inline(always)]
-unsafe fn strip<V: Vector, const M: usize>(
+unsafe fn strip<V: ByteProducts, const M: usize>(
     block: Block,
     (u, y): (*const f32, *mut f32),
     (u_stride, y_stride): (usize, usize),
@@ -117,7 +118,7 @@ struct Numbers {
 impl Numbers {
     /// Of up to 32 ranks; zeros behind the last.
     #[inline(always)]
-    unsafe fn make<V: Vector>(&mut self, u: *const f32, factors: *const f32, ranks: usize) {
+    unsafe fn make<V: ByteProducts>(&mut self, u: *const f32, factors: *const f32, ranks: usize) {
         // SAFETY: the caller's duty.
         unsafe {
             let count = |half: usize| (ranks - half * LANES).min(LANES);
@@ -164,7 +165,7 @@ impl Numbers {
 
 /// A panel's products, in two halves.
 #[inline(always)]
-unsafe fn products<V: Vector, const M: usize>(
+unsafe fn products<V: ByteProducts, const M: usize>(
     at: *const u8,
     ranks: usize,
     numbers: &[Numbers; M],

@@ -6,7 +6,8 @@
 use crate::cpu::prefetch::{LINE, ask_for};
 use crate::cpu::quantize::InputRows;
 use crate::cpu::row_tiles::Extent;
-use crate::cpu::simd::{LANES, Vector, per_isa};
+use crate::cpu::simd::byte_products::ByteProducts;
+use crate::cpu::simd::{LANES, per_isa};
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, QUARTET, SCALES};
 
@@ -51,11 +52,11 @@ per_isa! {
     ///
     /// # Safety
     /// `a` holds the extent's columns; the inputs are filled.
-    pub(super) fn multiply(a: Quartets, x: InputRows, extent: Extent) = multiply_with
+    pub(super) fn multiply(a: Quartets, x: InputRows, extent: Extent) = products multiply_with
 }
 
 #[inline(always)]
-unsafe fn multiply_with<V: Vector>(a: Quartets, x: InputRows, e: Extent) {
+unsafe fn multiply_with<V: ByteProducts>(a: Quartets, x: InputRows, e: Extent) {
     let mut r = 0;
     // SAFETY: the caller's duty; rows and quartets stay inside the extent.
     unsafe {
@@ -72,7 +73,7 @@ unsafe fn multiply_with<V: Vector>(a: Quartets, x: InputRows, e: Extent) {
 
 /// All quartets with `M` input rows from `r` on, `N` at a time.
 #[inline(always)]
-unsafe fn quartets<V: Vector, const M: usize, const N: usize>(
+unsafe fn quartets<V: ByteProducts, const M: usize, const N: usize>(
     mut a: Quartets,
     x: InputRows,
     e: Extent,
@@ -103,7 +104,7 @@ unsafe fn quartets<V: Vector, const M: usize, const N: usize>(
 
 /// Lanes `4 i ..` hold the sums of rank `i`.
 #[inline(always)]
-unsafe fn integers<V: Vector, const M: usize, const N: usize>(
+unsafe fn integers<V: ByteProducts, const M: usize, const N: usize>(
     a: Quartets,
     x: InputRows,
     e: Extent,
@@ -157,7 +158,7 @@ unsafe fn integers<V: Vector, const M: usize, const N: usize>(
 
 /// A block is decoded once for all input rows.
 #[inline(always)]
-unsafe fn decoded<V: Vector, const M: usize>(
+unsafe fn decoded<V: ByteProducts, const M: usize>(
     a: Quartets,
     x: InputRows,
     e: Extent,

@@ -14,7 +14,8 @@ use crate::cpu::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKin
 use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::quantize::InputRows;
 use crate::cpu::row_tiles::Extent;
-use crate::cpu::simd::{LANES, Level, Vector, per_isa};
+use crate::cpu::simd::byte_products::ByteProducts;
+use crate::cpu::simd::{LANES, Level, per_isa};
 use crate::delta_table::PANEL;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[taken(first + row)])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
@@ -156,11 +157,11 @@ pub(super) struct Columns {
 }
 
 per_isa! {
-    pub(super) fn expand_columns(columns: Columns, u: (*const f32, usize), y: (*mut f32, usize)) = expand_with
+    pub(super) fn expand_columns(columns: Columns, u: (*const f32, usize), y: (*mut f32, usize)) = products expand_with
 }
 
 #[inline(always)]
-unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
+unsafe fn expand_with<V: ByteProducts>(c: Columns, u: (*const f32, usize), y: (*mut f32, usize)) {
     // SAFETY: the caller's duty.
     unsafe {
         match c.kind {
@@ -174,7 +175,7 @@ unsafe fn expand_with<V: Vector>(c: Columns, u: (*const f32, usize), y: (*mut f3
 }
 
 #[inline(always)]
-unsafe fn expand_rows<V: Vector, P: Panel>(
+unsafe fn expand_rows<V: ByteProducts, P: Panel>(
     c: Columns,
     (u, u_stride): (*const f32, usize),
     (y, y_stride): (*mut f32, usize),
@@ -186,7 +187,7 @@ unsafe fn expand_rows<V: Vector, P: Panel>(
 }
 
 #[inline(always)]
-unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut f32) {
+unsafe fn expand_panels<V: ByteProducts, P: Panel>(c: Columns, u: *const f32, y: *mut f32) {
     let mut i = 0;
     // SAFETY: the caller's duty.
     unsafe {
@@ -202,7 +203,7 @@ unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut 
 
 /// Columns `i ..` of the strip, up to the end of their panel and `N - 1` more panels.
 #[inline(always)]
-unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
+unsafe fn panel_rows<V: ByteProducts, P: Panel, const N: usize>(
     c: Columns,
     i: usize,
     u: *const f32,
@@ -233,7 +234,7 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
 
 /// Adds the sums of half a panel where the strip has it.
 #[inline(always)]
-pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
+pub(super) unsafe fn add_half<V: ByteProducts>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
     let column = half * LANES;
     if column < c.first + c.count {
         // SAFETY: the caller's duty.
@@ -243,7 +244,7 @@ pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: 
 
 /// `y = gain_out * y + gain_low * sum + bias` for up to 16 columns.
 #[inline(always)]
-unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
+unsafe fn add_to<V: ByteProducts>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
     let i = column - c.first;
     let n = (c.count - i).min(LANES);
     // SAFETY: the caller's duty.
@@ -264,7 +265,7 @@ unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
 }
 
 #[inline(always)]
-unsafe fn lanes<V: Vector>(p: *const f32, n: usize) -> V::F {
+unsafe fn lanes<V: ByteProducts>(p: *const f32, n: usize) -> V::F {
     // SAFETY: the caller's duty.
     unsafe {
         if n == LANES {

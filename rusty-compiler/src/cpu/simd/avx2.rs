@@ -1,11 +1,11 @@
-//! AVX2 with FMA and F16C: two 256-bit registers per vector.
+//! AVX2 with FMA and F16C, and AVX-VNNI where there is that: two 256-bit registers per vector.
 
 use super::Vector;
 use std::arch::x86_64::*;
 
-/// Two 256-bit registers per vector.
+/// Two 256-bit registers per vector; with AVX-VNNI or without.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Avx2;
+pub(in crate::cpu) struct Avx2<const VNNI: bool>;
 
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Floats(pub(super) __m256, pub(super) __m256);
@@ -19,25 +19,13 @@ macro_rules! both {
     };
 }
 
-/// Four byte products per lane. The sign of the codes moves to `x`: they are at most 128 then, and pairs below 2^15.
-#[inline(always)]
-unsafe fn signed8(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-    // SAFETY: AVX2, by the trait's contract.
-    unsafe {
-        let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-        _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-    }
-}
-
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Vector for Avx2 {
+impl<const VNNI: bool> Vector for Avx2<VNNI> {
     type F = Floats;
     type I = Ints;
     type B = Ints;
 
-    const WIDE_OFFSET: i32 = 0;
-    const QUANT_ROWS: usize = 4;
     const FLOAT_TILE: (usize, usize) = (2, 3);
     const ATTN_SUMS: usize = 4;
 
@@ -306,17 +294,6 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn dot_wide(acc: Ints, codes: Ints, x: i32) -> Ints {
-        unsafe {
-            let x = _mm256_set1_epi32(x);
-            // The sign moves to the activation so that the unsigned operand is at most 128.
-            let one = |acc: __m256i, codes: __m256i| {
-                signed8(acc, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
-            };
-            Ints(one(acc.0, codes.0), one(acc.1, codes.1))
-        }
-    }
-    #[inline(always)]
     unsafe fn half_quads(p: *const u8) -> Floats {
         unsafe {
             let four = _mm256_castps128_ps256(_mm_cvtph_ps(_mm_loadl_epi64(p.cast())));
@@ -331,13 +308,5 @@ impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn repeat_bytes(p: *const u8) -> Ints {
         unsafe { Self::table(p) }
-    }
-    #[inline(always)]
-    unsafe fn dot_start(acc: Ints, _: Ints) -> Ints {
-        acc
-    }
-    #[inline(always)]
-    unsafe fn dot_signed(acc: Ints, codes: Ints, x: Ints) -> Ints {
-        unsafe { Ints(signed8(acc.0, codes.0, x.0), signed8(acc.1, codes.1, x.1)) }
     }
 }

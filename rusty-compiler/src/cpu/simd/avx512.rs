@@ -24,8 +24,6 @@ impl Vector for Avx512 {
     type I = __m512i;
     type B = __m512i;
 
-    const WIDE_OFFSET: i32 = 128;
-    const QUANT_ROWS: usize = 12;
     const FLOAT_TILE: (usize, usize) = (6, 4);
     const ATTN_SUMS: usize = 16;
 
@@ -209,10 +207,6 @@ impl Vector for Avx512 {
         unsafe { _mm512_shuffle_epi8(table, codes) }
     }
     #[inline(always)]
-    unsafe fn dot_wide(acc: __m512i, codes: __m512i, x: i32) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)) }
-    }
-    #[inline(always)]
     unsafe fn half_quads(p: *const u8) -> __m512 {
         unsafe {
             let four = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_loadl_epi64(p.cast())));
@@ -223,20 +217,6 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn repeat_bytes(p: *const u8) -> __m512i {
         unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn dot_start(acc: __m512i, x: __m512i) -> __m512i {
-        unsafe {
-            let offset = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(-128), x);
-            _mm512_sub_epi32(acc, offset)
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot_signed(acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
-        unsafe {
-            let unsigned = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-            _mm512_dpbusd_epi32(acc, unsigned, x)
-        }
     }
 }
 

@@ -38,9 +38,15 @@ pub(super) enum Level {
     /// AVX2, FMA, F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// The same with AVX-VNNI.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// Arm NEON.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// The same with dot products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
     /// Portable code.
     Scalar,
 }
@@ -58,14 +64,22 @@ impl Level {
             if has(|i| matches!(i, Isa::Avx512 { vnni: true, .. })) {
                 return Level::Avx512;
             }
+            if has(|i| *i == Isa::Avx2 { vnni: true }) {
+                return Level::AvxVnni;
+            }
             // AVX-512 machines without VNNI run the AVX2 kernels, which `detect` found to be there.
-            if has(|i| matches!(i, Isa::Avx512 { .. })) || has(|i| *i == Isa::Avx2) {
+            if has(|i| matches!(i, Isa::Avx512 { .. })) || has(|i| matches!(i, Isa::Avx2 { .. })) {
                 return Level::Avx2;
             }
         }
         #[cfg(target_arch = "aarch64")]
-        if has(|i| matches!(i, Isa::Neon { .. })) {
-            return Level::Neon;
+        {
+            if has(|i| *i == Isa::Neon { dotprod: true }) {
+                return Level::NeonDot;
+            }
+            if has(|i| matches!(i, Isa::Neon { .. })) {
+                return Level::Neon;
+            }
         }
         let _ = has;
         Level::Scalar
@@ -108,10 +122,6 @@ pub(super) trait Vector: Copy + 'static {
     /// Sixty-four bytes.
     type B: Copy;
 
-    /// What [`Vector::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
-    const WIDE_OFFSET: i32;
-    /// Rows of an integer tile whose sums of a group fit the register file.
-    const QUANT_ROWS: usize;
     /// Rows and columns of a float tile that fit the register file.
     const FLOAT_TILE: (usize, usize);
     /// Sums of an attention tile, of up to four query rows, that fit the register file.
@@ -184,18 +194,11 @@ pub(super) trait Vector: Copy + 'static {
     unsafe fn table(p: *const u8) -> Self::B;
     /// The table's byte for each code below 16.
     unsafe fn lookup(table: Self::B, codes: Self::B) -> Self::B;
-    /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes`, any unsigned bytes less `128 - WIDE_OFFSET`, with the
-    /// four signed bytes of `x`.
-    unsafe fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
 
     /// Four half-precision values, each in four neighbouring lanes.
     unsafe fn half_quads(p: *const u8) -> Self::F;
     /// Sixteen bytes, four times.
     unsafe fn repeat_bytes(p: *const u8) -> Self::B;
-    /// `acc` as [`Vector::dot_signed`] with `x` wants it.
-    unsafe fn dot_start(acc: Self::I, x: Self::B) -> Self::I;
-    /// Adds to lane `i` the dot product of bytes `4 i ..` of `codes` and `x`, both signed; no byte of `x` is -128.
-    unsafe fn dot_signed(acc: Self::I, codes: Self::B, x: Self::B) -> Self::I;
 }
 
 /// `vectors!(V, N, |i| at(i))` are `N` vectors, `at(0)` and on. What is called in a closure, as `from_fn` takes it, may be
@@ -212,31 +215,19 @@ macro_rules! vectors {
 pub(super) use vectors;
 
 /// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for
-/// the instruction set of `level`; `fn entry<T: Bound>(args) = generic` calls `generic::<V, T>`.
+/// the instruction set of `level`; `fn entry<T: Bound>(args) = generic` calls `generic::<V, T>`. `= products generic` tells
+/// apart sets that differ only in how they [multiply bytes](byte_products::ByteProducts).
 macro_rules! per_isa {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$kind:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$kind:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = products $body:ident) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
         $vis unsafe fn $name $(<$kind: $bound>)? (level: $crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
-            use $crate::cpu::simd::Level;
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-            unsafe fn avx512 $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the features are enabled here; the rest is the caller's duty.
-                unsafe { $body::<$crate::cpu::simd::avx512::Avx512 $(, $kind)?>($($arg),*) }
-            }
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn avx2 $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::avx2::Avx2 $(, $kind)?>($($arg),*) }
-            }
-            #[cfg(target_arch = "aarch64")]
-            #[target_feature(enable = "neon")]
-            unsafe fn neon $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: as above.
-                unsafe { $body::<$crate::cpu::simd::neon::Neon $(, $kind)?>($($arg),*) }
-            }
+            use $crate::cpu::simd::{Level, entry_for};
+            entry_for!(avx512 = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(avx_vnni = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(avx2 = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(neon_dot = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(neon = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
             // SAFETY: a level exists only for an instruction set that this machine runs; the rest is the
             // caller's duty.
             unsafe {
@@ -244,7 +235,11 @@ macro_rules! per_isa {
                     #[cfg(target_arch = "x86_64")]
                     Level::Amx | Level::Avx512 => avx512 $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "x86_64")]
+                    Level::AvxVnni => avx_vnni $(::<$kind>)? ($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => avx2 $(::<$kind>)? ($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::NeonDot => neon_dot $(::<$kind>)? ($($arg),*),
                     #[cfg(target_arch = "aarch64")]
                     Level::Neon => neon $(::<$kind>)? ($($arg),*),
                     Level::Scalar => $body::<$crate::cpu::simd::scalar::Scalar $(, $kind)?>($($arg),*),
@@ -252,5 +247,69 @@ macro_rules! per_isa {
             }
         }
     };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$kind:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis unsafe fn $name $(<$kind: $bound>)? (level: $crate::cpu::simd::Level, $($arg: $ty),*) $(-> $ret)? {
+            use $crate::cpu::simd::{Level, entry_for};
+            entry_for!(avx512 = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(avx2 = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            entry_for!(neon = $body, [$($kind: $bound)?], ($($arg: $ty),*), [$($ret)?]);
+            // SAFETY: as above.
+            unsafe {
+                match level {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Amx | Level::Avx512 => avx512 $(::<$kind>)? ($($arg),*),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::AvxVnni | Level::Avx2 => avx2 $(::<$kind>)? ($($arg),*),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::NeonDot | Level::Neon => neon $(::<$kind>)? ($($arg),*),
+                    Level::Scalar => $body::<$crate::cpu::simd::scalar::Scalar $(, $kind)?>($($arg),*),
+                }
+            }
+        }
+    };
 }
 pub(super) use per_isa;
+
+/// A body compiled for an instruction set, by the name of the function, as [`per_isa!`] wants it.
+macro_rules! entry_for {
+    (avx512 = $($rest:tt)*) => {
+        $crate::cpu::simd::entry_for! {
+            @ "x86_64", "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+            $crate::cpu::simd::avx512::Avx512, avx512 = $($rest)*
+        }
+    };
+    (avx_vnni = $($rest:tt)*) => {
+        $crate::cpu::simd::entry_for! {
+            @ "x86_64", "avxvnni,avx2,fma,f16c", $crate::cpu::simd::avx2::Avx2<true>, avx_vnni = $($rest)*
+        }
+    };
+    (avx2 = $($rest:tt)*) => {
+        $crate::cpu::simd::entry_for! {
+            @ "x86_64", "avx2,fma,f16c", $crate::cpu::simd::avx2::Avx2<false>, avx2 = $($rest)*
+        }
+    };
+    (neon_dot = $($rest:tt)*) => {
+        $crate::cpu::simd::entry_for! {
+            @ "aarch64", "neon,dotprod", $crate::cpu::simd::neon::Neon<true>, neon_dot = $($rest)*
+        }
+    };
+    (neon = $($rest:tt)*) => {
+        $crate::cpu::simd::entry_for! {
+            @ "aarch64", "neon", $crate::cpu::simd::neon::Neon<false>, neon = $($rest)*
+        }
+    };
+    (
+        @ $arch:literal, $features:literal, $set:ty, $entry:ident = $body:ident,
+        [$($kind:ident: $bound:path)?], ($($arg:ident: $ty:ty),*), [$($ret:ty)?]
+    ) => {
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        unsafe fn $entry $(<$kind: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: the features are enabled here; the rest is the caller's duty.
+            unsafe { $body::<$set $(, $kind)?>($($arg),*) }
+        }
+    };
+}
+pub(super) use entry_for;

@@ -1,14 +1,14 @@
 //! Arm NEON: four 128-bit registers per vector.
 //!
-//! Only the base instruction set of 64-bit Arm is used, so every such machine runs it.
+//! The base instruction set of 64-bit Arm is used, so every such machine runs it, and `sdot` where there is that.
 
 use super::Vector;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Four 128-bit registers per vector.
+/// Four 128-bit registers per vector; with dot products of bytes or without.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Neon;
+pub(in crate::cpu) struct Neon<const DOT: bool>;
 
 type F = [float32x4_t; 4];
 type I = [int32x4_t; 4];
@@ -48,26 +48,13 @@ unsafe fn narrow(f: float32x4_t) -> uint16x4_t {
     out
 }
 
-/// Sums of four byte products per lane; two products stay within 2^15 because no activation is -128.
-#[inline(always)]
-pub(super) unsafe fn dot4(acc: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
-    // SAFETY: NEON, by the trait's contract.
-    unsafe {
-        let low = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-        let high = vmull_high_s8(w, x);
-        vpadalq_s16(acc, vpaddq_s16(low, high))
-    }
-}
-
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks, unused_unsafe)]
-impl Vector for Neon {
+impl<const DOT: bool> Vector for Neon<DOT> {
     type F = F;
     type I = I;
     type B = B;
 
-    const WIDE_OFFSET: i32 = 0;
-    const QUANT_ROWS: usize = 2;
     const FLOAT_TILE: (usize, usize) = (2, 2);
     const ATTN_SUMS: usize = 4;
 
@@ -274,36 +261,11 @@ impl Vector for Neon {
         zip(table, codes, |t, c| unsafe { vqtbl1q_u8(t, c) })
     }
     #[inline(always)]
-    unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {
-        let x = unsafe { vreinterpretq_s8_s32(vdupq_n_s32(x)) };
-        zip(acc, codes, |acc, codes| unsafe {
-            dot4(
-                acc,
-                vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80))),
-                x,
-            )
-        })
-    }
-    #[inline(always)]
     unsafe fn half_quads(p: *const u8) -> F {
         std::array::from_fn(|i| unsafe { vdupq_n_f32(Self::half(p.cast::<u16>().add(i))) })
     }
     #[inline(always)]
     unsafe fn repeat_bytes(p: *const u8) -> B {
         unsafe { [vld1q_u8(p); 4] }
-    }
-    #[inline(always)]
-    unsafe fn dot_start(acc: I, _: B) -> I {
-        acc
-    }
-    #[inline(always)]
-    unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {
-        std::array::from_fn(|i| unsafe {
-            dot4(
-                acc[i],
-                vreinterpretq_s8_u8(codes[i]),
-                vreinterpretq_s8_u8(x[i]),
-            )
-        })
     }
 }

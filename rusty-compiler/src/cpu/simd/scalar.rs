@@ -38,8 +38,6 @@ impl Vector for Scalar {
     type I = I;
     type B = B;
 
-    const WIDE_OFFSET: i32 = 0;
-    const QUANT_ROWS: usize = 1;
     const FLOAT_TILE: (usize, usize) = (1, 2);
     const ATTN_SUMS: usize = 4;
 
@@ -202,25 +200,11 @@ impl Vector for Scalar {
         codes.map(|c| table[usize::from(c & 15)])
     }
     #[inline(always)]
-    unsafe fn dot_wide(acc: I, codes: B, x: i32) -> I {
-        std::array::from_fn(|i| acc[i] + dot4(&codes, i, x, 128))
-    }
-    #[inline(always)]
     unsafe fn half_quads(p: *const u8) -> F {
         std::array::from_fn(|i| unsafe { Self::half(p.cast::<u16>().add(i / 4)) })
     }
     #[inline(always)]
     unsafe fn repeat_bytes(p: *const u8) -> B {
         std::array::from_fn(|i| unsafe { *p.add(i % LANES) })
-    }
-    #[inline(always)]
-    unsafe fn dot_start(acc: I, _: B) -> I {
-        acc
-    }
-    #[inline(always)]
-    unsafe fn dot_signed(acc: I, codes: B, x: B) -> I {
-        let signed = |b: u8| i32::from(b.cast_signed());
-        let product = |i: usize| signed(codes[i]) * signed(x[i]);
-        std::array::from_fn(|i| acc[i] + (4 * i..4 * i + 4).map(product).sum::<i32>())
     }
 }

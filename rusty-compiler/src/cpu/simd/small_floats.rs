@@ -162,7 +162,7 @@ impl SmallFloats for super::avx512::Avx512 {
 #[cfg(target_arch = "x86_64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl SmallFloats for super::avx2::Avx2 {
+impl<const VNNI: bool> SmallFloats for super::avx2::Avx2<VNNI> {
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
         use std::arch::x86_64::*;
@@ -230,7 +230,7 @@ impl SmallFloats for super::avx2::Avx2 {
 #[cfg(target_arch = "aarch64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl SmallFloats for super::neon::Neon {
+impl<const DOT: bool> SmallFloats for super::neon::Neon<DOT> {
     #[inline(always)]
     unsafe fn load_e4m3(p: *const u8) -> Self::F {
         use std::arch::aarch64::*;

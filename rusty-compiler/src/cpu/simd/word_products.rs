@@ -72,7 +72,7 @@ impl WordProducts for super::avx512::Avx512 {
 #[cfg(target_arch = "x86_64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl WordProducts for super::avx2::Avx2 {
+impl<const VNNI: bool> WordProducts for super::avx2::Avx2<VNNI> {
     #[inline(always)]
     unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Ints, Ints) {
         unsafe {
@@ -101,6 +101,12 @@ impl WordProducts for super::avx2::Avx2 {
     unsafe fn dot_words(acc: Ints, words: Ints, x: i32) -> Ints {
         unsafe {
             let x = _mm256_set1_epi32(x);
+            if VNNI {
+                return Ints(
+                    _mm256_dpwssd_avx_epi32(acc.0, words.0, x),
+                    _mm256_dpwssd_avx_epi32(acc.1, words.1, x),
+                );
+            }
             Ints(
                 _mm256_add_epi32(acc.0, _mm256_madd_epi16(words.0, x)),
                 _mm256_add_epi32(acc.1, _mm256_madd_epi16(words.1, x)),
@@ -133,7 +139,7 @@ impl WordProducts for super::avx2::Avx2 {
 #[cfg(target_arch = "aarch64")]
 // SAFETY (all functions): the trait's contract.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl WordProducts for super::neon::Neon {
+impl<const DOT: bool> WordProducts for super::neon::Neon<DOT> {
     #[inline(always)]
     unsafe fn word_pairs(p: *const i8, q: *const i8) -> (Self::I, Self::I) {
         unsafe {
