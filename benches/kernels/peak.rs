@@ -18,8 +18,8 @@ pub struct Peak {
     pub bytes: f64,
 }
 
-/// The peaks of `threads` threads: with AVX-512 and VNNI, else with AVX2, where byte products are summed in words. None where
-/// the machine has neither.
+/// The peaks of `threads` threads: with AVX-512 and VNNI, else with AVX2, where byte products are summed in words if there is
+/// no AVX-VNNI. None where the machine has neither.
 pub fn measure(threads: usize) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
@@ -43,8 +43,12 @@ pub fn measure(threads: usize) -> Option<Peak> {
         return Some(Peak {
             floats,
             brains: floats,
-            // SAFETY: as above.
-            bytes: rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
+            bytes: match is_x86_feature_detected!("avxvnni") {
+                // SAFETY: the feature was found.
+                true => rate(threads, 32 * 2, || unsafe { avx2::bytes_at_once() }),
+                // SAFETY: as above.
+                false => rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
+            },
         });
     }
     let _ = (threads, rate as fn(usize, usize, fn()) -> f64);
@@ -143,6 +147,23 @@ mod avx2 {
         }
         for sum in sums {
             black_box(_mm256_cvtss_f32(sum));
+        }
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    pub(super) fn bytes_at_once() {
+        let (a, b) = (
+            _mm256_set1_epi8(black_box(5)),
+            _mm256_set1_epi8(black_box(3)),
+        );
+        let mut sums = [_mm256_setzero_si256(); CHAINS];
+        for _ in 0..PASSES {
+            for sum in &mut sums {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, a, b);
+            }
+        }
+        for sum in sums {
+            black_box(_mm256_extract_epi32::<0>(sum));
         }
     }
 

@@ -25,6 +25,7 @@ impl CpuDevice {
             Isa::Avx2 { .. } => "cpu-avx2",
             Isa::Avx512 { amx: true, .. } => "cpu-amx",
             Isa::Avx512 { .. } => "cpu-avx512",
+            Isa::Neon { dotprod: true } => "cpu-neondot",
             Isa::Neon { .. } => "cpu-neon",
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -9,7 +9,7 @@ fn described_targets_hold_together() {
     let names = Target::names();
     for wanted in [
         "h200", "rtx4090", "m2", "rdna3", "llvmpipe", "vulkan", "metal", "dx12", "webgpu", "avx2",
-        "avxvnni", "avx512", "neon",
+        "avxvnni", "avx512", "neon", "neondot",
     ] {
         assert!(names.iter().any(|n| n == wanted), "{wanted} is missing");
     }

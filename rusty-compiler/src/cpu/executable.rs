@@ -63,7 +63,7 @@ impl CpuExecutable {
     }
 
     /// As [`CpuExecutable::bind`], with the kernels of `isa`, so that all of them can be checked on one
-    /// machine; portable code where the machine does not run it.
+    /// machine; where the machine lacks only its products of bytes those without them, portable code where it lacks more.
     ///
     /// # Errors
     /// As [`CpuExecutable::bind`].

@@ -7,7 +7,7 @@ use crate::cpu::prefetch::{LINE, ask_for};
 use crate::cpu::quantize::InputRows;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::byte_products::ByteProducts;
-use crate::cpu::simd::{LANES, per_isa};
+use crate::cpu::simd::{LANES, Vector, per_isa};
 use crate::delta_table::PANEL;
 use crate::interleaving::{CODES, QUARTET, SCALES};
 
@@ -158,7 +158,7 @@ unsafe fn integers<V: ByteProducts, const M: usize, const N: usize>(
 
 /// A block is decoded once for all input rows.
 #[inline(always)]
-unsafe fn decoded<V: ByteProducts, const M: usize>(
+unsafe fn decoded<V: Vector, const M: usize>(
     a: Quartets,
     x: InputRows,
     e: Extent,

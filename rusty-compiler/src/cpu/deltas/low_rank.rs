@@ -15,7 +15,7 @@ use crate::cpu::prefetch::{Ahead, Ask};
 use crate::cpu::quantize::InputRows;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::byte_products::ByteProducts;
-use crate::cpu::simd::{LANES, Level, per_isa};
+use crate::cpu::simd::{LANES, Level, Vector, per_isa};
 use crate::delta_table::PANEL;
 
 /// `u[row * stride + r] = scale[r] * (A[r] . x[taken(first + row)])` for ranks `from .. to`; `u` comes with its stride. Meanwhile
@@ -175,7 +175,7 @@ unsafe fn expand_with<V: ByteProducts>(c: Columns, u: (*const f32, usize), y: (*
 }
 
 #[inline(always)]
-unsafe fn expand_rows<V: ByteProducts, P: Panel>(
+unsafe fn expand_rows<V: Vector, P: Panel>(
     c: Columns,
     (u, u_stride): (*const f32, usize),
     (y, y_stride): (*mut f32, usize),
@@ -187,7 +187,7 @@ unsafe fn expand_rows<V: ByteProducts, P: Panel>(
 }
 
 #[inline(always)]
-unsafe fn expand_panels<V: ByteProducts, P: Panel>(c: Columns, u: *const f32, y: *mut f32) {
+unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut f32) {
     let mut i = 0;
     // SAFETY: the caller's duty.
     unsafe {
@@ -203,7 +203,7 @@ unsafe fn expand_panels<V: ByteProducts, P: Panel>(c: Columns, u: *const f32, y:
 
 /// Columns `i ..` of the strip, up to the end of their panel and `N - 1` more panels.
 #[inline(always)]
-unsafe fn panel_rows<V: ByteProducts, P: Panel, const N: usize>(
+unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
     c: Columns,
     i: usize,
     u: *const f32,
@@ -234,7 +234,7 @@ unsafe fn panel_rows<V: ByteProducts, P: Panel, const N: usize>(
 
 /// Adds the sums of half a panel where the strip has it.
 #[inline(always)]
-pub(super) unsafe fn add_half<V: ByteProducts>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
+pub(super) unsafe fn add_half<V: Vector>(c: Columns, half: usize, sum: V::F, y: *mut f32) {
     let column = half * LANES;
     if column < c.first + c.count {
         // SAFETY: the caller's duty.
@@ -244,7 +244,7 @@ pub(super) unsafe fn add_half<V: ByteProducts>(c: Columns, half: usize, sum: V::
 
 /// `y = gain_out * y + gain_low * sum + bias` for up to 16 columns.
 #[inline(always)]
-unsafe fn add_to<V: ByteProducts>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
+unsafe fn add_to<V: Vector>(c: Columns, column: usize, sum: V::F, y: *mut f32) {
     let i = column - c.first;
     let n = (c.count - i).min(LANES);
     // SAFETY: the caller's duty.
@@ -265,7 +265,7 @@ unsafe fn add_to<V: ByteProducts>(c: Columns, column: usize, sum: V::F, y: *mut 
 }
 
 #[inline(always)]
-unsafe fn lanes<V: ByteProducts>(p: *const f32, n: usize) -> V::F {
+unsafe fn lanes<V: Vector>(p: *const f32, n: usize) -> V::F {
     // SAFETY: the caller's duty.
     unsafe {
         if n == LANES {

@@ -1,4 +1,4 @@
-//! Sums of byte products: what integer tiles need of the instruction sets.
+//! Sums of byte products: what integer tiles, and adapters' tables in bytes, need of the instruction sets.
 
 use super::Vector;
 #[cfg(target_arch = "x86_64")]
@@ -220,7 +220,7 @@ impl<const VNNI: bool> ByteProducts for Avx2<VNNI> {
     unsafe fn dot(mut dots: Words, codes: Ints, x: i32) -> Words {
         unsafe {
             if VNNI {
-                dots.carried = four_unsigned(dots.carried, codes, _mm256_set1_epi32(x));
+                dots.carried = Self::dot_wide(dots.carried, codes, x);
                 return dots;
             }
             let x = _mm256_set1_epi32(x);
@@ -267,10 +267,10 @@ impl<const VNNI: bool> ByteProducts for Avx2<VNNI> {
     unsafe fn dot_wide(acc: Ints, codes: Ints, x: i32) -> Ints {
         unsafe {
             let x = _mm256_set1_epi32(x);
-            if VNNI {
-                return four_unsigned(acc, codes, x);
+            match VNNI {
+                true => four_unsigned(acc, codes, Ints(x, x)),
+                false => four_signed(acc, flipped(codes), Ints(x, x)),
             }
-            four_signed(acc, flipped(codes), Ints(x, x))
         }
     }
     #[inline(always)]
@@ -279,25 +279,18 @@ impl<const VNNI: bool> ByteProducts for Avx2<VNNI> {
             if !VNNI {
                 return acc;
             }
-            let offset = _mm256_set1_epi8(-128);
-            let zero = _mm256_setzero_si256();
-            Ints(
-                _mm256_sub_epi32(acc.0, _mm256_dpbusd_avx_epi32(zero, offset, x.0)),
-                _mm256_sub_epi32(acc.1, _mm256_dpbusd_avx_epi32(zero, offset, x.1)),
-            )
+            let (zero, offset) = (_mm256_setzero_si256(), _mm256_set1_epi8(-128));
+            let Ints(a, b) = four_unsigned(Ints(zero, zero), Ints(offset, offset), x);
+            Ints(_mm256_sub_epi32(acc.0, a), _mm256_sub_epi32(acc.1, b))
         }
     }
     #[inline(always)]
     unsafe fn dot_signed(acc: Ints, codes: Ints, x: Ints) -> Ints {
         unsafe {
-            if VNNI {
-                let Ints(a, b) = flipped(codes);
-                return Ints(
-                    _mm256_dpbusd_avx_epi32(acc.0, a, x.0),
-                    _mm256_dpbusd_avx_epi32(acc.1, b, x.1),
-                );
+            match VNNI {
+                true => four_unsigned(acc, flipped(codes), x),
+                false => four_signed(acc, codes, x),
             }
-            four_signed(acc, codes, x)
         }
     }
 }
@@ -314,14 +307,14 @@ fn flipped(codes: Ints) -> Ints {
     )
 }
 
-/// Sums of four products per lane, of unsigned bytes with four signed ones that all lanes share.
+/// Sums of four products per lane, of unsigned bytes with signed ones.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-fn four_unsigned(acc: Ints, codes: Ints, x: __m256i) -> Ints {
+fn four_unsigned(acc: Ints, codes: Ints, x: Ints) -> Ints {
     Ints(
-        _mm256_dpbusd_avx_epi32(acc.0, codes.0, x),
-        _mm256_dpbusd_avx_epi32(acc.1, codes.1, x),
+        _mm256_dpbusd_avx_epi32(acc.0, codes.0, x.0),
+        _mm256_dpbusd_avx_epi32(acc.1, codes.1, x.1),
     )
 }
 

@@ -52,7 +52,8 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// The kernels for `isa`; portable code where this machine does not run it.
+    /// The kernels for `isa`; where this machine lacks only its products of bytes those without them, portable code where it
+    /// lacks more.
     pub(super) fn for_isa(isa: Isa) -> Self {
         let runnable = CpuDevice::runnable();
         let has = |f: fn(&Isa) -> bool| f(&isa) && runnable.iter().any(f);
@@ -216,7 +217,8 @@ pub(super) use vectors;
 
 /// `fn entry(args) = generic` makes `unsafe fn entry(level, args)`, which calls `generic::<V>` compiled for
 /// the instruction set of `level`; `fn entry<T: Bound>(args) = generic` calls `generic::<V, T>`. `= products generic` tells
-/// apart sets that differ only in how they [multiply bytes](byte_products::ByteProducts).
+/// apart sets that differ only in how they [multiply bytes](byte_products::ByteProducts) and words, which every function over
+/// [`ByteProducts`](byte_products::ByteProducts) must be: what such sets start their sums from differs, too.
 macro_rules! per_isa {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$kind:ident: $bound:path>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = products $body:ident) => {
         $(#[$meta])*
