@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn each_fact_that_kernels_need_must_be_there() {
         let lacks: [Lack; 18] = [
-            (|t| t.language = Language::Msl, "CudaC"),
+            (|t| t.language = Language::Wgsl, "CudaC"),
             (|t| t.isa = Isa::Avx2 { vnni: false }, "Scalar"),
             (|t| t.cuda_arch = 89, "sm_90"),
             (|t| t.cuda_arch = 100, "sm_90"),

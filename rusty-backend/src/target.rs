@@ -62,8 +62,6 @@ pub enum Language {
     Wgsl,
     /// CUDA C++.
     CudaC,
-    /// Metal shading language.
-    Msl,
 }
 
 /// Facts of a device.

@@ -147,7 +147,6 @@ fn install(part: &Path, out: &Path, before: &BTreeSet<String>) -> Result<()> {
 fn write(folder: &Path, text: &KernelText, arch: Option<u32>) -> Result<Packed> {
     let ending = match text.language {
         Language::CudaC => "cu",
-        Language::Msl => "metal",
         _ => "wgsl",
     };
     let digest = nvrtc::digest(&text.source);

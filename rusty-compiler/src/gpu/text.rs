@@ -1,7 +1,6 @@
 //! From a kernel to device text: the few inner calls of CubeCL, in one place.
 //!
-//! A kernel is defined for hand-made device properties, no device needed, and compiled to WGSL, CUDA C++ or
-//! Metal. Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of
+//! A kernel is defined for hand-made device properties, no device needed, and compiled to WGSL or CUDA C++. Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of
 //! *info*: the launch's scalars and the buffers' lengths ([`info`]).
 
 use super::device_properties::device_properties;
@@ -28,8 +27,7 @@ use crate::package::BUILD;
 use crate::{Error, Result};
 use cubecl::ir::{AddressType, TargetProperties};
 use cubecl::prelude::*;
-use cubecl_core::{Compiler, InfoBuilder};
-use cubecl_cpp::shared::CompilationOptions;
+use cubecl_core::InfoBuilder;
 use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -178,7 +176,6 @@ impl KernelSpec {
         let compiled = self.define(target).and_then(|d| match target.language {
             Language::Wgsl => wgsl_text::compiled(d),
             Language::CudaC => cuda_text::compiled(d, target),
-            Language::Msl => metal(d, target),
             Language::Native => Err("kernels are native code there".into()),
         });
         let refuse = |reason| Error::Target {
@@ -277,18 +274,6 @@ pub fn info(scalars: &[u32], lengths: [u64; BINDINGS]) -> Vec<u64> {
         builder.metadata.register_buffer(length, AddressType::U32);
     }
     builder.finish(AddressType::U32).data
-}
-
-fn metal(definition: KernelDefinition, target: &Target) -> Result<KernelText, String> {
-    let entry = definition.settings.kernel_name.clone();
-    let options = CompilationOptions {
-        warp_size: target.plane_size as usize,
-        ..Default::default()
-    };
-    let kernel = cubecl_cpp::MslCompiler::default()
-        .compile(definition, &options)
-        .map_err(|e| format!("{e:?}"))?;
-    Ok(plain(entry, kernel.to_string(), Language::Msl))
 }
 
 /// A text whose buffers are all written to.

@@ -96,7 +96,8 @@ fn check(path: &str, kv: KvFormat, facts: Facts, pieces: u64) {
 
 #[test]
 fn heads_in_several_buffers_change_no_bit() {
-    for kv in KvFormat::ALL {
+    // Bf16 lies as halves do, blocks of eight bits as those of four: matrix units have the one, GPUs without planes the other.
+    for kv in [KvFormat::F32, KvFormat::F16, KvFormat::Q4_0] {
         check("models/qwen3-tied", kv, FLOATS, 2);
     }
     // Windows and caps of scores; more buffers; several heads in one.

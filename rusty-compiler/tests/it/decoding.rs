@@ -139,7 +139,7 @@ fn split_keys_give_what_whole_ones_give() {
         let mut cpu = filled(&instruction_sets().remove(0));
         let want = decoded(&mut *cpu, Beside::Others).concat();
         let want_beside_prompt = decoded(&mut *cpu, Beside::Prompt).concat();
-        let (mut gpu, mut planeless) = (filled(&gpu()), filled(&gpu_without_planes()));
+        let mut gpu = filled(&gpu());
         // Steps write what steps before them wrote.
         for (name, beside, want) in [
             ("together", Beside::Others, &want),
@@ -149,10 +149,13 @@ fn split_keys_give_what_whole_ones_give() {
             let said = format!("{folder}, {kv:?}, {name}");
             assert_close(&said, &decoded(&mut *gpu, beside), want, tolerance);
         }
+        if kv != KvFormat::F32 || folder != "models/qwen3-tied" {
+            continue;
+        }
         // There keys are not split: a row is a tile of one.
-        let said = format!("{folder}, {kv:?}, without planes");
+        let mut planeless = filled(&gpu_without_planes());
         let have = decoded(&mut *planeless, Beside::Others);
-        assert_close(&said, &have, &want, tolerance);
+        assert_close("without planes", &have, &want, tolerance);
     }
 }
 

@@ -32,26 +32,20 @@ fn bound(file: &dyn ModelFile, (tiles, kv): Way, slots: u32) -> GpuExecutable {
 
 const TILES: (u32, u32, u32) = (16, 8, 16);
 
-/// Logits of a model in one way against those in another, for chunks of 20 rows, which take the smallest tile, of 62, which take
-/// the middle one, cut in the middle, and once more in the largest, for whose substitute with adapters devices may have too little
-/// shared memory. `most` are bounds of the root mean square, of one less the cosine, and of the mean KL divergence.
-fn agrees(name: &str, file: &dyn ModelFile, way: Way, other: Way, most: (f64, f64, f64)) {
-    let large = Tuning {
-        small_tile_rows: 0,
-        middle_tile_rows: 0,
-        large_tile_lanes: 0,
-        ..Tuning::default()
-    };
-    let all = Tuning {
-        small_tile_rows: 32,
-        middle_tile_rows: 256,
-        ..Tuning::default()
-    };
+/// Slots with the adapter, and how many rows are run at a time by what tiles.
+type Cases = Vec<(u32, Vec<(usize, Tuning)>)>;
+
+/// Logits of a model in one way against those in another. `most` are bounds of the root mean square, of one less the cosine, and of
+/// the mean KL divergence.
+fn agrees(
+    name: &str,
+    file: &dyn ModelFile,
+    (way, other): (Way, Way),
+    all_cases: Cases,
+    most: (f64, f64, f64),
+) {
     let said = format!("{name}, keys and values in {:?}", way.1);
-    for (slots, cases) in [
-        (1, vec![(20, all.clone()), (62, all)]),
-        (0, vec![(62, large)]),
-    ] {
+    for (slots, cases) in all_cases {
         let want = logits(&mut bound(file, other.clone(), slots), 62, slots);
         let mut exe = bound(file, way.clone(), slots);
         for (chunk, tuning) in cases {
@@ -108,9 +102,26 @@ fn contractions_on_matrix_units_agree_with_tiles() {
 /// A model all of whose matrices are in half precision.
 const IN_HALVES: &str = "gguf/qwen3-float/F16.gguf";
 
+/// For chunks of 20 rows, which take the smallest tile, of 62, which take the middle one, cut in the middle, and once more in the
+/// largest, for whose substitute with adapters devices may have too little shared memory.
 fn products_agree(name: &str, file: &dyn ModelFile, most: (f64, f64, f64)) {
-    let (way, other) = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
-    agrees(name, file, way, other, most);
+    let large = Tuning {
+        small_tile_rows: 0,
+        middle_tile_rows: 0,
+        large_tile_lanes: 0,
+        ..Tuning::default()
+    };
+    let all = Tuning {
+        small_tile_rows: 32,
+        middle_tile_rows: 256,
+        ..Tuning::default()
+    };
+    let cases = vec![
+        (1, vec![(20, all.clone()), (62, all)]),
+        (0, vec![(62, large)]),
+    ];
+    let ways = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
+    agrees(name, file, ways, cases, most);
 }
 
 /// Inputs beyond half precision, before a norm and of a product of their own: what they make is neither infinite nor of the largest
@@ -234,5 +245,6 @@ fn attention_agrees(path: &str, kv: KvFormat, most: (f64, f64, f64)) {
         _ => rusty_loader::open(golden(path)),
     };
     let file = in_singles(file.expect(path));
-    agrees(path, &file, (vec![TILES], kv), (vec![], kv), most);
+    let cases = vec![(0, [20, 62].map(|rows| (rows, Tuning::default())).to_vec())];
+    agrees(path, &file, ((vec![TILES], kv), (vec![], kv)), cases, most);
 }

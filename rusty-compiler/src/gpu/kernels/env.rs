@@ -20,7 +20,6 @@ pub const fn language_name(language: Language) -> &'static str {
     match language {
         Language::Wgsl => "wgsl",
         Language::CudaC => "cuda",
-        Language::Msl => "msl",
         Language::Native => "native",
     }
 }

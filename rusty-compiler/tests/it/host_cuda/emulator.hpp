@@ -73,6 +73,8 @@ struct Unit {
 };
 
 inline std::vector<Unit> units;
+// Of units, the most that a cube had; a cube of fewer leaves the others theirs.
+inline std::vector<char *> stacks;
 inline Unit *own = nullptr;
 inline void *scheduler = nullptr;
 inline Three group, groups, dims;
@@ -162,10 +164,10 @@ inline void launch(void (*kernel)(), const unsigned *grid, const unsigned *units
     groups = {grid[0], grid[1], grid[2]};
     dims = {units_of[0], units_of[1], units_of[2]};
     units.resize(size_t(dims.x) * dims.y * dims.z);
-    for (Unit &unit : units)
-        if (!unit.stack)
-            unit.stack = static_cast<char *>(
-                mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    while (stacks.size() < units.size())
+        stacks.push_back(static_cast<char *>(
+            mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)));
+    for (size_t i = 0; i < units.size(); i++) units[i].stack = stacks[i];
     std::vector<char> memory(shared_bytes + 256);
     shared = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
     for (unsigned z = 0; z < groups.z; z++)

@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The emulator.
 const EMULATOR: &str = include_str!("emulator.hpp");
@@ -193,45 +193,69 @@ fn refusal(text: &KernelText, log: String) -> Error {
     }
 }
 
+/// What libraries are compiled as; not optimised, since most of a kernel's time is the compiler's.
+const OPTIONS: [&str; 4] = ["-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing"];
+
 /// The library of a text, compiled unless an earlier run left it.
 fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
     let source = text::on_host(text)?;
-    let mut hasher = DefaultHasher::new();
-    (&source, EMULATOR).hash(&mut hasher);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-cuda");
-    std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-    let name = format!("{}-{:016x}", text.entry, hasher.finish());
-    let library = folder.join(format!("{name}.so"));
+    let header = header(&folder)?;
+    let library = folder.join(format!("{}-{}.so", text.entry, hashed((&source, &header))));
     if library.is_file() {
         return Ok(library);
     }
-    let own = format!(
-        "{name}-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    );
-    let (input, output) = (folder.join(format!("{own}.cpp")), folder.join(&own));
-    let whole = format!("{EMULATOR}\n{source}");
+    let input = own(&library, "cpp");
+    let whole = format!("#include \"{header}\"\n{source}");
     std::fs::write(&input, whole).map_err(|e| e.to_string())?;
+    compile(&["-shared"], &input, &library)?;
+    std::fs::remove_file(&input).map_err(|e| e.to_string())?;
+    Ok(library)
+}
+
+/// The name of what texts include, which is compiled once: a third of what a library takes.
+fn header(folder: &Path) -> std::result::Result<String, String> {
+    static MADE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
+    let make = || {
+        std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
+        let name = format!("emulator-{}.hpp", hashed(EMULATOR));
+        let (file, compiled) = (folder.join(&name), folder.join(format!("{name}.gch")));
+        if !compiled.is_file() {
+            let written = own(&file, "hpp");
+            std::fs::write(&written, EMULATOR).map_err(|e| e.to_string())?;
+            std::fs::rename(&written, &file).map_err(|e| e.to_string())?;
+            compile(&["-x", "c++-header"], &file, &compiled)?;
+        }
+        Ok(name)
+    };
+    MADE.get_or_init(make).clone()
+}
+
+fn hashed(value: impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+/// The path of a file that becomes another, which threads and processes may make at once.
+fn own(path: &Path, ending: &str) -> PathBuf {
+    let (process, thread) = (std::process::id(), std::thread::current().id());
+    path.with_extension(format!("{process}-{thread:?}.{ending}"))
+}
+
+/// Compiles a file as `how` says.
+fn compile(how: &[&str], input: &Path, output: &Path) -> std::result::Result<(), String> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
+    let part = own(output, "part");
     let made = Command::new(&compiler)
-        .args([
-            "-std=c++17",
-            "-O1",
-            "-w",
-            "-shared",
-            "-fPIC",
-            "-fno-strict-aliasing",
-            "-o",
-        ])
-        .args([&output, &input])
+        .args(OPTIONS)
+        .args(how)
+        .arg("-o")
+        .args([&part, input])
         .output()
         .map_err(|e| format!("{compiler}: {e}; a C++ compiler is needed (Debian: g++)"))?;
     if !made.status.success() {
         return Err(String::from_utf8_lossy(&made.stderr).into_owned());
     }
-    // Another thread or process may have made the same.
-    std::fs::rename(&output, &library).map_err(|e| e.to_string())?;
-    std::fs::remove_file(&input).map_err(|e| e.to_string())?;
-    Ok(library)
+    std::fs::rename(&part, output).map_err(|e| e.to_string())
 }
