@@ -27,6 +27,10 @@ fn results_do_not_depend_on_it() {
         let graph = rusty_graph::arch::build(&*file).expect("graph");
         for adapters in [Adapters::None, Adapters::Plain, Adapters::Scaling] {
             let slots = u32::from(!matches!(adapters, Adapters::None));
+            // What adapters add does not know how weights are stored: codes and floats.
+            if slots > 0 && !["q4_0", "bf16"].contains(&format) {
+                continue;
+            }
             let options = BindOptions {
                 pages: 24,
                 kv,
