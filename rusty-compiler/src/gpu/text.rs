@@ -1,7 +1,8 @@
 //! From a kernel to device text: the few inner calls of CubeCL, in one place.
 //!
-//! A kernel is defined for hand-made device properties, no device needed, and compiled to WGSL or CUDA C++. Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of
-//! *info*: the launch's scalars and the buffers' lengths ([`info`]).
+//! A kernel is defined for hand-made device properties, no device needed, and compiled to WGSL or CUDA C++.
+//! Texts expect the buffers of [`Buffers`](super::kernels::env::Buffers) in order, then one block of *info*:
+//! the launch's scalars and the buffers' lengths ([`info`]).
 
 use super::device_properties::device_properties;
 use super::kernels::attention::{self, AttentionConfig};

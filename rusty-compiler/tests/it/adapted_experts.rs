@@ -36,8 +36,12 @@ fn grouped(graph: &Graph) -> usize {
 /// Tables in every format, on every instruction set and the GPU.
 #[test]
 fn adapters_of_experts_match_the_oracle() {
-    for (model, more) in MODELS.into_iter().zip([vec![gpu_without_planes()], vec![]]) {
-        let devices = [everywhere(), more].concat();
+    for model in MODELS {
+        let mut devices = everywhere();
+        // The model with experts of both kinds is enough to tell whether planes matter.
+        if model == MODELS[0] {
+            devices.push(gpu_without_planes());
+        }
         let file = open(model);
         let graph = rusty_graph::arch::build(&*file).expect("graph");
         assert!(grouped(&graph) > 20, "{model}");

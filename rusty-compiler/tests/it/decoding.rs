@@ -149,6 +149,7 @@ fn split_keys_give_what_whole_ones_give() {
             let said = format!("{folder}, {kv:?}, {name}");
             assert_close(&said, &decoded(&mut *gpu, beside), want, tolerance);
         }
+        // What others are without planes, `fallbacks` has.
         if kv != KvFormat::F32 || folder != "models/qwen3-tied" {
             continue;
         }

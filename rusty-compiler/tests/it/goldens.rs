@@ -15,7 +15,7 @@ use rusty_loader::{Format, ModelFile};
 use std::collections::HashSet;
 
 /// GGUF files in block formats and in mixtures of them: folder and stem.
-pub(crate) fn quantized() -> Vec<(String, String)> {
+fn quantized() -> Vec<(String, String)> {
     let mut files = vec![];
     for folder in ["gguf/llama", "gguf/qwen3", "gguf/qwen3-zoo"] {
         for entry in std::fs::read_dir(golden(folder)).expect(folder) {
@@ -30,7 +30,7 @@ pub(crate) fn quantized() -> Vec<(String, String)> {
     files
 }
 
-/// Those of them with a format that no other has, mixtures first: a GPU's kernel is of one format, and software devices take seconds to
+/// Those of them with a format that none before has, mixtures first: a GPU's kernel is of one format, and software devices take long to
 /// compile it.
 pub(crate) fn quantized_once() -> Vec<(String, String)> {
     let mut all = quantized();

@@ -193,7 +193,7 @@ fn refusal(text: &KernelText, log: String) -> Error {
     }
 }
 
-/// What libraries are compiled as; not optimised, since most of a kernel's time is the compiler's.
+/// What libraries are compiled as; not optimised, since each is run little.
 const OPTIONS: [&str; 4] = ["-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing"];
 
 /// The library of a text, compiled unless an earlier run left it.
@@ -213,7 +213,7 @@ fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
     Ok(library)
 }
 
-/// The name of what texts include, which is compiled once: a third of what a library takes.
+/// The name of what texts include, which is compiled once for all of them.
 fn header(folder: &Path) -> std::result::Result<String, String> {
     static MADE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
     let make = || {
