@@ -42,21 +42,40 @@ fn of_all_kinds() -> [Format; 13] {
     ]
 }
 
+/// Whether kernels of a format are listed with tiles of every shape. In others, which differ from these in how elements are decoded,
+/// they are with one.
+pub(crate) fn in_all_tiles(format: Format) -> bool {
+    match format {
+        Format::F32 | Format::F16 | Format::Bf16 => true,
+        Format::Blocks(codec) => *codec == Q4_0,
+    }
+}
+
+/// All shapes of tiles, or one of them in turn.
+fn some_of<T>(shapes: [T; 3], turn: usize, format: Format) -> impl Iterator<Item = T> {
+    let shapes = shapes.into_iter().enumerate();
+    let listed = move |i: usize| in_all_tiles(format) || i == turn % 3;
+    shapes
+        .filter(move |(i, _)| listed(*i))
+        .map(|(_, shape)| shape)
+}
+
 /// Few and many rows, with and without adapters; `wide` as in [`specs`](crate::gpu_specs::specs).
 pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<KernelSpec> {
     let mut out = vec![];
-    for format in of_all_kinds() {
+    for (at, format) in of_all_kinds().into_iter().enumerate() {
         for adapters in [None, Some(adapters)] {
             let contract = gated(team, format, adapters, wide);
             out.extend(or_ahead(&contract));
             if team.plane > 0 && format != Format::F32 {
-                let tiles = [(32, 32), (64, 64), (128, 128)];
+                let tiles = some_of([(32, 32), (64, 64), (128, 128)], at, format);
                 out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
             }
             if team.plane > 0 && [Format::F16, Format::Bf16].contains(&format) {
                 out.push(packs(&contract));
             }
-            out.extend(in_tiles(&contract));
+            let tiles = [TileShape::SMALL, TileShape::MIDDLE, TileShape::TALL];
+            out.extend(in_tiles(&contract, some_of(tiles, at, format)));
         }
     }
     for format in [Format::Bf16, Format::Blocks(&Q8_0)] {
@@ -165,14 +184,14 @@ fn packs(contract: &ContractConfig) -> KernelSpec {
     KernelSpec { kind, scalars: 15 }
 }
 
-/// Tiles in single precision, and with weights in half precision where their format allows it.
-fn in_tiles(contract: &ContractConfig) -> Vec<KernelSpec> {
+/// Tiles of some shapes in single precision, and with weights in half precision where their format allows it.
+fn in_tiles(contract: &ContractConfig, shapes: impl Iterator<Item = TileShape>) -> Vec<KernelSpec> {
     let allowed = contract
         .parts
         .iter()
         .all(|p| GemmConfig::has_halves(p.format));
     let mut out = vec![];
-    for tile in [TileShape::SMALL, TileShape::MIDDLE, TileShape::TALL] {
+    for tile in shapes {
         for halves in [false, true]
             .into_iter()
             .filter(|halves| !halves || allowed)
@@ -293,7 +312,7 @@ fn behind_residual(contract: ContractConfig) -> ContractConfig {
     }
 }
 
-/// Queries, keys and values: units share a cube's memory.
+/// Queries, keys and values: units share a cube's memory, and the first two of them, which are stored alike, code.
 fn siblings(team: Team, wide: bool) -> ContractConfig {
     let apart = |first: usize| UnitConfig {
         parts: vec![first],
@@ -304,10 +323,9 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
             target: Sink::Arena { arg: 12 },
         }],
     };
-    let format = Format::Blocks(&Q8_0);
-    let part = |arg| PartConfig {
-        format,
-        row_bytes: format.row_bytes(4096) as u32,
+    let part = |(arg, codec)| PartConfig {
+        format: Format::Blocks(codec),
+        row_bytes: Format::Blocks(codec).row_bytes(4096) as u32,
         arg,
     };
     ContractConfig {
@@ -324,7 +342,11 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
             source: Source::None,
             segment: 512,
         },
-        parts: (0..3).map(part).collect(),
+        parts: [&Q8_0, &Q8_0, &Q4_0]
+            .into_iter()
+            .enumerate()
+            .map(part)
+            .collect(),
         units: (0..3).map(apart).collect(),
         adapters: None,
         lanes: 2,

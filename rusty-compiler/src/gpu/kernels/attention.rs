@@ -8,7 +8,7 @@ use super::attention_shape::{
     AttentionShape, KEYS, LOWEST, capped, cube_of_heads, first_key, lanes_of, locate, position_of,
     visible,
 };
-use super::contract::{UnitConfig, finish_pair};
+use super::contract::{UnitConfig, store_unit};
 use super::env::{Buffers, bound, header, put};
 use super::page_blocks::rotate_shared;
 use super::page_words::BLOCK;
@@ -336,7 +336,7 @@ fn store(
             products[1] = sums[comptime!(i as usize * 2 + 1)] / sum;
             let head = cube_of_heads(buffers, comptime!(config.shape)) * group + query % group;
             let lane = head * config.shape.value_dim + (task % half) * 2;
-            finish_pair(
+            store_unit(
                 buffers,
                 &products,
                 first + query / group,
@@ -344,7 +344,6 @@ fn store(
                 end,
                 comptime!(config.unit.clone()),
                 1usize,
-                comptime!(None),
             );
         }
     }

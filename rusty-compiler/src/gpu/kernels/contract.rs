@@ -2,7 +2,7 @@
 //!
 //! A *unit* is a set of parts of equal width that some tail reads together (gate and up), with the tails that
 //! read them; parts that no tail combines (queries, keys, values) are units of their own. A launch covers a
-//! range of lanes of each unit; a cube works inside one unit.
+//! range of lanes of each unit; a cube works inside one unit, in code for all units that are [stored alike](super::unit_lanes).
 
 use super::body::Program;
 use super::delta::{Adapters, adapted, entry_of, gain_in};
@@ -11,6 +11,7 @@ use super::norms::{input_at, input_pair};
 use super::reduce::Team;
 use super::shrink::{SHRINK_CUBES, ShrinkConfig};
 use super::sink::{Store, store_pair};
+use super::unit_lanes::{AlikeUnits, Lanes};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -26,6 +27,13 @@ pub struct PartConfig {
     pub row_bytes: u32,
     /// Scalar: byte of the row of the launch's first lane.
     pub arg: usize,
+}
+
+impl PartConfig {
+    /// Whether the same code reads both.
+    pub fn is_stored_like(&self, other: &Self) -> bool {
+        (self.format, self.row_bytes) == (other.format, other.row_bytes)
+    }
 }
 
 /// Scalars of a unit, counted from [`UnitConfig::arg`].
@@ -110,28 +118,6 @@ impl ContractConfig {
     }
 }
 
-/// Whether a tile of `lanes` lanes lies in unit `u`, and the unit's lane at which it starts.
-#[cube]
-pub fn lane_in_unit(
-    buffers: &Buffers<'_>,
-    tile: u32,
-    #[comptime] lanes: u32,
-    #[comptime] config: ContractConfig,
-    #[comptime] u: usize,
-) -> (bool, u32) {
-    let arg = comptime!(config.units[u].arg);
-    let before = if comptime!(u == 0) {
-        0u32.runtime()
-    } else {
-        buffers.args[comptime!(config.units[u - 1].arg + scalar::TILES)]
-    };
-    let inside = tile >= before && tile < buffers.args[comptime!(arg + scalar::TILES)];
-    (
-        inside,
-        buffers.args[comptime!(arg + scalar::FIRST)] + (tile - before) * lanes,
-    )
-}
-
 /// The input of part `part` at a lane of a row, as its adapter changes it, and what it adds to the squares of the row's norm; zero
 /// past the row's end.
 #[cube]
@@ -139,7 +125,7 @@ pub fn tile_input(
     buffers: &Buffers<'_>,
     row: u32,
     lane: u32,
-    #[comptime] part: usize,
+    part: u32,
     #[comptime] config: ContractConfig,
 ) -> (f32, f32) {
     let mut value = 0.0f32;
@@ -151,7 +137,7 @@ pub fn tile_input(
         value = input;
         square = squared;
         if let Some(adapters) = comptime!(config.adapters) {
-            let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
+            let entry = entry_of(buffers, row, part, adapters);
             value *= gain_in(buffers, entry, lane);
         }
     }
@@ -164,7 +150,7 @@ pub fn tile_pair(
     buffers: &Buffers<'_>,
     row: u32,
     lane: u32,
-    #[comptime] part: usize,
+    part: u32,
     #[comptime] config: ContractConfig,
 ) -> (f32, f32, f32) {
     if comptime!(config.k.is_multiple_of(TILE_DEPTH)) {
@@ -173,7 +159,7 @@ pub fn tile_pair(
         let (low, high, square) = input_pair(buffers, &none, row, lane, program);
         match comptime!(config.adapters) {
             Some(adapters) => {
-                let entry = entry_of(buffers, row, comptime!(part as u32).runtime(), adapters);
+                let entry = entry_of(buffers, row, part, adapters);
                 (
                     low * gain_in(buffers, entry, lane),
                     high * gain_in(buffers, entry, lane + 1),
@@ -203,9 +189,40 @@ pub fn tile_number() -> u32 {
     CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X
 }
 
-/// Stores a pair of lanes of a unit from its products, `products[p][lane]` at `2 p + lane`.
+/// Stores a pair of lanes of the cube's unit from its products, `products[p][lane]` at `2 p + lane`, which its adapters change.
 #[cube]
 pub fn finish_pair(
+    buffers: &Buffers<'_>,
+    products: &mut Array<f32>,
+    row: u32,
+    lane: u32,
+    lanes: &Lanes,
+    #[comptime] config: ContractConfig,
+    #[comptime] alike: AlikeUnits,
+) {
+    if let Some(adapters) = comptime!(config.adapters) {
+        let next = min(lane + 1, lanes.end - 1);
+        #[unroll]
+        for p in 0..comptime!(alike.parts.len()) {
+            let (low, high) = comptime!((p * 2, p * 2 + 1));
+            let part = lanes.parts[p];
+            products[low] = adapted(buffers, products[low], row, lane, part, adapters);
+            products[high] = adapted(buffers, products[high], row, next, part, adapters);
+        }
+    }
+    #[unroll]
+    for i in 0..comptime!(alike.units.len()) {
+        if comptime!(alike.units.len() == 1).runtime() || lanes.unit == comptime!(i as u32) {
+            let (unit, parts) =
+                comptime!((config.units[alike.units[i]].clone(), config.parts.len()));
+            store_unit(buffers, &*products, row, lane, lanes.end, unit, parts);
+        }
+    }
+}
+
+/// Stores a pair of lanes of a unit from the products of its parts, which are some of the contraction's `parts`.
+#[cube]
+pub fn store_unit(
     buffers: &Buffers<'_>,
     products: &Array<f32>,
     row: u32,
@@ -213,7 +230,6 @@ pub fn finish_pair(
     end: u32,
     #[comptime] unit: UnitConfig,
     #[comptime] parts: usize,
-    #[comptime] adapters: Option<Adapters>,
 ) {
     let mut first = Sequence::<f32>::new();
     let mut second = Sequence::<f32>::new();
@@ -222,19 +238,8 @@ pub fn finish_pair(
         let place = comptime!(unit.parts.iter().position(|p| *p == part));
         match place {
             Some(p) => {
-                let low = products[comptime!(p * 2)];
-                let high = products[comptime!(p * 2 + 1)];
-                match adapters {
-                    Some(a) => {
-                        first.push(adapted(buffers, low, row, lane, comptime!(part as u32), a));
-                        let next = min(lane + 1, end - 1);
-                        second.push(adapted(buffers, high, row, next, comptime!(part as u32), a));
-                    }
-                    None => {
-                        first.push(low);
-                        second.push(high);
-                    }
-                }
+                first.push(products[comptime!(p * 2)]);
+                second.push(products[comptime!(p * 2 + 1)]);
             }
             None => {
                 first.push(0.0f32.runtime());

@@ -196,7 +196,7 @@ pub fn adapted(
     product: f32,
     row: u32,
     lane: u32,
-    #[comptime] part: u32,
+    part: u32,
     #[comptime] adapters: Adapters,
 ) -> f32 {
     let entry = entry_of(buffers, row, part, adapters);

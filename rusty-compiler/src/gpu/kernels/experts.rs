@@ -2,11 +2,12 @@
 //! products](super::gemv) whose weights are found by an expert's index, for one of a row's experts or for the sum over all of them.
 //! Experts lie at equal distances in the weights. Limits: all experts of a kernel have one format.
 
-use super::contract::{self, ContractConfig, lane_in_unit, lane_tile};
+use super::contract::{self, ContractConfig, lane_tile};
 use super::env::{Buffers, bound, put};
-use super::gemv_products::{Span, add_products};
+use super::gemv_products::{add_products, span_of};
 use super::gemv_sums::{CubeMemory, share};
 use super::reduce::no_sums;
+use super::unit_lanes::{Lanes, lanes_of};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -98,26 +99,26 @@ pub fn experts(
     let memory = CubeMemory::new(comptime!(config.product.clone()));
     if CUBE_POS_X < buffers.step[comptime!(config.experts.rows)] * per_row {
         let (lanes, product) = comptime!((config.product.cube_lanes(), config.product.clone()));
-        let (inside, first) = lane_in_unit(&buffers, lane_tile(), lanes, product, 0usize);
+        let alike = comptime!(config.product.alike()[0].clone());
+        let (inside, lanes) = lanes_of(&buffers, lane_tile(), lanes, product, alike);
         if inside {
-            result_lanes(&buffers, &memory, CUBE_POS_X, first, config);
+            result_lanes(&buffers, &memory, CUBE_POS_X, &lanes, config);
         }
     }
 }
 
-/// Lanes of result `result`, a product or a row's sum of products, from `first` on.
+/// The cube's lanes, which are the first expert's, of result `result`, a product or a row's sum of products.
 #[cube]
 fn result_lanes(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     result: u32,
-    first: u32,
+    lanes: &Lanes,
     #[comptime] config: FewExpertsConfig,
 ) {
     let experts = comptime!(config.experts);
     let per_row = comptime!(experts.results_per_row());
     let row = result / per_row;
-    let end = buffers.args[scalar::END];
     let routes = buffers.args[scalar::ROUTES] + row * comptime!(2 * experts.used);
     let count = comptime!(config.product.sums(1));
     let mut sums = no_sums(count);
@@ -131,24 +132,20 @@ fn result_lanes(
             true => row * comptime!(experts.used) + place,
             false => row,
         };
-        let span = Span {
-            row: input,
-            first,
-            end,
-            behind: expert * buffers.args[scalar::STRIDE],
-            factors: Sequence::new(),
-        };
-        let mut own = no_sums(count);
+        let own = lanes_behind(lanes, expert * buffers.args[scalar::STRIDE]);
+        let span = span_of(input, &own, Sequence::new());
+        let mut products = no_sums(count);
         let mut squares = no_sums(1usize);
-        let (product, unit) = comptime!((config.product.clone(), config.product.units[0].clone()));
+        let product = comptime!(config.product.clone());
+        let alike = comptime!(config.product.alike()[0].clone());
         add_products(
             buffers,
             memory,
-            &mut own,
+            &mut products,
             &mut squares,
             &span,
             product,
-            unit,
+            alike,
         );
         let mut weight = 1.0f32.runtime();
         if comptime!(experts.sums) {
@@ -158,13 +155,27 @@ fn result_lanes(
         }
         #[unroll]
         for i in 0..count {
-            sums[i] += own[i] * weight;
+            sums[i] += products[i] * weight;
         }
     }
     share(memory, &mut sums, comptime!(config.product.clone()), count);
-    let lane = first + UNIT_POS;
-    if UNIT_POS < comptime!(config.product.cube_lanes()) && lane < end {
+    let lane = lanes.first + UNIT_POS;
+    if UNIT_POS < comptime!(config.product.cube_lanes()) && lane < lanes.end {
         let at = buffers.args[scalar::OUT] + result * comptime!(experts.n) + lane;
         put(buffers.arena, at, memory.totals[UNIT_POS as usize]);
+    }
+}
+
+/// The same lanes of weights that lie `bytes` behind.
+#[cube]
+fn lanes_behind(lanes: &Lanes, bytes: u32) -> Lanes {
+    let mut rows = Sequence::<u32>::new();
+    rows.push(lanes.rows[0] + bytes);
+    Lanes {
+        first: lanes.first,
+        end: lanes.end,
+        unit: lanes.unit,
+        rows,
+        parts: lanes.parts.clone(),
     }
 }

@@ -6,9 +6,7 @@
 //! ends at 65504. A trained weight comes nowhere near that; stored as bf16 or single precision it might be what half precision
 //! has no bits for, so such weights stay as they are. Whether it is faster is for [tuning](crate::plan::Tuning) to find out.
 
-use super::contract::{
-    ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar, tile_input,
-};
+use super::contract::{ContractConfig, finish_pair, lane_tile, tile_input};
 use super::env::{Buffers, bound, put};
 use super::norms::{RowShares, tile_norms};
 use super::reduce::no_sums;
@@ -16,6 +14,7 @@ use super::tile::{
     FINISHED, QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane,
     own_row, own_slice,
 };
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
 use cubecl::prelude::*;
 use half::f16;
 use rusty_loader::Format;
@@ -111,13 +110,14 @@ fn cube_tile<W: Scalar>(buffers: &Buffers<'_>, #[comptime] config: GemmConfig) {
     let norms = Shared::<[f32]>::new_slice(comptime!(config.tile.rows as usize));
     if row < count {
         #[unroll]
-        for u in 0..comptime!(config.contract.units.len()) {
-            let (inside, first) = lane_in_unit(
+        for a in 0..comptime!(config.contract.alike().len()) {
+            let alike = comptime!(config.contract.alike()[a].clone());
+            let (inside, lanes) = lanes_of(
                 buffers,
                 tile,
                 comptime!(config.tile.lanes),
                 comptime!(config.contract.clone()),
-                u,
+                alike,
             );
             if inside {
                 unit_tile::<W>(
@@ -128,9 +128,9 @@ fn cube_tile<W: Scalar>(buffers: &Buffers<'_>, #[comptime] config: GemmConfig) {
                     &norms,
                     count,
                     row,
-                    first,
+                    &lanes,
                     comptime!(config.clone()),
-                    comptime!(config.contract.units[u].clone()),
+                    comptime!(config.contract.alike()[a].clone()),
                 );
             }
         }
@@ -146,14 +146,13 @@ fn unit_tile<W: Scalar>(
     norms: &Shared<[f32]>,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     #[comptime] config: GemmConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let parts = comptime!(unit.parts.len());
+    let parts = comptime!(alike.parts.len());
     let tile = comptime!(config.tile);
     let inputs = comptime!(config.inputs());
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let own_sums = comptime!(tile.side() * SIDE);
     let mut sums = Array::<f32>::new(comptime!(own_sums * parts));
     let mut squares = no_sums(comptime!(inputs.rows as usize));
@@ -168,11 +167,10 @@ fn unit_tile<W: Scalar>(
                 &mut squares,
                 count,
                 row,
-                first,
-                end,
+                lanes,
                 depth,
                 comptime!(config.clone()),
-                comptime!(unit.clone()),
+                comptime!(alike.clone()),
                 p,
             );
             sync_cube();
@@ -192,11 +190,11 @@ fn unit_tile<W: Scalar>(
         );
     }
     finish(
-        buffers, products, norms, &sums, count, row, first, end, config, unit,
+        buffers, products, norms, &sums, count, row, lanes, config, alike,
     );
 }
 
-/// The tiles of part `p` of a unit, whose lanes are `first` to `end`; parts share an input that no adapter changes.
+/// The tiles of part `p` of a unit; parts share an input that no adapter changes.
 #[cube]
 fn load_tiles<W: Scalar>(
     buffers: &Buffers<'_>,
@@ -205,11 +203,10 @@ fn load_tiles<W: Scalar>(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
-    end: u32,
+    lanes: &Lanes,
     depth: u32,
     #[comptime] config: GemmConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
     #[comptime] p: usize,
 ) {
     if comptime!(p == 0 || config.contract.adapters.is_some()) {
@@ -219,19 +216,18 @@ fn load_tiles<W: Scalar>(
             squares,
             count,
             row,
+            lanes.parts[p],
             depth,
             comptime!(config.clone()),
-            comptime!(unit.parts[p]),
             comptime!(p == 0),
         );
     }
-    let part = comptime!(config.contract.parts[unit.parts[p]]);
-    let before = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
+    let part = comptime!(alike.parts[p]);
     load_weights::<W>(
         buffers,
         w_tile,
-        buffers.args[comptime!(part.arg)] + before * comptime!(part.row_bytes),
-        end - first,
+        lanes.rows[p],
+        lanes.end - lanes.first,
         depth,
         comptime!(WeightRows {
             format: part.format,
@@ -250,9 +246,9 @@ fn load_inputs(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
+    part: u32,
     depth: u32,
     #[comptime] config: GemmConfig,
-    #[comptime] part: usize,
     #[comptime] is_first: bool,
 ) {
     let (quads, stride) = comptime!((config.tile.quads(), config.tile.stride()));
@@ -285,12 +281,11 @@ fn finish(
     sums: &Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
-    end: u32,
+    lanes: &Lanes,
     #[comptime] config: GemmConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let parts = comptime!(unit.parts.len());
+    let parts = comptime!(alike.parts.len());
     let tile = comptime!(config.tile);
     let (portions, rows) = comptime!(tile.portions());
     let pairs = comptime!(tile.lanes / 2);
@@ -302,7 +297,7 @@ fn finish(
             let m = task / pairs;
             let local = task % pairs * 2;
             let at = row + portion * rows + m;
-            if at < count && first + local < end {
+            if at < count && lanes.first + local < lanes.end {
                 let mut scale = 1.0f32;
                 if comptime!(config.contract.prologue.late_norm().is_some()) {
                     scale = norms[(portion * rows + m) as usize];
@@ -319,13 +314,12 @@ fn finish(
                 }
                 finish_pair(
                     buffers,
-                    &products,
+                    &mut products,
                     at,
-                    first + local,
-                    end,
-                    comptime!(unit.clone()),
-                    comptime!(config.contract.parts.len()),
-                    comptime!(config.contract.adapters),
+                    lanes.first + local,
+                    lanes,
+                    comptime!(config.contract.clone()),
+                    comptime!(alike.clone()),
                 );
             }
             task += UNITS;

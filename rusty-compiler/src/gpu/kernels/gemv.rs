@@ -8,17 +8,18 @@
 //!
 //! Blocks are multiplied [as bytes](super::gemv_bytes) where the device has an instruction for it.
 
-use super::contract::{ContractConfig, UnitConfig, finish_pair, lane_in_unit, lane_tile, scalar};
+use super::contract::{ContractConfig, finish_pair, lane_tile, scalar};
 use super::env::{Buffers, bound};
 use super::factors::segment_factors;
 use super::gemv_ahead::{ask_ahead, await_earlier};
 use super::gemv_order::{announce, await_all, leave};
-use super::gemv_products::{Span, add_products};
+use super::gemv_products::{add_products, span_of};
 use super::gemv_sums::{CubeMemory, share, share_squares, total_at};
 use super::norms::norm_scale;
 use super::reduce::no_sums;
 use super::shrink::{SHRINK_CUBES, shrink_row};
 use super::sink::{Store, store_segment};
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
 use cubecl::prelude::*;
 
 /// Cubes: `(rows by their number in a cube, y * z >= tiles)`.
@@ -130,18 +131,17 @@ fn half(
     let row = CUBE_POS_X * config.cube_rows;
     if row < buffers.step[comptime!(config.rows)] {
         #[unroll]
-        for u in 0..comptime!(config.units.len()) {
-            let lanes = comptime!(config.cube_lanes());
-            let settings = comptime!(config.clone());
-            let (inside, first) = lane_in_unit(buffers, tile, lanes, settings, u);
+        for a in 0..comptime!(config.alike().len()) {
+            let (size, settings) = comptime!((config.cube_lanes(), config.clone()));
+            let alike = comptime!(config.alike()[a].clone());
+            let (inside, lanes) = lanes_of(buffers, tile, size, settings, alike);
             if inside {
-                let unit = comptime!(config.units[u].clone());
-                let settings = comptime!(config.clone());
+                let (settings, alike) = comptime!((config.clone(), config.alike()[a].clone()));
                 match comptime!(which) {
                     Half::Products => {
-                        unit_products(buffers, memory, row, tile, first, settings, unit);
+                        tile_products(buffers, memory, row, tile, lanes, settings, alike);
                     }
-                    Half::Tails => finish(buffers, memory, row, first, settings, unit),
+                    Half::Tails => finish(buffers, memory, row, &lanes, settings, alike),
                 }
             }
         }
@@ -149,27 +149,21 @@ fn half(
 }
 
 #[cube]
-fn unit_products(
+fn tile_products(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     row: u32,
     tile: u32,
-    first: u32,
+    lanes: Lanes,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let count = comptime!(config.sums(unit.parts.len()));
+    let count = comptime!(config.sums(alike.parts.len()));
     let mut sums = no_sums(count);
     let mut squares = no_sums(comptime!(config.cube_rows as usize));
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     if comptime!(config.ahead) {
-        ask_ahead(
-            buffers,
-            first,
-            end,
-            comptime!(config.clone()),
-            comptime!(unit.clone()),
-        );
+        let (settings, alike) = comptime!((config.clone(), alike.clone()));
+        ask_ahead(buffers, &lanes, settings, alike);
         // Cubes that wait for each other wait for others before.
         if comptime!(!config.shrinks) {
             await_earlier();
@@ -180,13 +174,7 @@ fn unit_products(
         Some(store) => make_first(buffers, row, tile, comptime!(config.clone()), store),
         None => Sequence::<f32>::new(),
     };
-    let span = Span {
-        row,
-        first,
-        end,
-        behind: 0u32.runtime(),
-        factors,
-    };
+    let span = span_of(row, &lanes, factors);
     add_products(
         buffers,
         memory,
@@ -194,7 +182,7 @@ fn unit_products(
         &mut squares,
         &span,
         comptime!(config.clone()),
-        unit,
+        alike,
     );
     if comptime!(config.prologue.late_norm().is_some()) {
         share_squares(memory, &squares, comptime!(config.clone()));
@@ -237,17 +225,16 @@ fn finish(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let parts = comptime!(unit.parts.len());
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
+    let parts = comptime!(alike.parts.len());
     let pairs = comptime!(config.cube_lanes() / 2);
     let (m, local) = (UNIT_POS / pairs, UNIT_POS % pairs * 2);
     let own = row + m;
     let there = m < config.cube_rows && own < buffers.step[comptime!(config.rows)];
-    if there && first + local < end {
+    if there && lanes.first + local < lanes.end {
         let mut squares = 0.0f32;
         if comptime!(config.prologue.late_norm().is_some()) {
             #[unroll]
@@ -272,13 +259,12 @@ fn finish(
         }
         finish_pair(
             buffers,
-            &products,
+            &mut products,
             own,
-            first + local,
-            end,
-            comptime!(unit.clone()),
-            comptime!(config.parts.len()),
-            comptime!(config.adapters),
+            lanes.first + local,
+            lanes,
+            comptime!(config.clone()),
+            alike,
         );
     }
 }

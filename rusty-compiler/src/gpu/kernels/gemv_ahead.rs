@@ -1,9 +1,10 @@
 //! Weights that [the matrix-vector kernel](super::gemv) asks for before it makes its inputs, so that memory is not idle meanwhile: where
 //! kernels begin while those before them end (`gpu/cuda_text.rs`), while it waits for them. On CUDA only; whether it helps is [measured](crate::gpu::tuner).
 
-use super::contract::{ContractConfig, PartConfig, UnitConfig};
+use super::contract::{ContractConfig, PartConfig};
 use super::env::{Buffers, is_cuda};
 use super::gemv_place::lane_address;
+use super::unit_lanes::{AlikeUnits, Lanes};
 use cubecl::prelude::*;
 
 /// Bytes of a cache's line.
@@ -20,23 +21,22 @@ impl ContractConfig {
     }
 }
 
-/// Asks for the first lines of the rows of weights of a cube's lanes, from `first` on and before `end`, into the cache that all cubes share.
+/// Asks for the first lines of the rows of weights of a cube's lanes, into the cache that all cubes share.
 #[cube]
 pub fn ask_ahead(
     buffers: &Buffers<'_>,
-    first: u32,
-    end: u32,
+    lanes: &Lanes,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        let part = comptime!(config.parts[unit.parts[p]]);
+    for p in 0..comptime!(alike.parts.len()) {
+        let part = comptime!(alike.parts[p]);
         let lines = comptime!(config.lines_ahead(part));
         let mut line = UNIT_POS;
         while line < comptime!(config.cube_lanes() * lines) {
-            let lane = min(first + line / lines, end - 1);
-            let row = lane_address(buffers, lane, 0u32, comptime!(unit.arg), part);
+            let lane = min(lanes.first + line / lines, lanes.end - 1);
+            let row = lane_address(lanes, lane, part, p);
             ask_for(
                 buffers.weights,
                 row / 4 + line % lines * comptime!(LINE / 4),

@@ -6,11 +6,13 @@
 
 use super::byte_codes::{WORDS, byte_codes};
 use super::byte_inputs::ByteInputs;
-use super::contract::{ContractConfig, UnitConfig};
+use super::contract::ContractConfig;
 use super::decode::RUN;
 use super::env::{Buffers, is_wgsl};
 use super::gemv_place::{Place, row_address, unit_number};
+use super::gemv_products::Span;
 use super::scales::number_of;
+use super::unit_lanes::AlikeUnits;
 use crate::plan::byte_codes::ByteCodes;
 use cubecl::prelude::*;
 use rusty_loader::Format;
@@ -22,14 +24,15 @@ pub fn byte_block(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &ByteInputs,
+    span: &Span<'_>,
     place: &Place,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        let (settings, unit) = comptime!((config.clone(), unit.clone()));
-        part_products(buffers, sums, x, place, settings, unit, p);
+    for p in 0..comptime!(alike.parts.len()) {
+        let (settings, alike) = comptime!((config.clone(), alike.clone()));
+        part_products(buffers, sums, x, span, place, settings, alike, p);
     }
 }
 
@@ -39,15 +42,16 @@ fn part_products(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &ByteInputs,
+    span: &Span<'_>,
     place: &Place,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
     #[comptime] p: usize,
 ) {
-    let part = comptime!(config.parts[unit.parts[p]]);
+    let part = comptime!(alike.parts[p]);
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
-        let row = row_address(buffers, place, comptime!(unit.arg), part, l);
+        let row = row_address(span.lanes, place, part, p, l);
         let number = unit_number(place.block, comptime!(config.clone()));
         if let Format::Blocks(codec) = comptime!(part.format) {
             // A unit's runs lie in one block.
@@ -67,7 +71,7 @@ fn part_products(
                 for m in 0..comptime!(config.cube_rows as usize) {
                     let run = comptime!(m * config.runs() as usize + r);
                     let product = run_product(&codes, &scales, x, run, codec);
-                    sums[comptime!(config.sum(m, l, unit.parts.len()) + p)] += product;
+                    sums[comptime!(config.sum(m, l, alike.parts.len()) + p)] += product;
                 }
             }
         }

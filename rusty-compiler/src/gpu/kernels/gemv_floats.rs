@@ -1,10 +1,12 @@
 //! Products of floats in [the matrix-vector kernel](super::gemv).
 
-use super::contract::{ContractConfig, UnitConfig};
+use super::contract::ContractConfig;
 use super::decode::{RUN, decode_chunks, dot, read_run, run_product, run_total};
 use super::delta::{entry, entry_of};
 use super::env::Buffers;
 use super::gemv_place::{Place, cube_row, row_address, unit_number};
+use super::gemv_products::Span;
+use super::unit_lanes::AlikeUnits;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -35,14 +37,15 @@ pub fn float_block(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &Array<f32>,
+    span: &Span<'_>,
     place: &Place,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        let (settings, unit) = comptime!((config.clone(), unit.clone()));
-        part_products(buffers, sums, x, place, settings, unit, p);
+    for p in 0..comptime!(alike.parts.len()) {
+        let (settings, alike) = comptime!((config.clone(), alike.clone()));
+        part_products(buffers, sums, x, span, place, settings, alike, p);
     }
 }
 
@@ -52,16 +55,16 @@ fn part_products(
     buffers: &Buffers<'_>,
     sums: &mut Array<f32>,
     x: &Array<f32>,
+    span: &Span<'_>,
     place: &Place,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
     #[comptime] p: usize,
 ) {
     let rows = comptime!(config.cube_rows as usize);
-    let parts = comptime!(unit.parts.len());
-    let part = comptime!(config.parts[unit.parts[p]]);
-    let number = comptime!(unit.parts[p] as u32);
-    let x = gained_inputs(buffers, x, place, number, comptime!(config.clone()));
+    let parts = comptime!(alike.parts.len());
+    let part = comptime!(alike.parts[p]);
+    let x = gained_inputs(buffers, x, span, place, p, comptime!(config.clone()));
     let runs = comptime!(rows * config.runs() as usize);
     let mut totals = Array::<f32>::new(runs);
     #[unroll]
@@ -71,7 +74,7 @@ fn part_products(
     #[unroll]
     for l in 0..comptime!(config.lanes as usize) {
         let mut products = Array::<f32>::new(rows);
-        let row = row_address(buffers, place, comptime!(unit.arg), part, l);
+        let row = row_address(span.lanes, place, part, p, l);
         let (settings, format) = comptime!((config.clone(), part.format));
         lane_products(
             buffers,
@@ -90,13 +93,14 @@ fn part_products(
     }
 }
 
-/// The unit's inputs of its team's block, as the rows' adapters change those of a part.
+/// The unit's inputs of its team's block, as the rows' adapters change those of the unit's part `p`.
 #[cube]
 fn gained_inputs(
     buffers: &Buffers<'_>,
     x: &Array<f32>,
+    span: &Span<'_>,
     place: &Place,
-    #[comptime] part: u32,
+    #[comptime] p: usize,
     #[comptime] config: ContractConfig,
 ) -> Array<f32> {
     let width = comptime!(config.width() as usize);
@@ -108,8 +112,8 @@ fn gained_inputs(
     if let Some(adapters) = comptime!(config.adapters) {
         #[unroll]
         for m in 0..comptime!(config.cube_rows) {
-            let row = cube_row(buffers, place.row, m, comptime!(config.clone()));
-            let entry = entry_of(buffers, row, part.runtime(), adapters);
+            let row = cube_row(buffers, span.row, m, comptime!(config.clone()));
+            let entry = entry_of(buffers, row, span.lanes.parts[p], adapters);
             let gain = buffers.pool[(entry + entry::GAIN_IN) as usize];
             if gain > 0 {
                 #[unroll]

@@ -14,7 +14,7 @@ pub fn make_inputs(
     buffers: &Buffers<'_>,
     segment: &Shared<[u32]>,
     squares: &mut Array<f32>,
-    span: &Span,
+    span: &Span<'_>,
     block: u32,
     here: u32,
     #[comptime] config: ContractConfig,

@@ -1,22 +1,17 @@
 //! Where a unit of [the matrix-vector kernel](super::gemv) works.
 
-use super::contract::{ContractConfig, PartConfig, scalar};
+use super::contract::{ContractConfig, PartConfig};
 use super::env::Buffers;
+use super::unit_lanes::Lanes;
 use cubecl::prelude::*;
 
 /// Where a unit works.
 #[derive(CubeType)]
 pub struct Place {
-    /// The cube's first input row.
-    pub row: u32,
     /// Its team's first lane.
     pub start: u32,
-    /// The lane behind the launch's last.
-    pub end: u32,
     /// Block of its team.
     pub block: u32,
-    /// Bytes from the launch's weights to those that are meant: to an expert's.
-    pub behind: u32,
 }
 
 /// Input row `m` of a cube whose first is `first`: the step's last where there are fewer.
@@ -34,30 +29,28 @@ pub fn cube_row(
     }
 }
 
-/// The byte at which lane `l` of the team's has a part's weights; the last lane's beyond the end.
+/// The byte at which lane `l` of the team's has the weights of the unit's part `p`; the last lane's beyond the end.
 #[cube]
 pub fn row_address(
-    buffers: &Buffers<'_>,
+    lanes: &Lanes,
     place: &Place,
-    #[comptime] unit_arg: usize,
     #[comptime] part: PartConfig,
+    #[comptime] p: usize,
     #[comptime] l: usize,
 ) -> u32 {
-    let lane = min(place.start + comptime!(l as u32), place.end - 1);
-    lane_address(buffers, lane, place.behind, unit_arg, part)
+    let lane = min(place.start + comptime!(l as u32), lanes.end - 1);
+    lane_address(lanes, lane, part, p)
 }
 
-/// The byte at which lane `lane` has a part's weights, `behind` bytes from the launch's.
+/// The byte at which lane `lane` of the cube has the weights of the unit's part `p`.
 #[cube]
 pub fn lane_address(
-    buffers: &Buffers<'_>,
+    lanes: &Lanes,
     lane: u32,
-    behind: u32,
-    #[comptime] unit_arg: usize,
     #[comptime] part: PartConfig,
+    #[comptime] p: usize,
 ) -> u32 {
-    let first = buffers.args[comptime!(unit_arg + scalar::FIRST)];
-    buffers.args[comptime!(part.arg)] + behind + (lane - first) * comptime!(part.row_bytes)
+    lanes.rows[p] + (lane - lanes.first) * comptime!(part.row_bytes)
 }
 
 /// Number of the unit's runs in a weight's row, counted by all that a unit takes at a time. Behind the row's end it is the last

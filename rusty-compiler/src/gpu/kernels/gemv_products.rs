@@ -1,7 +1,7 @@
 //! What [the matrix-vector kernel](super::gemv) sums: products of a cube's rows with a team's lanes, over all blocks of a row.
 
 use super::byte_inputs::{load_bytes, make_bytes};
-use super::contract::{ContractConfig, UnitConfig};
+use super::contract::ContractConfig;
 use super::delta::{entry, entry_of};
 use super::env::Buffers;
 use super::gemv_bytes::byte_block;
@@ -10,21 +10,28 @@ use super::gemv_inputs::make_inputs;
 use super::gemv_place::Place;
 use super::gemv_sums::CubeMemory;
 use super::reduce::no_sums;
+use super::unit_lanes::{AlikeUnits, Lanes};
 use cubecl::prelude::*;
 
 /// What a cube multiplies.
 #[derive(CubeType)]
-pub struct Span {
+pub struct Span<'a> {
     /// Its first input row.
     pub row: u32,
-    /// Its first lane.
-    pub first: u32,
-    /// The lane behind the launch's last.
-    pub end: u32,
-    /// Bytes from the launch's weights to those that are meant.
-    pub behind: u32,
+    /// Its lanes.
+    pub lanes: &'a Lanes,
     /// What norms that the prologue has before its end need to know of the row, where it is alone.
     pub factors: Sequence<f32>,
+}
+
+/// What a cube multiplies: rows from `row` on, with its lanes.
+#[cube]
+pub fn span_of<'a>(row: u32, lanes: &'a Lanes, factors: Sequence<f32>) -> Span<'a> {
+    Span::<'a> {
+        row,
+        lanes,
+        factors,
+    }
 }
 
 /// Adds each unit's part of the products `sums[row][lane][part]`, and of the inputs' squares. All units of the cube must call it
@@ -37,31 +44,31 @@ pub fn add_products(
     memory: &CubeMemory,
     sums: &mut Array<f32>,
     squares: &mut Array<f32>,
-    span: &Span,
+    span: &Span<'_>,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     if comptime!(config.has_both()) {
         let rows = buffers.step[comptime!(config.rows)];
         let mut all = 1u32.runtime();
         for m in 0..config.cube_rows {
-            let (settings, unit) = comptime!((config.clone(), unit.clone()));
-            all &= is_changed(buffers, span.row + m, rows, settings, unit);
+            let (settings, alike) = comptime!((config.clone(), alike.clone()));
+            all &= is_changed(buffers, span, m, rows, settings, alike);
         }
         if all == 0 {
-            let (settings, unit) = comptime!((config.clone(), unit.clone()));
-            add_rows(buffers, memory, sums, squares, span, settings, unit);
+            let (settings, alike) = comptime!((config.clone(), alike.clone()));
+            add_rows(buffers, memory, sums, squares, span, settings, alike);
         }
         for m in 0..config.cube_rows {
-            let (settings, parts) = comptime!((config.clone(), unit.clone()));
-            let changed = is_changed(buffers, span.row + m, rows, settings, parts);
+            let (settings, own) = comptime!((config.clone(), alike.clone()));
+            let changed = is_changed(buffers, span, m, rows, settings, own);
             if changed > 0 && span.row + m < rows {
-                let (settings, unit) = comptime!((config.clone(), unit.clone()));
-                put_floats(buffers, memory, sums, squares, span, m, settings, unit);
+                let (settings, alike) = comptime!((config.clone(), alike.clone()));
+                put_floats(buffers, memory, sums, squares, span, m, settings, alike);
             }
         }
     } else {
-        add_rows(buffers, memory, sums, squares, span, config, unit);
+        add_rows(buffers, memory, sums, squares, span, config, alike);
     }
 }
 
@@ -72,39 +79,40 @@ fn add_rows(
     memory: &CubeMemory,
     sums: &mut Array<f32>,
     squares: &mut Array<f32>,
-    span: &Span,
+    span: &Span<'_>,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     match comptime!(config.of_half()) {
         Some(half) => {
             let rows = buffers.step[comptime!(config.rows)];
             if rows - span.row <= half.cube_rows {
-                let unit = comptime!(unit.clone());
-                accumulate(buffers, memory, sums, squares, span, half, unit);
+                let alike = comptime!(alike.clone());
+                accumulate(buffers, memory, sums, squares, span, half, alike);
             } else {
-                accumulate(buffers, memory, sums, squares, span, config, unit);
+                accumulate(buffers, memory, sums, squares, span, config, alike);
             }
         }
-        None => accumulate(buffers, memory, sums, squares, span, config, unit),
+        None => accumulate(buffers, memory, sums, squares, span, config, alike),
     }
 }
 
-/// Whether the adapter of row `row` of `rows`, or of the last one, changes inputs of the unit's parts by factors: 1 or 0.
+/// Whether the adapter of the cube's row `m`, or of the last of `rows`, changes inputs of the unit's parts by factors: 1 or 0.
 #[cube]
 fn is_changed(
     buffers: &Buffers<'_>,
-    row: u32,
+    span: &Span<'_>,
+    m: u32,
     rows: u32,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) -> u32 {
     let mut any = 0u32.runtime();
     if let Some(adapters) = comptime!(config.adapters) {
         #[unroll]
-        for p in 0..comptime!(unit.parts.len()) {
-            let part = comptime!(unit.parts[p] as u32).runtime();
-            let entry = entry_of(buffers, min(row, rows - 1), part, adapters);
+        for p in 0..comptime!(alike.parts.len()) {
+            let row = min(span.row + m, rows - 1);
+            let entry = entry_of(buffers, row, span.lanes.parts[p], adapters);
             any = max(any, buffers.pool[(entry + entry::GAIN_IN) as usize]);
         }
     }
@@ -118,19 +126,13 @@ fn put_floats(
     memory: &CubeMemory,
     sums: &mut Array<f32>,
     squares: &mut Array<f32>,
-    span: &Span,
+    span: &Span<'_>,
     m: u32,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let count = comptime!(config.sum(1, 0, unit.parts.len()));
-    let row = Span {
-        row: span.row + m,
-        first: span.first,
-        end: span.end,
-        behind: span.behind,
-        factors: span.factors.clone(),
-    };
+    let count = comptime!(config.sum(1, 0, alike.parts.len()));
+    let row = span_of(span.row + m, span.lanes, span.factors.clone());
     let mut own = no_sums(count);
     let mut own_squares = no_sums(1usize);
     // Units may still read the inputs before.
@@ -142,7 +144,7 @@ fn put_floats(
         &mut own_squares,
         &row,
         comptime!(config.of_floats()),
-        unit,
+        alike,
     );
     #[unroll]
     for other in 0..comptime!(config.cube_rows as usize) {
@@ -162,13 +164,13 @@ fn accumulate(
     memory: &CubeMemory,
     sums: &mut Array<f32>,
     squares: &mut Array<f32>,
-    span: &Span,
+    span: &Span<'_>,
     #[comptime] config: ContractConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     let segment = &memory.segment;
     let team = comptime!(config.team_units());
-    let start = span.first + (UNIT_POS / team) * config.lanes;
+    let start = span.lanes.first + (UNIT_POS / team) * config.lanes;
     let blocks = comptime!(config.k.div_ceil(config.block()));
     let held = comptime!(config.segment() / config.block());
     let mut block = 0u32.runtime();
@@ -183,20 +185,17 @@ fn accumulate(
         sync_cube();
         for b in 0..here {
             let place = Place {
-                row: span.row,
                 start,
-                end: span.end,
                 block: block + b,
-                behind: span.behind,
             };
             let settings = comptime!(config.clone());
-            let unit = comptime!(unit.clone());
+            let alike = comptime!(alike.clone());
             if comptime!(config.bytes) {
                 let x = load_bytes(segment, b, comptime!(config.clone()));
-                byte_block(buffers, sums, &x, &place, settings, unit);
+                byte_block(buffers, sums, &x, span, &place, settings, alike);
             } else {
                 let x = load_floats(segment, b, comptime!(config.clone()));
-                float_block(buffers, sums, &x, &place, settings, unit);
+                float_block(buffers, sums, &x, span, &place, settings, alike);
             }
         }
         if comptime!(blocks > held) {

@@ -150,8 +150,8 @@ impl ContractConfig {
         let squares = (self.teams() * self.cube_rows) as usize;
         let segments = self.all_segment_words() as usize;
         let first = match self.first {
-            // Each unit's code has its own.
-            Some(_) => self.units.len() * sum_words(self.team),
+            // Each piece of code has its own.
+            Some(_) => self.alike().len() * sum_words(self.team),
             None => 0,
         };
         4 * (segments + self.total_words() + self.partial_words() + squares + first) as u32

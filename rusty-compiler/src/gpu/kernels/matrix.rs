@@ -11,10 +11,7 @@
 //! Below, what half precision lacks (2^-25 at most, where numbers are no longer normal) counts only in rows whose largest input is as
 //! small as 1e-5.
 
-use super::contract::{
-    ContractConfig, PartConfig, TILE_DEPTH, UnitConfig, finish_pair, lane_in_unit, lane_tile,
-    scalar,
-};
+use super::contract::{ContractConfig, PartConfig, TILE_DEPTH, finish_pair, lane_tile};
 use super::depth_shares::{DepthShare, DepthShares, meet, shared_depth, whole_depth};
 use super::env::{Buffers, bound};
 use super::fragments::{Halves, exchange_words};
@@ -23,6 +20,7 @@ use super::matrix_product::{MatrixTile, UNITS, keep_eights};
 use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
 use super::packed_inputs::{PackedInputs, packed_factor};
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -92,21 +90,13 @@ impl MatrixConfig {
     }
 
     /// Whether words of weights are fetched as they lie, for fragments that hold `halves`.
-    pub fn by_words(&self, part: usize, halves: Halves) -> bool {
+    pub fn by_words(&self, part: PartConfig, halves: Halves) -> bool {
         let own = if halves.f16 {
             Format::F16
         } else {
             Format::Bf16
         };
-        self.contract.parts[part].format == own && self.contract.k.is_multiple_of(DEPTH)
-    }
-
-    /// Which of the packed inputs part `part` has.
-    pub fn packed_part(&self, part: usize) -> u32 {
-        match self.contract.adapters {
-            Some(_) => part as u32,
-            None => 0,
-        }
+        part.format == own && self.contract.k.is_multiple_of(DEPTH)
     }
 
     /// Tiles of inputs of so many parts: adapters may change those of each.
@@ -168,21 +158,26 @@ pub fn matrix(
     let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
         #[unroll]
-        for u in 0..comptime!(config.contract.units.len()) {
-            let (inside, first) = lane_in_unit(
+        for a in 0..comptime!(config.contract.alike().len()) {
+            let alike = comptime!(config.contract.alike()[a].clone());
+            let (inside, lanes) = lanes_of(
                 &buffers,
                 lane_tile(),
                 comptime!(config.tile.lanes),
                 comptime!(config.contract.clone()),
-                u,
+                alike,
             );
             if inside {
-                let unit = comptime!(config.contract.units[u].clone());
+                let alike = comptime!(config.contract.alike()[a].clone());
                 let settings = comptime!(config.clone());
-                let sums = unit_sums(&buffers, &memory, count, row, first, &share, settings, unit);
-                let unit = comptime!(config.contract.units[u].clone());
+                let sums = tile_sums(
+                    &buffers, &memory, count, row, &lanes, &share, settings, alike,
+                );
+                let alike = comptime!(config.contract.alike()[a].clone());
                 let settings = comptime!(config.clone());
-                finish(&buffers, &memory, &sums, count, row, first, settings, unit);
+                finish(
+                    &buffers, &memory, &sums, count, row, &lanes, settings, alike,
+                );
             }
         }
     }
@@ -210,25 +205,29 @@ pub fn matrix_sharing(
     let memory = CubeMemory::new(comptime!(config.clone()));
     if row < count {
         #[unroll]
-        for u in 0..comptime!(config.contract.units.len()) {
-            let (inside, first) = lane_in_unit(
+        for a in 0..comptime!(config.contract.alike().len()) {
+            let alike = comptime!(config.contract.alike()[a].clone());
+            let (inside, lanes) = lanes_of(
                 &buffers,
                 lane_tile(),
                 comptime!(config.tile.lanes),
                 comptime!(config.contract.clone()),
-                u,
+                alike,
             );
             if inside {
-                let unit = comptime!(config.contract.units[u].clone());
+                let alike = comptime!(config.contract.alike()[a].clone());
                 let settings = comptime!(config.clone());
-                let mut sums =
-                    unit_sums(&buffers, &memory, count, row, first, &share, settings, unit);
-                let parts = comptime!(config.contract.units[u].parts.len());
+                let mut sums = tile_sums(
+                    &buffers, &memory, count, row, &lanes, &share, settings, alike,
+                );
+                let parts = comptime!(config.contract.alike()[a].parts.len());
                 let settings = comptime!(config.clone());
                 if meet(&buffers, counters, &mut sums, &share, parts, settings) {
-                    let unit = comptime!(config.contract.units[u].clone());
+                    let alike = comptime!(config.contract.alike()[a].clone());
                     let settings = comptime!(config.clone());
-                    finish(&buffers, &memory, &sums, count, row, first, settings, unit);
+                    finish(
+                        &buffers, &memory, &sums, count, row, &lanes, settings, alike,
+                    );
                 }
             }
         }
@@ -237,18 +236,18 @@ pub fn matrix_sharing(
 
 /// The sums of a unit's tile, of the cube's share of the depth.
 #[cube]
-fn unit_sums(
+fn tile_sums(
     buffers: &Buffers<'_>,
     memory: &CubeMemory,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     share: &DepthShare,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) -> Array<f32> {
     let tile = comptime!(config.tile);
-    let mut sums = Array::<f32>::new(comptime!(unit.parts.len() * tile.sums()));
+    let mut sums = Array::<f32>::new(comptime!(alike.parts.len() * tile.sums()));
     let mut squares = Array::<f32>::new(comptime!(input_shares(tile).rows as usize));
     let halves = comptime!(config.halves());
     multiply_depth(
@@ -258,14 +257,14 @@ fn unit_sums(
         &mut squares,
         count,
         row,
-        first,
+        lanes,
         share,
         halves,
         comptime!(config.clone()),
-        comptime!(unit.clone()),
+        comptime!(alike.clone()),
     );
     if comptime!(halves.f16 && config.packed.is_none()) {
-        let inputs = comptime!(config.inputs_of(unit.parts.len()));
+        let inputs = comptime!(config.inputs_of(alike.parts.len()));
         if overflows(memory, &sums, inputs, tile) {
             multiply_depth(
                 buffers,
@@ -274,14 +273,14 @@ fn unit_sums(
                 &mut squares,
                 count,
                 row,
-                first,
+                lanes,
                 share,
                 comptime!(Halves {
                     f16: false,
                     ..halves
                 }),
                 comptime!(config.clone()),
-                comptime!(unit.clone()),
+                comptime!(alike.clone()),
             );
         }
     }
@@ -307,13 +306,12 @@ fn finish(
     sums: &Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let end = buffers.args[comptime!(unit.arg + scalar::END)];
     let tile = comptime!(config.tile);
-    let parts = comptime!(unit.parts.len());
+    let parts = comptime!(alike.parts.len());
     let some = comptime!(tile.rows / tile.eights());
     let products = &memory.tiles;
     let scaled = comptime!(config.packed.filter(|inputs| inputs.halves.f16));
@@ -325,7 +323,7 @@ fn finish(
             let (m, local) = (task / (tile.lanes / 2), task % (tile.lanes / 2) * 2);
             let own = m / 8 * tile.plane_rows() + eight * 8 + m % 8;
             let at = row + own;
-            if at < count && first + local < end {
+            if at < count && lanes.first + local < lanes.end {
                 let mut scale = 1.0f32;
                 if comptime!(config.norms()) {
                     scale = memory.norms[own as usize];
@@ -334,8 +332,7 @@ fn finish(
                 #[unroll]
                 for p in 0..parts {
                     if let Some(inputs) = comptime!(scaled) {
-                        let part = comptime!(config.packed_part(unit.parts[p]));
-                        scale = packed_factor(buffers, at, part, inputs);
+                        scale = packed_factor(buffers, at, lanes.parts[p], inputs);
                     }
                     #[unroll]
                     for side in 0..2usize {
@@ -346,13 +343,12 @@ fn finish(
                 }
                 finish_pair(
                     buffers,
-                    &pair,
+                    &mut pair,
                     at,
-                    first + local,
-                    end,
-                    comptime!(unit.clone()),
-                    comptime!(config.contract.parts.len()),
-                    comptime!(config.contract.adapters),
+                    lanes.first + local,
+                    lanes,
+                    comptime!(config.contract.clone()),
+                    comptime!(alike.clone()),
                 );
             }
             task += UNITS;

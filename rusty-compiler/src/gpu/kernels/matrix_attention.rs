@@ -12,7 +12,7 @@
 
 use super::async_copies::{await_copies, close_copies};
 use super::attention_shape::{AttentionShape, cube_of_heads, first_key, position_of};
-use super::contract::{UnitConfig, finish_pair};
+use super::contract::{UnitConfig, store_unit};
 use super::env::{Buffers, bound, header, put};
 use super::fragments::{Halves, PLANE, exchange_words};
 use super::matrix_attention_loads::{CubeMemory, load_keys, load_queries, load_values, locate};
@@ -349,7 +349,7 @@ fn store(
                 let at = query * dim + lane + side as u32;
                 products[side] = f32::reinterpret(memory.tiles[at as usize]);
             }
-            finish_pair(
+            store_unit(
                 buffers,
                 &products,
                 first + query / group,
@@ -358,7 +358,6 @@ fn store(
                 end,
                 comptime!(config.unit.clone()),
                 1usize,
-                comptime!(None),
             );
         }
         task += UNITS;

@@ -2,13 +2,13 @@
 //! products of its own.
 
 use super::async_copies::{await_copies, close_copies};
-use super::contract::UnitConfig;
 use super::depth_shares::DepthShare;
 use super::env::{Buffers, put};
 use super::fragments::{ALIGNMENT, Halves};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, Product, multiply};
 use super::matrix_tiles::{input_shares, load_inputs, load_packed, load_weights};
+use super::unit_lanes::{AlikeUnits, Lanes};
 use cubecl::prelude::*;
 
 /// Shared memory of a cube, whichever unit it works in.
@@ -43,13 +43,13 @@ pub fn multiply_depth(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     share: &DepthShare,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let parts = comptime!(unit.parts.len());
+    let parts = comptime!(alike.parts.len());
     let inputs = comptime!(config.inputs_of(parts));
     #[unroll]
     for i in 0..comptime!(parts * config.tile.sums()) {
@@ -69,13 +69,13 @@ pub fn multiply_depth(
             squares,
             count,
             row,
-            first,
+            lanes,
             (ahead.runtime(), share.from + ahead),
             share.to,
             Loads::All,
             halves,
             comptime!(config.clone()),
-            comptime!(unit.clone()),
+            comptime!(alike.clone()),
         );
     }
     let mut step = share.from;
@@ -93,7 +93,7 @@ pub fn multiply_depth(
             squares,
             count,
             row,
-            first,
+            lanes,
             (newest, ahead),
             share.to,
             comptime!(if stages > 1 {
@@ -103,7 +103,7 @@ pub fn multiply_depth(
             }),
             halves,
             comptime!(config.clone()),
-            comptime!(unit.clone()),
+            comptime!(alike.clone()),
         );
         if comptime!(stages == 1) {
             if comptime!(config.native) {
@@ -127,13 +127,13 @@ pub fn multiply_depth(
                 squares,
                 count,
                 row,
-                first,
+                lanes,
                 (newest, ahead),
                 share.to,
                 Loads::Made,
                 halves,
                 comptime!(config.clone()),
-                comptime!(unit.clone()),
+                comptime!(alike.clone()),
             );
         }
         slot = after(slot, stages);
@@ -210,13 +210,13 @@ fn load_tiles(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     place: (u32, u32),
     end: u32,
     #[comptime] which: Loads,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
     let (slot, step) = place;
     // What is read between products is not to wait for a branch: behind the last step that one is made again, for nobody.
@@ -231,12 +231,12 @@ fn load_tiles(
             squares,
             count,
             row,
-            first,
+            lanes,
             (slot, min(step, end - 1)),
             which,
             halves,
             comptime!(config.clone()),
-            unit,
+            alike,
         );
     }
     if comptime!(config.native && which.has(true)) {
@@ -252,29 +252,29 @@ fn load_step(
     squares: &mut Array<f32>,
     count: u32,
     row: u32,
-    first: u32,
+    lanes: &Lanes,
     place: (u32, u32),
     #[comptime] which: Loads,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] alike: AlikeUnits,
 ) {
-    let inputs = comptime!(config.inputs_of(unit.parts.len()));
+    let inputs = comptime!(config.inputs_of(alike.parts.len()));
     let slot = place.0 * comptime!(config.stage_rows());
     let step = place.1;
     #[unroll]
-    for p in 0..comptime!(unit.parts.len()) {
-        if comptime!(which.has(config.by_words(unit.parts[p], halves))) {
+    for p in 0..comptime!(alike.parts.len()) {
+        if comptime!(which.has(config.by_words(alike.parts[p], halves))) {
             load_weights(
                 buffers,
                 &memory.tiles,
-                first,
+                lanes,
                 step,
                 slot,
                 p,
                 halves,
                 comptime!(config.clone()),
-                comptime!(unit.clone()),
+                comptime!(alike.parts[p]),
             );
         }
         if comptime!(p < inputs && config.packed.is_some() && which.has(true)) {
@@ -285,8 +285,8 @@ fn load_step(
                 row,
                 step,
                 slot,
+                lanes.parts[p],
                 p,
-                comptime!(unit.parts[p]),
                 comptime!(config.clone()),
             );
         } else if comptime!(p < inputs && config.packed.is_none() && which.has(false)) {
@@ -298,8 +298,8 @@ fn load_step(
                 row,
                 step,
                 slot,
+                lanes.parts[p],
                 p,
-                comptime!(unit.parts[p]),
                 halves,
                 comptime!(config.clone()),
             );

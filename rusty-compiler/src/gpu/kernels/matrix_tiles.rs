@@ -1,7 +1,7 @@
 //! What the kernel on [matrix units](super::matrix) holds in shared memory: inputs and dequantized weights in 16 bits.
 
 use super::async_copies::start_copy;
-use super::contract::{UnitConfig, scalar, tile_pair};
+use super::contract::{PartConfig, tile_pair};
 use super::decode::{RUN, decode_run};
 use super::env::{Buffers, put};
 use super::fragments::{Halves, packed, put_words};
@@ -9,6 +9,7 @@ use super::matrix::{DEPTH, MatrixConfig, STRIDE};
 use super::matrix_product::{MatrixTile, UNITS};
 use super::norms::RowShares;
 use super::packed_inputs::packed_row;
+use super::unit_lanes::Lanes;
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -18,21 +19,19 @@ use rusty_loader::Format;
 pub fn load_weights(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
-    first: u32,
+    of: &Lanes,
     step: u32,
     slot: u32,
     #[comptime] p: usize,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
-    #[comptime] unit: UnitConfig,
+    #[comptime] part: PartConfig,
 ) {
-    let part = comptime!(config.contract.parts[unit.parts[p]]);
     let lanes = comptime!(config.tile.lanes);
     let to = slot + comptime!(config.weights_from() + p as u32 * lanes);
-    let own = first - buffers.args[comptime!(unit.arg + scalar::FIRST)];
-    let start = buffers.args[comptime!(part.arg)] + own * comptime!(part.row_bytes);
-    let last = buffers.args[comptime!(unit.arg + scalar::END)] - first - 1;
-    if comptime!(config.by_words(unit.parts[p], halves)) {
+    let start = of.rows[p];
+    let last = of.end - of.first - 1;
+    if comptime!(config.by_words(part, halves)) {
         let from = start / 4 + step * WORDS;
         #[unroll]
         for i in 0..comptime!(shares(lanes)) {
@@ -171,8 +170,8 @@ pub fn load_packed(
     row: u32,
     step: u32,
     slot: u32,
+    part: u32,
     #[comptime] p: usize,
-    #[comptime] part: usize,
     #[comptime] config: MatrixConfig,
 ) {
     let inputs = comptime!(config.packed.expect("packed inputs"));
@@ -181,7 +180,7 @@ pub fn load_packed(
     for i in 0..comptime!(shares(config.tile.rows)) {
         let (m, word) = share(i);
         let own = min(row + m, count - 1);
-        let start = packed_row(buffers, own, comptime!(config.packed_part(part)), inputs);
+        let start = packed_row(buffers, own, part, inputs);
         let from = start + step * WORDS + word;
         load_four(buffers.arena, from, tiles, to, i, comptime!(config.native));
     }
@@ -208,8 +207,8 @@ pub fn load_inputs(
     row: u32,
     step: u32,
     slot: u32,
+    part: u32,
     #[comptime] p: usize,
-    #[comptime] part: usize,
     #[comptime] halves: Halves,
     #[comptime] config: MatrixConfig,
 ) {

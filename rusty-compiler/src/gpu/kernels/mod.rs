@@ -63,4 +63,5 @@ pub mod shrink;
 pub mod sink;
 pub mod splits;
 pub mod tile;
+pub mod unit_lanes;
 pub mod word_loads;

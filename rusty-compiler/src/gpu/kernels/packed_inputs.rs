@@ -78,15 +78,20 @@ impl PackedInputs {
     }
 }
 
-/// Arena word at which the inputs of part `part` of a row start.
+/// Arena word at which the inputs of part `part` of a row start: those of all where there is one.
 #[cube]
 pub fn packed_row(
     buffers: &Buffers<'_>,
     row: u32,
-    #[comptime] part: u32,
+    part: u32,
     #[comptime] inputs: PackedInputs,
 ) -> u32 {
-    buffers.args[inputs.arg] + row * comptime!(inputs.words()) + comptime!(part * inputs.stride())
+    let start = buffers.args[inputs.arg] + row * comptime!(inputs.words());
+    if comptime!(inputs.parts == 1) {
+        start
+    } else {
+        start + part * comptime!(inputs.stride())
+    }
 }
 
 /// Factor on the products of a row with part `part`.
@@ -94,7 +99,7 @@ pub fn packed_row(
 pub fn packed_factor(
     buffers: &Buffers<'_>,
     row: u32,
-    #[comptime] part: u32,
+    part: u32,
     #[comptime] inputs: PackedInputs,
 ) -> f32 {
     let at = packed_row(buffers, row, part, inputs) + comptime!(inputs.row_words());
@@ -164,7 +169,7 @@ fn pack_part(
             buffers,
             row,
             word * 2,
-            comptime!(part as usize),
+            comptime!(part).runtime(),
             comptime!(config.contract.clone()),
         );
         let both = packed(low * factor, high * factor, comptime!(inputs.halves));
@@ -189,7 +194,7 @@ fn survey(
             buffers,
             row,
             word * 2,
-            comptime!(part as usize),
+            comptime!(part).runtime(),
             comptime!(config.contract.clone()),
         );
         squares += square;

@@ -1,7 +1,7 @@
 //! Partial results of [attention of rows alone](super::row_attention): of planes in shared memory, of splits in the arena.
 
 use super::attention_shape::cube_of_heads;
-use super::contract::finish_pair;
+use super::contract::store_unit;
 use super::env::{Buffers, put};
 use super::row_attention::RowAttentionConfig;
 use cubecl::prelude::*;
@@ -91,7 +91,7 @@ pub fn finish(
         }
         products[0] = low / sum;
         products[1] = high / sum;
-        finish_pair(
+        store_unit(
             buffers,
             &products,
             row,
@@ -99,7 +99,6 @@ pub fn finish(
             end,
             comptime!(config.unit.clone()),
             1usize,
-            comptime!(None),
         );
         lane += config.team.units * 2;
     }
