@@ -115,8 +115,18 @@ pub(crate) fn ids() -> Vec<u32> {
 
 /// Logits of the prompt in chunks, some rows with an adapter of so many slots, some without.
 pub(crate) fn logits(exe: &mut dyn Executable, chunk: usize, slots: u32) -> Vec<f32> {
+    logits_of(exe, TOKENS as usize, chunk, slots)
+}
+
+/// The same of its first `rows` tokens.
+pub(crate) fn logits_of(
+    exe: &mut dyn Executable,
+    rows: usize,
+    chunk: usize,
+    slots: u32,
+) -> Vec<f32> {
     let (ids, pages) = (ids(), (0..PAGES).collect::<Vec<u32>>());
-    let chunks = ids.chunks(chunk).enumerate();
+    let chunks = ids[..rows].chunks(chunk).enumerate();
     chunks
         .flat_map(|(at, tokens)| chunk_logits(exe, tokens, (at * chunk, slots), &pages))
         .collect()

@@ -1,7 +1,7 @@
 //! Whole models by CUDA's kernels, which run [on the host](crate::host_cuda), against kernels of another language: matrix units,
 //! asynchronous copies, products of bytes and shuffles of planes as CUDA has them.
 
-use crate::adapted_rows::{TOKENS, attach, logits};
+use crate::adapted_rows::{TOKENS, attach, logits_of};
 use crate::golden_paths::golden;
 use crate::host_cuda::HostCuda;
 use crate::matrix_units::in_singles;
@@ -45,10 +45,11 @@ fn tilings() -> [Tuning; 3] {
     [of(256, 256), of(1, 256), of(1, 1)]
 }
 
-/// A model in one way: storage of keys and values, adapter slots, and rows of a step, with what tiles.
+/// A model in one way: storage of keys and values, adapter slots, rows of the prompt and of a step, with what tiles.
 struct Way {
     kv: KvFormat,
     slots: u32,
+    rows: usize,
     chunk: usize,
     tunings: Vec<Tuning>,
 }
@@ -59,17 +60,19 @@ impl Way {
         Self {
             kv,
             slots: 0,
+            rows: TOKENS as usize,
             chunk: 62,
             tunings: tunings.to_vec(),
         }
     }
 
-    /// Row by row, in guessed teams and in such as ask for weights ahead.
-    fn alone(path: &str, (kv, slots): (KvFormat, u32)) -> Self {
+    /// Row by row, without an adapter, with one and without again.
+    fn alone((kv, slots): (KvFormat, u32), tunings: &[Tuning]) -> Self {
         Self {
             slots,
+            rows: 24,
             chunk: 1,
-            ..Self::prompt(kv, &[Tuning::default(), all_ahead(path)])
+            ..Self::prompt(kv, tunings)
         }
     }
 }
@@ -82,17 +85,14 @@ fn agrees(path: &str, way: &Way, most: (f64, f64)) {
 
 fn file_agrees(path: &str, file: &dyn ModelFile, way: &Way, most: (f64, f64)) {
     let other = gpu_device().gpu().expect("a GPU").clone();
-    let want = logits(
-        &mut bound(file, other, way.kv, way.slots),
-        way.chunk,
-        way.slots,
-    );
+    let logits = |exe: &mut GpuExecutable| logits_of(exe, way.rows, way.chunk, way.slots);
+    let want = logits(&mut bound(file, other, way.kv, way.slots));
     let mut exe = bound(file, HostCuda::new(), way.kv, way.slots);
     for tuning in &way.tunings {
         exe.retune(tuning.clone()).expect("tuned");
-        let have = logits(&mut exe, way.chunk, way.slots);
+        let have = logits(&mut exe);
         let (rms, _) = distance(&have, &want);
-        let kl = mean_kl(&have, &want, TOKENS as usize);
+        let kl = mean_kl(&have, &want, way.rows);
         let said = format!(
             "{path}, {:?}, by {}: rms {rms}, mean KL {kl}",
             way.kv, way.chunk
@@ -141,7 +141,8 @@ fn tiles_with_adapters_agree() {
     agrees("gguf/qwen3-float/BF16.gguf", &way, (0.05, 1.5e-3));
 }
 
-/// Decoding: products of bytes and of floats, and those that ask for weights before they wait for the launches before them.
+/// Decoding: products of bytes and of floats, in guessed teams and in such as ask for weights before they wait for the launches before
+/// them.
 #[test]
 fn single_rows_agree() {
     for (path, kv) in [
@@ -149,19 +150,20 @@ fn single_rows_agree() {
         ("gguf/qwen3-float/BF16.gguf", KvFormat::Q8_0),
     ] {
         for slots in [0, 1] {
-            agrees(path, &Way::alone(path, (kv, slots)), (0.05, 1.5e-3));
+            let way = Way::alone((kv, slots), &[Tuning::default(), all_ahead(path)]);
+            agrees(path, &way, (0.05, 1.5e-3));
         }
     }
 }
 
-/// The same of a model whose products make residuals first, in floats and in bytes.
+/// The same of a model whose products make residuals first, in floats and in bytes, all of which ask ahead.
 #[test]
 fn single_rows_of_residuals_agree() {
     let path = "models/gemma3";
     let file = rusty_loader::open(golden(path)).expect(path);
     let file = quantize(file, Quantized::Int8, &|_, _| {}).expect("quantized");
     for slots in [0, 1] {
-        let way = Way::alone(path, (KvFormat::F16, slots));
+        let way = Way::alone((KvFormat::F16, slots), &[all_ahead(path)]);
         agrees(path, &way, (0.004, 1e-5));
         file_agrees(path, &*file, &way, (0.05, 1.5e-3));
     }

@@ -64,7 +64,6 @@ enum class State { Ready, Plane, Cube, Done };
 
 struct Unit {
     void *at = nullptr;
-    char *stack = nullptr;
     State state = State::Done;
     Together *op = nullptr;
     Three place;
@@ -72,14 +71,14 @@ struct Unit {
     std::deque<std::vector<Copy>> closed;
 };
 
-inline std::vector<Unit> units;
-// Of units, the most that a cube had; a cube of fewer leaves the others theirs.
-inline std::vector<char *> stacks;
-inline Unit *own = nullptr;
-inline void *scheduler = nullptr;
-inline Three group, groups, dims;
-inline char *shared = nullptr;
-inline void (*body)() = nullptr;
+// Of this library alone: what is inline would be one for all, of which several may run at once.
+static std::vector<Unit> units;
+static char *stacks = nullptr;
+static Unit *own = nullptr;
+static void *scheduler = nullptr;
+static Three group, groups, dims;
+static char *shared = nullptr;
+static void (*body)() = nullptr;
 
 inline void block(State state, Together *op = nullptr) {
     own->state = state;
@@ -128,7 +127,7 @@ inline void run_cube() {
         unit.closed.clear();
         unit.state = State::Ready;
         // Six registers, where to begin, and room as behind a call.
-        void **top = reinterpret_cast<void **>(unit.stack + STACK) - 8;
+        void **top = reinterpret_cast<void **>(stacks + (u + 1) * STACK) - 8;
         top[6] = reinterpret_cast<void *>(enter);
         unit.at = top;
     }
@@ -164,10 +163,10 @@ inline void launch(void (*kernel)(), const unsigned *grid, const unsigned *units
     groups = {grid[0], grid[1], grid[2]};
     dims = {units_of[0], units_of[1], units_of[2]};
     units.resize(size_t(dims.x) * dims.y * dims.z);
-    while (stacks.size() < units.size())
-        stacks.push_back(static_cast<char *>(
-            mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)));
-    for (size_t i = 0; i < units.size(); i++) units[i].stack = stacks[i];
+    const size_t size = units.size() * STACK;
+    void *const mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) fail("no memory for stacks");
+    stacks = static_cast<char *>(mapped);
     std::vector<char> memory(shared_bytes + 256);
     shared = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256) % 256;
     for (unsigned z = 0; z < groups.z; z++)
@@ -178,6 +177,7 @@ inline void launch(void (*kernel)(), const unsigned *grid, const unsigned *units
                 group = {x, y, z};
                 run_cube();
             }
+    munmap(mapped, size);
 }
 
 template <typename To, typename From> To bits(From from) {

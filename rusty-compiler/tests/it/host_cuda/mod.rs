@@ -11,6 +11,7 @@ use rusty_backend::{
     DeviceBuffer, Error, Fetch, GpuDevice, KernelText, Launch, Owner, Pending, Pipeline, Recording,
     Result, Target,
 };
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -29,9 +30,6 @@ pub(crate) struct HostCuda {
     target: Target,
     accounts: Arc<Accounts>,
 }
-
-/// Launches run one at a time: a text's emulator has one cube, whichever device it is of.
-static TURN: Mutex<()> = Mutex::new(());
 
 impl HostCuda {
     /// A device of that architecture.
@@ -69,7 +67,16 @@ impl Memory {
 
 struct Compiled {
     library: Library,
+    /// Its launches run one at a time: a library has one cube, whichever device it is of.
+    turn: Arc<Mutex<()>>,
     text: KernelText,
+}
+
+/// The turns of a library that may be loaded before.
+fn turn_of(library: &Path) -> Arc<Mutex<()>> {
+    static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    turns.entry(library.into()).or_default().clone()
 }
 
 impl GpuDevice for HostCuda {
@@ -95,9 +102,10 @@ impl GpuDevice for HostCuda {
         let refuse = |log: String| refusal(text, log);
         let path = compiled(text).map_err(refuse)?;
         // SAFETY: the library is the text's, compiled here, and starts nothing by itself.
-        let library = unsafe { Library::new(path) }.map_err(|e| refuse(e.to_string()))?;
+        let library = unsafe { Library::new(&path) }.map_err(|e| refuse(e.to_string()))?;
         let compiled = Compiled {
             library,
+            turn: turn_of(&path),
             text: text.clone(),
         };
         Ok(Pipeline::new(Box::new(compiled), text))
@@ -109,7 +117,6 @@ impl GpuDevice for HostCuda {
     }
 
     fn submit(&self, recording: &Recording) -> Result<()> {
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let launches = recording.raw::<Vec<Launch>>()?;
         launches.iter().try_for_each(run)
     }
@@ -169,8 +176,9 @@ fn run(launch: &Launch) -> Result<()> {
         })
         .collect::<Result<_>>()?;
     let text = &compiled.text;
+    let _turn = compiled.turn.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the function is what `compiled` has put there; its buffers are alive, as long as the launch says (the kernels of the
-    // compiler keep to that), and launches run one at a time.
+    // compiler keep to that), and its launches run one at a time.
     unsafe {
         let run = compiled.library.get::<Run>(b"rusty_run\0");
         let run = run.map_err(|e| refusal(text, e.to_string()))?;
@@ -194,7 +202,13 @@ fn refusal(text: &KernelText, log: String) -> Error {
 }
 
 /// What libraries are compiled as; not optimised, since each is run little.
-const OPTIONS: [&str; 4] = ["-std=c++17", "-w", "-fPIC", "-fno-strict-aliasing"];
+const OPTIONS: [&str; 5] = [
+    "-std=c++17",
+    "-w",
+    "-fPIC",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+];
 
 /// The library of a text, compiled unless an earlier run left it.
 fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {

@@ -55,7 +55,7 @@ pub(super) fn on_host(text: &KernelText) -> Result<String, String> {
         "{source}
 static void *const *rusty_buffers;
 static const void *rusty_info;
-extern \"C\" void rusty_run(void *const *buffers, const void *info, const unsigned *groups, const unsigned *units, unsigned bytes) {{
+extern \"C\" __attribute__((visibility(\"default\"))) void rusty_run(void *const *buffers, const void *info, const unsigned *groups, const unsigned *units, unsigned bytes) {{
     rusty_buffers = buffers;
     rusty_info = info;
     host::launch([] {{ host::call(kernel::{entry}, rusty_buffers, rusty_info); }}, groups, units, bytes);
