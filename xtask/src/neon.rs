@@ -12,7 +12,7 @@ const EMULATOR: &str = "qemu-aarch64";
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
 /// Tests by the start of their names: kernels against plain code, and models against the oracle and others' numbers. What they would
-/// run on a GPU runs on the emulated CPU once more.
+/// run on a GPU runs on the emulated CPU once more. Rows that are shortened are rows of the same kernels.
 const TESTS: [&str; 5] = [
     "cpu::",
     "goldens::",

@@ -342,7 +342,7 @@ fn siblings(team: Team, wide: bool) -> ContractConfig {
             source: Source::None,
             segment: 512,
         },
-        parts: [&Q8_0, &Q8_0, &Q4_0]
+        parts: [&Q4_0, &Q4_0, &Q8_0]
             .into_iter()
             .enumerate()
             .map(part)

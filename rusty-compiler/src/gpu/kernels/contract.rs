@@ -212,7 +212,11 @@ pub fn finish_pair(
     }
     #[unroll]
     for i in 0..comptime!(alike.units.len()) {
-        if comptime!(alike.units.len() == 1).runtime() || lanes.unit == comptime!(i as u32) {
+        let own = match comptime!(alike.units.len() == 1) {
+            true => true.runtime(),
+            false => lanes.unit == comptime!(i as u32),
+        };
+        if own {
             let (unit, parts) =
                 comptime!((config.units[alike.units[i]].clone(), config.parts.len()));
             store_unit(buffers, &*products, row, lane, lanes.end, unit, parts);

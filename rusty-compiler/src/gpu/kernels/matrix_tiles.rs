@@ -19,7 +19,7 @@ use rusty_loader::Format;
 pub fn load_weights(
     buffers: &Buffers<'_>,
     tiles: &Shared<[u32]>,
-    of: &Lanes,
+    lanes: &Lanes,
     step: u32,
     slot: u32,
     #[comptime] p: usize,
@@ -27,14 +27,14 @@ pub fn load_weights(
     #[comptime] config: MatrixConfig,
     #[comptime] part: PartConfig,
 ) {
-    let lanes = comptime!(config.tile.lanes);
-    let to = slot + comptime!(config.weights_from() + p as u32 * lanes);
-    let start = of.rows[p];
-    let last = of.end - of.first - 1;
+    let tile_lanes = comptime!(config.tile.lanes);
+    let to = slot + comptime!(config.weights_from() + p as u32 * tile_lanes);
+    let start = lanes.rows[p];
+    let last = lanes.end - lanes.first - 1;
     if comptime!(config.by_words(part, halves)) {
         let from = start / 4 + step * WORDS;
         #[unroll]
-        for i in 0..comptime!(shares(lanes)) {
+        for i in 0..comptime!(shares(tile_lanes)) {
             let (lane, word) = share(i);
             let word = from + min(lane, last) * comptime!(part.row_bytes / 4) + word;
             load_four(
@@ -48,11 +48,11 @@ pub fn load_weights(
         }
     } else {
         // All are read before the first is stored, so that what runs of a block have in common is read once.
-        let count = comptime!((lanes * RUNS).div_ceil(UNITS));
+        let count = comptime!((tile_lanes * RUNS).div_ceil(UNITS));
         let mut made = Sequence::<Array<u32>>::new();
         #[unroll]
         for i in 0..count {
-            let (lane, piece) = run_of_unit(i, lanes);
+            let (lane, piece) = run_of_unit(i, tile_lanes);
             let address = start + min(lane, last) * comptime!(part.row_bytes);
             made.push(decoded_run(
                 buffers,
@@ -66,8 +66,8 @@ pub fn load_weights(
         }
         #[unroll]
         for i in 0..count {
-            let (lane, piece) = run_of_unit(i, lanes);
-            if lane < lanes {
+            let (lane, piece) = run_of_unit(i, tile_lanes);
+            if lane < tile_lanes {
                 put_words(
                     tiles,
                     (to + lane) * STRIDE + piece * comptime!(RUN as u32 / 2),

@@ -13,7 +13,7 @@ use cubecl::prelude::*;
 pub struct AlikeUnits {
     /// Their numbers.
     pub units: Vec<usize>,
-    /// The parts of the first: of those of others the scalars differ.
+    /// The parts of the first. Those of others lie elsewhere ([`PartConfig::arg`]), of which [`Lanes`] know.
     pub parts: Vec<PartConfig>,
 }
 

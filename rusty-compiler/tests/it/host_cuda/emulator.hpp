@@ -71,7 +71,7 @@ struct Unit {
     std::deque<std::vector<Copy>> closed;
 };
 
-// Of this library alone: what is inline would be one for all, of which several may run at once.
+// Of this library alone, as one of several that may run at once.
 static std::vector<Unit> units;
 static char *stacks = nullptr;
 static Unit *own = nullptr;

@@ -215,7 +215,11 @@ fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
     let source = text::on_host(text)?;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-cuda");
     let header = header(&folder)?;
-    let library = folder.join(format!("{}-{}.so", text.entry, hashed((&source, &header))));
+    let library = folder.join(format!(
+        "{}-{}.so",
+        text.entry,
+        hashed((&source, &header, OPTIONS))
+    ));
     if library.is_file() {
         return Ok(library);
     }
@@ -232,7 +236,7 @@ fn header(folder: &Path) -> std::result::Result<String, String> {
     static MADE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
     let make = || {
         std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
-        let name = format!("emulator-{}.hpp", hashed(EMULATOR));
+        let name = format!("emulator-{}.hpp", hashed((EMULATOR, OPTIONS)));
         let (file, compiled) = (folder.join(&name), folder.join(format!("{name}.gch")));
         if !compiled.is_file() {
             let written = own(&file, "hpp");
