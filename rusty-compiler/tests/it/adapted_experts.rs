@@ -33,7 +33,7 @@ fn grouped(graph: &Graph) -> usize {
     graph.sites.iter().filter(|site| site.grouped).count()
 }
 
-/// Tables in every format, on every instruction set and the GPU.
+/// Tables in every format, on every instruction set and the GPU; of the model without latents in one of floats and one of codes.
 #[test]
 fn adapters_of_experts_match_the_oracle() {
     for model in MODELS {
@@ -46,7 +46,9 @@ fn adapters_of_experts_match_the_oracle() {
         let graph = rusty_graph::arch::build(&*file).expect("graph");
         assert!(grouped(&graph) > 20, "{model}");
         let base = oracle(&graph, &*file, &SlotData::default());
-        for format in DeltaTable::FORMATS {
+        let few = [Format::F16, Format::by_name("q8_0").expect("a format")];
+        let formats = DeltaTable::FORMATS.into_iter();
+        for format in formats.filter(|f| model == MODELS[0] || few.contains(f)) {
             let adapter = stored(low_ranks(&graph, RANK), format);
             let want = oracle(&graph, &*file, &adapter);
             let (change, _) = distance(&want, &base);

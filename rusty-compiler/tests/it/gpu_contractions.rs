@@ -42,13 +42,18 @@ fn of_all_kinds() -> [Format; 13] {
     ]
 }
 
-/// Whether kernels of a format are listed with tiles of every shape. In others, which differ from these in how elements are decoded,
-/// they are with one.
+/// Whether kernels of a format are listed with tiles of every shape, and such as ask for weights ahead. In others, which differ from
+/// these in how elements are decoded, they are with one.
 pub(crate) fn in_all_tiles(format: Format) -> bool {
     match format {
         Format::F32 | Format::F16 | Format::Bf16 => true,
         Format::Blocks(codec) => *codec == Q4_0,
     }
+}
+
+/// Whether kernels of a format are listed with adapters, which meet weights as products: those and one whose blocks have minima.
+fn meets_adapters(format: Format) -> bool {
+    in_all_tiles(format) || format == Format::Blocks(&Q4_K)
 }
 
 /// All shapes of tiles, or one of them in turn.
@@ -64,9 +69,13 @@ fn some_of<T>(shapes: [T; 3], turn: usize, format: Format) -> impl Iterator<Item
 pub(crate) fn contractions(team: Team, adapters: Adapters, wide: bool) -> Vec<KernelSpec> {
     let mut out = vec![];
     for (at, format) in of_all_kinds().into_iter().enumerate() {
-        for adapters in [None, Some(adapters)] {
+        let variants = [None, Some(adapters)].into_iter();
+        for adapters in variants.filter(|a| a.is_none() || meets_adapters(format)) {
             let contract = gated(team, format, adapters, wide);
-            out.extend(or_ahead(&contract));
+            out.extend(match in_all_tiles(format) {
+                true => or_ahead(&contract),
+                false => of_few_rows(&contract).into_iter().map(gemv).collect(),
+            });
             if team.plane > 0 && format != Format::F32 {
                 let tiles = some_of([(32, 32), (64, 64), (128, 128)], at, format);
                 out.extend(tiles.map(|tile| on_matrix_units(&contract, tile)));
