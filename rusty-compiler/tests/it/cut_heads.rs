@@ -103,6 +103,7 @@ fn heads_in_several_buffers_change_no_bit() {
     // Windows and caps of scores; more buffers; several heads in one.
     check("models/gemma2", KvFormat::F32, FLOATS, 2);
     check("models/llama-mha-f16", KvFormat::F16, FLOATS, 4);
+    check("models/llama-mha-f16", KvFormat::F32, FLOATS, 2);
 }
 
 /// A model of one layer with heads so wide that, on planes of eight units, a cube of rows alone takes one of a key's two query heads.

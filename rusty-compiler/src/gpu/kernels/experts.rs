@@ -7,7 +7,7 @@ use super::env::{Buffers, bound, put};
 use super::gemv_products::{add_products, span_of};
 use super::gemv_sums::{CubeMemory, share};
 use super::reduce::no_sums;
-use super::unit_lanes::{Lanes, lanes_of};
+use super::unit_lanes::{Lanes, lanes_of_tile};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -100,7 +100,7 @@ pub fn experts(
     if CUBE_POS_X < buffers.step[comptime!(config.experts.rows)] * per_row {
         let (lanes, product) = comptime!((config.product.cube_lanes(), config.product.clone()));
         let alike = comptime!(config.product.alike()[0].clone());
-        let (inside, lanes) = lanes_of(&buffers, lane_tile(), lanes, product, alike);
+        let (inside, lanes) = lanes_of_tile(&buffers, lane_tile(), lanes, product, alike);
         if inside {
             result_lanes(&buffers, &memory, CUBE_POS_X, &lanes, config);
         }

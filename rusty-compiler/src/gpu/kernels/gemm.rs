@@ -14,7 +14,7 @@ use super::tile::{
     FINISHED, QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane,
     own_row, own_slice,
 };
-use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of_tile};
 use cubecl::prelude::*;
 use half::f16;
 use rusty_loader::Format;
@@ -112,7 +112,7 @@ fn cube_tile<W: Scalar>(buffers: &Buffers<'_>, #[comptime] config: GemmConfig) {
         #[unroll]
         for a in 0..comptime!(config.contract.alike().len()) {
             let alike = comptime!(config.contract.alike()[a].clone());
-            let (inside, lanes) = lanes_of(
+            let (inside, lanes) = lanes_of_tile(
                 buffers,
                 tile,
                 comptime!(config.tile.lanes),

@@ -19,7 +19,7 @@ use super::norms::norm_scale;
 use super::reduce::no_sums;
 use super::shrink::{SHRINK_CUBES, shrink_row};
 use super::sink::{Store, store_segment};
-use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of_tile};
 use cubecl::prelude::*;
 
 /// Cubes: `(rows by their number in a cube, y * z >= tiles)`.
@@ -134,7 +134,7 @@ fn half(
         for a in 0..comptime!(config.alike().len()) {
             let (size, settings) = comptime!((config.cube_lanes(), config.clone()));
             let alike = comptime!(config.alike()[a].clone());
-            let (inside, lanes) = lanes_of(buffers, tile, size, settings, alike);
+            let (inside, lanes) = lanes_of_tile(buffers, tile, size, settings, alike);
             if inside {
                 let (settings, alike) = comptime!((config.clone(), config.alike()[a].clone()));
                 match comptime!(which) {

@@ -20,7 +20,7 @@ use super::matrix_product::{MatrixTile, UNITS, keep_eights};
 use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
 use super::packed_inputs::{PackedInputs, packed_factor};
-use super::unit_lanes::{AlikeUnits, Lanes, lanes_of};
+use super::unit_lanes::{AlikeUnits, Lanes, lanes_of_tile};
 use cubecl::prelude::*;
 use rusty_loader::Format;
 
@@ -160,7 +160,7 @@ pub fn matrix(
         #[unroll]
         for a in 0..comptime!(config.contract.alike().len()) {
             let alike = comptime!(config.contract.alike()[a].clone());
-            let (inside, lanes) = lanes_of(
+            let (inside, lanes) = lanes_of_tile(
                 &buffers,
                 lane_tile(),
                 comptime!(config.tile.lanes),
@@ -207,7 +207,7 @@ pub fn matrix_sharing(
         #[unroll]
         for a in 0..comptime!(config.contract.alike().len()) {
             let alike = comptime!(config.contract.alike()[a].clone());
-            let (inside, lanes) = lanes_of(
+            let (inside, lanes) = lanes_of_tile(
                 &buffers,
                 lane_tile(),
                 comptime!(config.tile.lanes),

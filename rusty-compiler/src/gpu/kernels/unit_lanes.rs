@@ -56,7 +56,7 @@ pub struct Lanes {
 
 /// Whether tile `tile` of `lanes` lanes is one of the alike units', and its lanes.
 #[cube]
-pub fn lanes_of(
+pub fn lanes_of_tile(
     buffers: &Buffers<'_>,
     tile: u32,
     #[comptime] lanes: u32,
