@@ -3,7 +3,8 @@
 //! Where weights are rows of floats, or panels of codes that are narrower than bytes, nothing is asked for, and a thread multiplies the
 //! [pieces](super::shares) that it takes in two streams side by side: the two parts that a tail reads together (gate and up), if they
 //! are panels, or the halves of a piece. Where codes are bytes one stream is faster, and [a little ahead](ASKED) of its use memory is
-//! asked for. All was found by trying on a Zen 4 and is not explained.
+//! asked for. All was found by trying on a Zen 4 and is not explained. With the register file of AVX2 bytes are asked for in two streams
+//! as elsewhere, which was as fast on a Zen 3.
 
 use super::context::{Context, Scratch};
 use super::contract::{Bundle, Contract, PART_TILE, part_tile};
@@ -162,7 +163,7 @@ const ASKED: usize = 2560;
 
 /// Whether panels like this one are read in two streams that ask for nothing, which registers have to hold.
 fn two_streams(level: Level, panel: &Panel) -> bool {
-    level.holds_streams() && panel.kind.width != Width::W8
+    level.row_panels() > 1 && panel.kind.width != Width::W8
 }
 
 /// A piece's panels of a part in two streams, each half of them, or in one; `first` is the part's first one.

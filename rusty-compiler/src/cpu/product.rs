@@ -13,7 +13,7 @@ use super::row_tiles::{Extent, ROW_STREAMS, UNASKED_STREAMS};
 use super::short_rows::{ShortRows, fits};
 use super::short_tile::{self, Short};
 use super::simd::LANES;
-use super::stream::{STREAMS, Stream, side_by_side};
+use super::stream::{Stream, streams};
 use super::tile::{self, Panel, TileRegisters};
 use super::weights::Matrix;
 use rusty_backend::UnifiedTensor;
@@ -38,11 +38,8 @@ impl Contract {
                 float::steps(*k, columns, tile)
             }
             _ => {
-                let streams = match side_by_side(ctx.level, matrix, (rows, columns)) {
-                    true => STREAMS,
-                    false => 1,
-                };
-                let products = columns.div_ceil(LANES) / streams;
+                let products =
+                    columns.div_ceil(LANES) / streams(ctx.level, matrix, (rows, columns));
                 let steps = |layout| products * tile::steps(ctx.level, layout, rows);
                 matrix.layout().map_or(0, steps)
             }
@@ -61,7 +58,7 @@ pub(super) struct PartCode {
 impl PartCode {
     /// Its columns, `columns` from `column` on, in memory.
     pub(super) fn stream(&self, ctx: &Context<'_>, columns: (usize, usize)) -> Stream {
-        Stream::new(ctx.weights, self.weight, columns)
+        Stream::new(ctx, self.weight, columns)
     }
 
     /// `out[r * stride + c] = x[first + r] . w[column + c]` for an extent's rows and columns. Before the last columns, or
@@ -80,12 +77,12 @@ impl PartCode {
         debug_assert!(column + e.columns <= self.n);
         if let Some(matrix) = ctx.weights.matrix_of(self.weight)
             && let Matrix::Panels { layout, offset } = matrix
-            && side_by_side(ctx.level, matrix, (e.rows, e.columns))
+            && let several @ 2.. = streams(ctx.level, matrix, (e.rows, e.columns))
         {
             let at = offset + column / LANES * layout.panel_bytes();
             let at = ctx.weights.panels.ptr().wrapping_add(at).cast_const();
             let panel = Panel::new(layout, at, self.start, std::ptr::null(), None);
-            let panels = RowPanels::new(panel, e.columns.div_ceil(LANES), STREAMS);
+            let panels = RowPanels::new(panel, e.columns.div_ceil(LANES), several);
             // SAFETY: the caller's duty.
             return unsafe { row(ctx, scratch, (x, e), panels, next) };
         }

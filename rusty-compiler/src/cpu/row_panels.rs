@@ -7,18 +7,15 @@ use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::simd::word_products::WordProducts;
 use super::simd::{LANES, per_isa};
-use super::stream::{STREAMS, Stream};
+use super::stream::Stream;
 use super::tile::{Panel, tile};
-
-/// Rows of the tiles of sets whose register file has room for [`STREAMS`] panels of one row, too.
-const SIDE_ROWS: usize = 12;
 
 /// Panels of one layout that one row is multiplied with: a stream of neighbours, or some side by side.
 #[derive(Clone, Copy)]
 pub(super) struct RowPanels {
     /// The first panel of the first stream.
     pub(super) first: Panel,
-    /// One, two or [`STREAMS`]; one is fastest where the level does not [hold several](super::simd::Level::holds_streams).
+    /// At most as many as the level [has room for](super::simd::Level::row_panels): one, two or four.
     streams: usize,
     /// Panels of a stream.
     each: usize,
@@ -122,13 +119,12 @@ unsafe fn multiply_row_with<V: WordProducts, F: Form>(
     unsafe {
         for i in 0..p.each {
             let out = (out.add(i * LANES), 0, p.step);
-            let side_by_side = V::QUANT_ROWS >= SIDE_ROWS;
             match p.streams {
-                STREAMS if side_by_side => {
+                4 if V::ROW_PANELS >= 4 => {
                     let panels = std::array::from_fn(|n| p.panel(n, i));
-                    tile::<V, F, 1, STREAMS>(panels, x, row, out, ahead);
+                    tile::<V, F, 1, 4>(panels, x, row, out, ahead);
                 }
-                2 if side_by_side => {
+                2 if V::ROW_PANELS >= 2 => {
                     tile::<V, F, 1, 2>([p.panel(0, i), p.panel(1, i)], x, row, out, ahead);
                 }
                 streams => {

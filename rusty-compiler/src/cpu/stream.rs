@@ -2,7 +2,7 @@
 //!
 //! Most cores read memory at full speed only while they ask for what they need next. Rows of floats are several streams at
 //! once, each of which asks for what follows in it ([`super::prefetch::Ask`]). Panels are one stream, or [some side by
-//! side](STREAMS) where there is one row: inside a strip what comes next lies behind what is read, at a
+//! side](streams) where there is one row: inside a strip what comes next lies behind what is read, at a
 //! strip's end in the strip that the thread goes on with, at a kernel's end in the next kernel's. A thread therefore draws
 //! its next piece of work before it multiplies the last columns of the one it has.
 //!
@@ -14,28 +14,29 @@ use super::contract::Contract;
 use super::deltas::injection::Sites;
 use super::panel::PanelLayout;
 use super::simd::{LANES, Level};
-use super::weights::{Matrix, Weights};
+use super::weights::Matrix;
 use rusty_graph::WeightId;
 
 /// How far ahead of its use memory is asked for, in whole panels of at least so many bytes together: more than memory's
 /// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
 
-/// Panels that one row is multiplied with side by side: memory answers several streams faster than one, and whatever a core is
-/// waiting for in one, it goes on with the others.
-pub(super) const STREAMS: usize = 4;
-
-/// Panels from one of [`STREAMS`] to the next where those are evenly spread over so many columns, if they can be.
-fn apart(columns: usize) -> Option<usize> {
-    let even = columns > 0 && columns.is_multiple_of(STREAMS * LANES);
-    even.then_some(columns / (STREAMS * LANES))
+/// Panels from a [stream](Level::row_panels) of one row to the next where those are evenly spread over so many columns, if they
+/// can be.
+fn apart(level: Level, columns: usize) -> Option<usize> {
+    let lanes = level.row_panels() * LANES;
+    let even = columns > 0 && columns.is_multiple_of(lanes);
+    even.then_some(columns / lanes)
 }
 
-/// Whether so many columns of a matrix are read in [`STREAMS`], by a kernel of one row; not where one of any number of rows reads
-/// them.
-pub(super) fn side_by_side(level: Level, matrix: &Matrix, (rows, columns): (usize, usize)) -> bool {
-    let holds = level.holds_streams() && apart(columns).is_some();
-    rows == 1 && holds && matches!(matrix, Matrix::Panels { .. })
+/// Streams in which so many columns of a matrix are read. One row is multiplied with several panels side by side: memory answers
+/// several streams faster than one, and whatever a core is waiting for in one, it goes on with the others.
+pub(super) fn streams(level: Level, matrix: &Matrix, (rows, columns): (usize, usize)) -> usize {
+    let several = rows == 1 && matches!(matrix, Matrix::Panels { .. });
+    match several && apart(level, columns).is_some() {
+        true => level.row_panels(),
+        false => 1,
+    }
 }
 
 /// Columns of a matrix, in memory.
@@ -63,14 +64,14 @@ impl Stream {
 
     /// Columns of a matrix, `columns` from `column` on.
     pub(super) fn new(
-        weights: &Weights,
+        ctx: &Context<'_>,
         weight: WeightId,
         (column, columns): (usize, usize),
     ) -> Self {
-        match weights.matrix_of(weight) {
+        match ctx.weights.matrix_of(weight) {
             Some(Matrix::Panels { layout, offset }) => {
-                let apart = apart(columns).unwrap_or(1);
-                let first = weights.panels.ptr().wrapping_add(*offset);
+                let apart = apart(ctx.level, columns).unwrap_or(1);
+                let first = ctx.weights.panels.ptr().wrapping_add(*offset);
                 Self::of_panels(layout, first, column, apart)
             }
             Some(Matrix::Late(late)) => Self::of_panels(&late.layout, late.place(0), column, 1),
@@ -147,7 +148,7 @@ impl Next {
         match thread * self.strip {
             column if column < self.n && !unasked => {
                 let columns = self.strip.min(self.n - column);
-                Stream::new(ctx.weights, self.weight, (column, columns))
+                Stream::new(ctx, self.weight, (column, columns))
             }
             _ => Stream::NONE,
         }

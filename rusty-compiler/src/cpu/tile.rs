@@ -173,7 +173,7 @@ fn stretch(layout: &PanelLayout) -> usize {
     }
 }
 
-/// Steps at which products of `rows` rows with one panel, or of one row with [several](super::stream::STREAMS), ask for memory
+/// Steps at which products of `rows` rows with one panel, or of one row with [several](super::stream::streams), ask for memory
 /// ahead: about as many, rather too few, as what is left at a product's end is asked for at once.
 pub(super) fn steps(level: Level, layout: &PanelLayout, rows: usize) -> usize {
     let together = match rows {

@@ -20,6 +20,8 @@ pub(in crate::cpu) trait ByteProducts: Vector {
     type Dots: Copy;
     /// Rows of an integer tile whose sums of a group fit the register file.
     const QUANT_ROWS: usize;
+    /// Panels that a row alone is multiplied with [side by side](crate::cpu::stream), as many as the register file has room for.
+    const ROW_PANELS: usize;
     /// What [`ByteProducts::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
     const WIDE_OFFSET: i32;
     /// What the products that [`ByteProducts::dot`] adds to a lane's pair may come to, between two carries.
@@ -79,6 +81,7 @@ macro_rules! at_once {
 impl ByteProducts for super::avx512::Avx512 {
     at_once!();
     const QUANT_ROWS: usize = 12;
+    const ROW_PANELS: usize = 4;
     const WIDE_OFFSET: i32 = 128;
 
     #[inline(always)]
@@ -110,6 +113,7 @@ impl ByteProducts for super::avx512::Avx512 {
 impl ByteProducts for super::scalar::Scalar {
     at_once!();
     const QUANT_ROWS: usize = 1;
+    const ROW_PANELS: usize = 1;
     const WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
@@ -138,6 +142,7 @@ impl ByteProducts for super::scalar::Scalar {
 impl<const DOT: bool> ByteProducts for Neon<DOT> {
     at_once!();
     const QUANT_ROWS: usize = if DOT { 4 } else { 2 };
+    const ROW_PANELS: usize = 1;
     const WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
@@ -205,6 +210,7 @@ pub(in crate::cpu) struct Words {
 impl<const VNNI: bool> ByteProducts for Avx2<VNNI> {
     type Dots = Words;
     const QUANT_ROWS: usize = 4;
+    const ROW_PANELS: usize = 2;
     const WIDE_OFFSET: i32 = if VNNI { 128 } else { 0 };
     const CARRY: i32 = if VNNI { i32::MAX } else { i16::MAX as i32 };
 

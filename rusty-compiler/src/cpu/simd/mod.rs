@@ -21,6 +21,7 @@ use super::forms::Form;
 use super::prefetch::Ahead;
 use super::quantize::InputRows;
 use super::tile::Panel;
+use byte_products::ByteProducts;
 use rusty_backend::{CpuDevice, Isa};
 
 /// Lanes of a [`Vector`].
@@ -93,12 +94,17 @@ impl Level {
         has(&isa) && (portable || CpuDevice::runnable().iter().any(has))
     }
 
-    /// Whether the register file holds what one row needs for [several panels](super::stream::STREAMS).
-    pub(super) fn holds_streams(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return matches!(self, Level::Avx512 | Level::Amx);
-        #[cfg(not(target_arch = "x86_64"))]
-        return false;
+    /// Panels that a row alone is multiplied with [side by side](super::stream); one where it takes them in turn.
+    pub(super) fn row_panels(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => avx512::Avx512::ROW_PANELS,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::AvxVnni => avx2::Avx2::<false>::ROW_PANELS,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon | Level::NeonDot => neon::Neon::<false>::ROW_PANELS,
+            Level::Scalar => scalar::Scalar::ROW_PANELS,
+        }
     }
 
     /// Whether tiles of sixteen rows may be made on tile registers.

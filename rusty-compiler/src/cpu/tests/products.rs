@@ -10,7 +10,6 @@ use crate::cpu::quantize::{InputForms, InputRows};
 use crate::cpu::row_panels::RowPanels;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::{LANES, Level};
-use crate::cpu::stream::STREAMS;
 use crate::cpu::tile::{Panel, TileRegisters};
 use rusty_loader::Format;
 use rusty_loader::formats::{ALL, OF_CHECKPOINTS, Q4_0, Q4_K, Q8_0};
@@ -184,21 +183,21 @@ fn check_tiles(
     let (at, row) = (panels.as_ptr(), rows - 1);
     let alone: Vec<f32> = (0..layout.panels()).flat_map(|i| run(i, row, 1)).collect();
     let first = Panel::new(layout, at, 1, std::ptr::null(), None);
-    let some = layout.panels() / STREAMS * STREAMS;
-    let side = if level.holds_streams() { STREAMS } else { 1 };
+    let side = level.row_panels();
+    let some = layout.panels() / (2 * side) * 2 * side;
     let mut ways = vec![vec![RowPanels::new(first, layout.panels(), 1)]];
     if some > 0 {
         let beside = RowPanels::new(first, some, side);
         let (others, last) = beside.split();
         ways.extend([vec![beside], vec![others, last]]);
         let half = some / 2;
-        let two = match level.holds_streams() {
-            true => RowPanels::pair(first, half, (half * first.bytes, half * LANES)),
-            false => RowPanels::new(first, some, 1),
+        let two = match side {
+            2.. => RowPanels::pair(first, half, (half * first.bytes, half * LANES)),
+            _ => RowPanels::new(first, some, 1),
         };
         ways.extend([vec![RowPanels::new(first, some, side.min(2))], vec![two]]);
     }
-    if level.holds_streams() && some > 0 {
+    if side > 1 && some > 0 {
         // The other stream may lie before the first one, as weights lie in any order.
         let half = some / 2;
         let before = (half * first.bytes).wrapping_neg();
