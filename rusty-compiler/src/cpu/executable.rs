@@ -83,7 +83,7 @@ impl CpuExecutable {
             reason: format!("{threads} threads cannot be started: {e}"),
         })?;
         let room = room(&plan, target, options)?;
-        // Bytes were found faster so with the register file of AVX-512, and no faster with that of AVX2.
+        // Bytes were found faster so with the register file of AVX-512, and slower with that of AVX2.
         let reads_ahead = match (target.reads_ahead, level.row_panels()) {
             (false, _) => ReadsAhead::None,
             (true, ..4) => ReadsAhead::Narrow,

@@ -21,11 +21,10 @@ use rusty_graph::WeightId;
 /// latency times a core's share of its bandwidth.
 const PANEL_BYTES: usize = 12 << 10;
 
-/// Panels from a [stream](Level::row_panels) of one row to the next where those are evenly spread over so many columns, if they
-/// can be.
+/// Panels from a [stream](Level::row_panels) of one row to the next where there are several, evenly spread over so many columns.
 fn apart(level: Level, columns: usize) -> Option<usize> {
     let lanes = level.row_panels() * LANES;
-    let even = columns > 0 && columns.is_multiple_of(lanes);
+    let even = lanes > LANES && columns > 0 && columns.is_multiple_of(lanes);
     even.then_some(columns / lanes)
 }
 

@@ -20,7 +20,8 @@ pub(in crate::cpu) trait ByteProducts: Vector {
     type Dots: Copy;
     /// Rows of an integer tile whose sums of a group fit the register file.
     const QUANT_ROWS: usize;
-    /// Panels that a row alone is multiplied with [side by side](crate::cpu::stream), as many as the register file has room for.
+    /// Panels that a row alone is multiplied with [side by side](crate::cpu::stream): no more than the register file
+    /// has room for, and one where that was not tried.
     const ROW_PANELS: usize;
     /// What [`ByteProducts::dot_wide`] adds to every weight: it multiplies `code - 128 + WIDE_OFFSET`.
     const WIDE_OFFSET: i32;

@@ -100,9 +100,13 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => avx512::Avx512::ROW_PANELS,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => avx2::Avx2::<false>::ROW_PANELS,
+            Level::Avx2 => avx2::Avx2::<false>::ROW_PANELS,
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => avx2::Avx2::<true>::ROW_PANELS,
             #[cfg(target_arch = "aarch64")]
-            Level::Neon | Level::NeonDot => neon::Neon::<false>::ROW_PANELS,
+            Level::Neon => neon::Neon::<false>::ROW_PANELS,
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => neon::Neon::<true>::ROW_PANELS,
             Level::Scalar => scalar::Scalar::ROW_PANELS,
         }
     }

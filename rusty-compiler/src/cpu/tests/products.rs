@@ -184,7 +184,7 @@ fn check_tiles(
     let alone: Vec<f32> = (0..layout.panels()).flat_map(|i| run(i, row, 1)).collect();
     let first = Panel::new(layout, at, 1, std::ptr::null(), None);
     let side = level.row_panels();
-    let some = layout.panels() / (2 * side) * 2 * side;
+    let some = layout.panels() / side.max(2) * side.max(2);
     let mut ways = vec![vec![RowPanels::new(first, layout.panels(), 1)]];
     if some > 0 {
         let beside = RowPanels::new(first, some, side);
