@@ -128,10 +128,8 @@ unsafe fn multiply_row_with<V: WordProducts, F: Form>(
                     tile::<V, F, 1, 2>([p.panel(0, i), p.panel(1, i)], x, row, out, ahead);
                 }
                 streams => {
-                    for n in 0..streams {
-                        let out = (out.0.add(n * p.step), 0, 0);
-                        tile::<V, F, 1, 1>([p.panel(n, i)], x, row, out, ahead);
-                    }
+                    debug_assert_eq!(streams, 1, "more than the level has room for");
+                    tile::<V, F, 1, 1>([p.panel(0, i)], x, row, out, ahead);
                 }
             }
         }
