@@ -82,12 +82,13 @@ pub struct Target {
     /// Whether a core reads long runs of memory ahead on its own, so that it is asked for little or nothing (CPU only): AMD's Zen 3
     /// and later, by what a Zen 4 did.
     pub reads_ahead: bool,
-    /// Units that run in lockstep (subgroup, warp); the least where a driver may choose.
+    /// Units that run in lockstep (subgroup, warp), a power of two; the least where a driver may choose. So many neighbours exchange
+    /// values, whatever it chooses.
     pub plane_size: u32,
-    /// The most units of a plane that a driver may choose; where it differs from `plane_size`, kernels that need
-    /// the size cannot be used.
+    /// The most units of a plane that a driver may choose; where it differs from `plane_size`, matrix units, of which all units of a
+    /// plane hold a part, cannot be used.
     pub plane_size_max: u32,
-    /// Whether reductions and shuffles over planes of one known size exist.
+    /// Whether units of a plane exchange values.
     pub plane_ops: bool,
     /// Whether what a group has written to buffers before a barrier is seen by groups that learn of it through an atomic after
     /// theirs. CUDA's fences do it, and coherent buffers under Vulkan and DX12; WebGPU promises nothing of the kind.
@@ -163,7 +164,8 @@ impl Target {
 
     /// Whether kernels multiply 16-bit floats on matrix units of 32-wide planes (`m16n8k16`).
     pub fn multiplies_bf16(&self) -> bool {
-        !self.is_cpu() && self.plane_ops && self.matrix_tiles.contains(&(16, 8, 16))
+        let planes = self.plane_ops && self.plane_size == self.plane_size_max;
+        !self.is_cpu() && planes && self.matrix_tiles.contains(&(16, 8, 16))
     }
 
     /// Whether kernels of GPUs multiply bytes by fours.

@@ -115,11 +115,11 @@ fn llvmpipe() -> Target {
     }
 }
 
-/// What desktops' GPUs have under Vulkan, whatever their planes.
+/// What desktops' GPUs have under Vulkan: planes of 8 units and more.
 fn vulkan() -> Target {
     Target {
+        plane_size: 8,
         plane_size_max: 64,
-        plane_ops: false,
         f16: false,
         max_binding_bytes: 128 * MIB,
         launch_nanos: WGPU_LAUNCH,
@@ -127,12 +127,9 @@ fn vulkan() -> Target {
     }
 }
 
-/// What Apple's own GPUs have under Metal, of whose planes wgpu tells no size.
+/// What Apple's own GPUs have under Metal.
 fn metal() -> Target {
     Target {
-        plane_size: 4,
-        plane_size_max: 64,
-        plane_ops: false,
         orders_groups: false,
         packed_dot: false,
         unified_memory: true,
@@ -141,11 +138,12 @@ fn metal() -> Target {
     }
 }
 
-/// What desktops' GPUs have under Direct3D 12, whatever their planes.
+/// What desktops' GPUs have under Direct3D 12, whose older compiler, all that some machines have, knows no planes.
 fn dx12() -> Target {
     Target {
         family: Family::Wgpu(WgpuApi::Dx12),
         name: "dx12".into(),
+        plane_ops: false,
         ..vulkan()
     }
 }
@@ -156,6 +154,7 @@ fn dx12() -> Target {
 fn webgpu() -> Target {
     Target {
         name: "webgpu".into(),
+        plane_ops: false,
         orders_groups: false,
         packed_dot: false,
         max_buffer_bytes: 256 * MIB,
@@ -168,6 +167,7 @@ fn webgpu() -> Target {
 /// A Radeon RX 7900 under Vulkan, where the driver chooses wave32 or wave64 per pipeline.
 fn rdna3() -> Target {
     Target {
+        plane_size: 32,
         f16: true,
         matrix_tiles: vec![(16, 16, 16)],
         memory_bytes: 24 * GIB,
@@ -178,12 +178,9 @@ fn rdna3() -> Target {
     }
 }
 
-/// An Apple M2 under Metal as it is, with planes of a size that wgpu does not tell: for plans, not for packages.
+/// An Apple M2 under Metal.
 fn m2() -> Target {
     Target {
-        plane_size: 32,
-        plane_size_max: 32,
-        plane_ops: true,
         matrix_tiles: vec![(8, 8, 8)],
         read_bandwidth: 100 * GB,
         name: "m2".into(),

@@ -10,6 +10,8 @@ use wgpu::{Backends, DeviceType, Features};
 
 /// Percent of the driver's memory budget beyond which it refuses buffers instead of paging them out.
 const BUDGET_PERCENT: u8 = 95;
+/// Units of a plane from which on kernels exchange values in it: desktops' GPUs have as many, and where a driver does not tell, wgpu says 4.
+const LEAST_PLANE: u32 = 8;
 
 fn backends(api: WgpuApi) -> Backends {
     match api {
@@ -112,8 +114,7 @@ pub(crate) fn open(api: WgpuApi, memory_limit: Option<u64>) -> Result<Arc<dyn Gp
 fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
     let info = adapter.get_info();
     let limits = adapter.limits();
-    // wgpu lets the driver choose the plane size of each pipeline, so it is known only where there is one.
-    let one_size = info.subgroup_min_size == info.subgroup_max_size;
+    let (plane_size, plane_size_max) = plane_sizes(&info, api);
     Target {
         driver: format!("{} {}", info.driver, info.driver_info),
         name: info.name,
@@ -122,9 +123,9 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         isa: Isa::Scalar,
         threads: 0,
         reads_ahead: false,
-        plane_size: info.subgroup_min_size,
-        plane_size_max: info.subgroup_max_size,
-        plane_ops: features.contains(Features::SUBGROUP) && one_size,
+        plane_size,
+        plane_size_max,
+        plane_ops: features.contains(Features::SUBGROUP) && plane_size >= LEAST_PLANE,
         // Metal's barriers order a group's own memory only.
         orders_groups: features.contains(Features::MEMORY_DECORATION_COHERENT)
             && api != WgpuApi::Metal,
@@ -149,6 +150,15 @@ fn facts(adapter: &wgpu::Adapter, api: WgpuApi, features: Features) -> Target {
         read_bandwidth: 0,
         launch_nanos: 0,
         cuda_arch: 0,
+    }
+}
+
+/// The least and the most units of a plane, between which the driver chooses for each pipeline.
+fn plane_sizes(info: &wgpu::AdapterInfo, api: WgpuApi) -> (u32, u32) {
+    // wgpu has no way to ask Metal and says 4 to 64; Apple's own GPUs have one size (<https://github.com/gpuweb/gpuweb/issues/3950>).
+    match api == WgpuApi::Metal && info.name.starts_with("Apple") {
+        true => (32, 32),
+        false => (info.subgroup_min_size, info.subgroup_max_size),
     }
 }
 

@@ -21,9 +21,10 @@ fn described_targets_hold_together() {
         assert!(target.plane_size <= target.plane_size_max);
         assert!(target.max_binding_bytes <= target.max_buffer_bytes);
         assert!(target.binding_align.is_power_of_two());
-        if target.plane_ops {
-            assert_eq!(target.plane_size, target.plane_size_max, "{name}");
+        for size in [target.plane_size, target.plane_size_max] {
+            assert!(size.is_power_of_two(), "{name}");
         }
+        assert!(!target.plane_ops || target.plane_size >= 8, "{name}");
     }
     assert_eq!(Target::named("no such thing"), None);
     let tiles = |name| Target::named(name).map(|t| (t.cuda_arch, t.matrix_tiles.len()));

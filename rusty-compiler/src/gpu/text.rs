@@ -161,7 +161,7 @@ impl KernelSpec {
                 target.plane_size,
                 target.plane_ops,
                 target.shared_bytes,
-                target.orders_groups,
+                target.orders_groups && self.counts_cubes(),
                 target.f16 && target.language == Language::Wgsl,
             );
             (BUILD, self, facts).hash(hasher);

@@ -6,7 +6,7 @@ use crate::golden_paths::golden;
 use crate::goldens::quantized_once;
 use crate::reference::{
     BYTES_KL, On, PLAIN, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes,
-    mean_kl, plain,
+    gpu_with_larger_planes, mean_kl, plain,
 };
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::plan::byte_codes::ByteCodes;
@@ -117,28 +117,30 @@ fn bound_to_few(graph: &Graph, file: &LoadedModel, on: &On) -> GpuExecutable {
     exe
 }
 
-/// Rows of one cube's memory and of several, of whole blocks of a team and not, with sums by planes and without, which formats have in
-/// turn.
+/// Rows of one cube's memory and of several, of whole blocks of a team and not, with sums by planes, by planes that may be larger, and
+/// without, which formats have in turn.
 #[test]
 fn inputs_that_are_bytes_lose_nothing() {
     let formats = ALL.iter().map(|codec| Format::Blocks(codec));
     let served = formats.filter(|f| ByteCodes::serve(*f) && f.encoder().is_some());
-    let ways = [(768, true), (4608, false), (4608, true), (768, false)];
+    let larger = gpu_with_larger_planes(true).unwrap_or_else(|| gpu_by_bytes(true));
+    let gpus = [gpu_by_bytes(true), gpu_by_bytes(false), larger];
+    let ways = (gpus.iter()).zip([768, 4608].into_iter().cycle());
+    let ways: Vec<(&On, u32)> = ways.cycle().take(6).collect();
     let mut tried = 0;
-    for (format, (k, planes)) in served.zip(ways.into_iter().cycle()) {
+    for (format, (on, k)) in served.zip(ways.into_iter().cycle()) {
         let (graph, file) = one_product(format, k);
         let logits =
             |exe: &mut dyn Executable, chunk| all_logits(exe, &[3, 1, 7, 0, 5, 2], chunk, &[0]);
         let want = logits(&mut *bound_graph(&graph, &file, &gpu()), 1).concat();
         // Sums in another order; rounded inputs would be hundreds of times as far apart.
         let near = 1e-5 * want.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
-        let on = gpu_by_bytes(planes);
         let bytes = [Implementation::GemvBytes, Implementation::GemvRowsBytes];
-        assert!(takes(&graph, &on, &bytes), "{}", format.name());
+        assert!(takes(&graph, on, &bytes), "{}", format.name());
         // One row, three of a cube's four, and four with two of the next.
-        let mut exe = bound_to_few(&graph, &file, &on);
+        let mut exe = bound_to_few(&graph, &file, on);
         for chunk in [1, 3, 6] {
-            let name = format!("{} of {k}, planes {planes}, by {chunk}", format.name());
+            let name = format!("{} of {k} {on:?}, by {chunk}", format.name());
             assert_close(&name, &logits(&mut exe, chunk), &want, near);
         }
         tried += 1;

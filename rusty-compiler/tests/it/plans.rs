@@ -97,8 +97,8 @@ fn a_layer_is_few_dispatches() {
     for id in ["llama", "mistral", "qwen2", "qwen3"] {
         for target in Target::names() {
             let plan = plan(id, &target);
-            // Embedding, output head with the last norm, argmax; CPUs, for which a launch costs little, norm apart. Where
-            // planes have no known size, attention makes no heads.
+            // Embedding, output head with the last norm, argmax; CPUs, for which a launch costs little, norm apart. Without planes
+            // attention makes no heads.
             let facts = Target::named(&target).expect("target");
             let (outside, most) = match (facts.is_cpu(), facts.plane_ops) {
                 (true, _) => (4, 6),

@@ -1,7 +1,7 @@
 //! Where models run in tests, and how far their logits are from the expected.
 
 use crate::test_gpu;
-use rusty_backend::{CpuDevice, Device, Isa, Target};
+use rusty_backend::{CpuDevice, Device, Isa, Language, Target};
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, bind, compile,
@@ -52,6 +52,19 @@ pub(crate) fn gpu_without_planes() -> On {
         ..in_floats(&device)
     };
     On::GpuAs(device, Box::new(target))
+}
+
+/// The same GPU as one that may have planes of half the size; it multiplies bytes where it can, or floats. None under CUDA, where planes
+/// have one size.
+pub(crate) fn gpu_with_larger_planes(bytes: bool) -> Option<On> {
+    let device = gpu_device();
+    let target = Target {
+        plane_size: device.target().plane_size / 2,
+        packed_dot: bytes && device.target().packed_dot,
+        ..in_floats(&device)
+    };
+    let may = target.plane_ops && target.language == Language::Wgsl;
+    may.then(|| On::GpuAs(device, Box::new(target)))
 }
 
 /// The same GPU multiplying bytes where it can, with sums by planes or without.

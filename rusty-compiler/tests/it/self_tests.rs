@@ -146,7 +146,8 @@ fn kernels_of_halves_are_right() {
     }
 }
 
-/// With adapters, whose first factor has a launch of its own or none; with tiles of matrix units; without planes.
+/// With adapters, whose first factor has a launch of its own or none; with tiles of matrix units; with planes that may be larger; without
+/// planes.
 #[test]
 fn kernels_of_other_facts_are_right() {
     let path = "models/qwen3-tied";
@@ -155,6 +156,13 @@ fn kernels_of_other_facts_are_right() {
     right("tested-order", |t| t.starts_in_order = true, path, (kv, 1));
     let tiles: fn(&mut Target) = |t| t.matrix_tiles = vec![(16, 8, 16)];
     right("tested-tiles", tiles, "gguf/qwen3-float/BF16.gguf", (kv, 0));
+    // Under CUDA planes have one size.
+    let halved: fn(&mut Target) = |t| {
+        if t.language == Language::Wgsl {
+            t.plane_size /= 2;
+        }
+    };
+    right("tested-larger", halved, path, (kv, 2));
     right("tested-shared", |t| t.plane_ops = false, path, (kv, 2));
 }
 

@@ -1,4 +1,7 @@
 //! Reductions over a cube: by planes where the target has them, in shared memory otherwise.
+//!
+//! A *plane* here is as many neighbouring units as any plane of the device has at least: they exchange values among themselves alone, so it
+//! does not matter whether the driver runs them as a plane or as part of a larger one.
 
 use super::env::{is_cuda, put};
 use cubecl::prelude::*;
@@ -64,20 +67,15 @@ pub fn together() {
 /// Sum over a plane, the same in every unit. All units must call it together.
 #[cube]
 pub fn plane_total(value: f32, #[comptime] plane: u32) -> f32 {
-    let cuda = is_cuda();
     together();
-    if comptime!(cuda) {
-        // CUDA has no instruction for sums of floats, and the loop that CubeCL writes stays one. In the order of `plane_totals`, so
-        // that a sum does not depend on how many there are.
-        let mut total = value;
-        #[unroll]
-        for level in 0..comptime!(plane.ilog2()) {
-            total += plane_shuffle_xor(total, comptime!(plane >> (level + 1)));
-        }
-        total
-    } else {
-        plane_sum(value)
+    // Not the language's own sum, which takes all of a plane where the driver chose a larger one. In the order of `plane_totals`, so
+    // that a sum does not depend on how many there are.
+    let mut total = value;
+    #[unroll]
+    for level in 0..comptime!(plane.ilog2()) {
+        total += plane_shuffle_xor(total, comptime!(plane >> (level + 1)));
     }
+    total
 }
 
 /// Sums of `count` values over a plane, both powers of two: the unit gets that of value `UNIT_POS % plane / (plane / count)`.
