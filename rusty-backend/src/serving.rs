@@ -60,6 +60,7 @@ impl Target {
     fn abilities(&self, wanted: &Target) -> [Need; 9] {
         // Units exchange values with neighbours of a plane of the target's size, which larger ones contain.
         let planes = self.plane_ops && self.plane_size >= wanted.plane_size;
+        let units = self.multiplies_bf16() && self.plane_size == wanted.plane_size;
         let either = |needs: bool, has: bool| !needs || has;
         [
             (
@@ -95,9 +96,9 @@ impl Target {
                 either(wanted.packed_dot, self.packed_dot),
                 "packed products of bytes".into(),
             ),
-            // Kernels take no tiles but those.
+            // Kernels take no tiles but those, and planes that are as wide.
             (
-                either(wanted.multiplies_bf16(), self.multiplies_bf16()),
+                either(wanted.multiplies_bf16(), units),
                 "matrix units for 16-bit floats".into(),
             ),
         ]
@@ -157,13 +158,18 @@ mod tests {
 
     #[test]
     fn each_fact_that_kernels_need_must_be_there() {
-        let lacks: [Lack; 17] = [
+        let lacks: [Lack; 19] = [
             (|t| t.language = Language::Wgsl, "CudaC"),
             (|t| t.isa = Isa::Avx2 { vnni: false }, "Scalar"),
             (|t| t.cuda_arch = 89, "sm_90"),
             (|t| t.cuda_arch = 100, "sm_90"),
             (|t| t.plane_ops = false, "planes of 32"),
             (|t| t.plane_size = 16, "planes of 32"),
+            (|t| t.plane_size_max = 64, "matrix units"),
+            (
+                |t| (t.plane_size, t.plane_size_max) = (64, 64),
+                "matrix units",
+            ),
             (|t| t.orders_groups = false, "what others wrote"),
             (|t| t.starts_in_order = false, "start in order"),
             (|t| t.f16 = false, "half-precision"),

@@ -155,7 +155,8 @@ impl Explain {
 }
 
 impl Plan {
-    /// Launches of a step of `rows` rows of different sequences that all want their most likely token.
+    /// Launches of a step of `rows` rows of different sequences that all want their most likely token. Where a launch adds up what splits of
+    /// keys leave (Metal), steps that split some have one more for each layer.
     pub fn dispatches(&self, rows: u32) -> u32 {
         let of = |k: &Kernel| {
             let chosen = k.variants.iter().find(|v| v.rows.contains(&rows));

@@ -105,6 +105,13 @@ pub(crate) fn open(api: WgpuApi, memory_limit: Option<u64>) -> Result<Arc<dyn Gp
     }))
     .map_err(|error| absent(format!("{} does not open: {error}", target.name)))?;
     tracing::debug!(?target, "opened");
+    if api == WgpuApi::Dx12 && !features.contains(Features::SUBGROUP) {
+        tracing::warn!(
+            "{}: Direct3D's older compiler takes no planes and no half precision, which makes kernels slower; the newer one is dxcompiler.dll \
+             (DirectXShaderCompiler), beside the program or on PATH",
+            target.name
+        );
+    }
     let cache = wgpu::util::pipeline_cache_key(&adapter.get_info())
         .filter(|_| features.contains(Features::PIPELINE_CACHE));
     Ok(Arc::new(WgpuDevice::new(target, device, queue, cache)))

@@ -127,7 +127,7 @@ fn packages_are_for_a_precision() {
     assert!(texts(&cache) > 10);
 }
 
-/// Kernels planned for what GPUs of an API have (no planes here) give what those give that are planned for the device at hand, and none
+/// Kernels planned for what GPUs of an API have (no halves here) give what those give that are planned for the device at hand, and none
 /// is made. Where the device lacks something that they may need, or another build made them, that is said, and kernels are made.
 #[test]
 fn packages_for_other_facts_serve_or_are_said_not_to() {
@@ -162,7 +162,7 @@ fn packages_for_other_facts_serve_or_are_said_not_to() {
         fs::write(folder.join("manifest.json"), manifest.to_string()).expect("written");
         folder.to_str().expect("UTF-8").to_string()
     };
-    let planes = changed(&|m| m["target"]["plane_ops"] = true.into());
+    let planes = changed(&|m| m["target"]["plane_size"] = 32.into());
     let (have, warnings) = logits(&model, &cache, &["--kernels", &planes], "warn");
     close(&have);
     assert!(warnings.contains("lacks planes of 32 units"), "{warnings}");

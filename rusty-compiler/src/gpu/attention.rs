@@ -6,13 +6,14 @@ use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::UnitConfig;
 use super::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
 use super::kernels::reduce::Team;
-use super::kernels::row_attention::{MOST_REGISTERS, RowAttentionConfig};
+use super::kernels::row_attention::RowAttentionConfig;
+use super::kernels::row_registers::{HeldLanes, MOST_REGISTERS};
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
 use crate::plan::exclusion::{MATRIX_ATTENTION, ROW_ATTENTION};
-use crate::plan::{Body, F32, Inst, Kernel, Sink, Tail};
+use crate::plan::{Anchor, Body, F32, Inst, Kernel, Sink, Tail};
 use rusty_backend::Language;
 use rusty_graph::{AttentionSpec, AttentionValues};
 
@@ -28,25 +29,35 @@ const MATRIX_CUTS: [MatrixAttentionCut; 3] = [
 ];
 /// Planes of a cube of that kernel: each leaves a result in shared memory.
 const MOST_PLANES: u32 = 8;
-/// Cubes among which an attention launch splits rows' keys at most; more would wait for each other.
+/// Cubes among which an attention launch splits rows' keys at most; more would wait for each other, and take more of the arena.
 pub(super) const SPLIT_CUBES: u32 = 512;
 
 impl Lowering<'_> {
-    /// Whether there is a kernel for rows alone: not without planes, nor where it goes wrong. Steps are cut for all kernels alike, so one
-    /// shape that goes wrong is enough.
+    /// Whether there is a kernel for rows alone: not without planes, nor where it goes wrong or units have no room for a head. Steps are
+    /// cut for all kernels alike, so one such shape is enough.
     pub(super) fn has_rows_alone(&self) -> bool {
-        self.target.plane_ops && !self.plan.excludes_for_any(ROW_ATTENTION)
+        let fits = |kernel: &Kernel| match &kernel.anchor {
+            Anchor::Attention { spec, .. } => {
+                let widths = (spec.head_dim, spec.value_dim());
+                HeldLanes::new(1, widths, self.target.plane_size).fit()
+            }
+            _ => true,
+        };
+        self.target.plane_ops
+            && !self.plan.excludes_for_any(ROW_ATTENTION)
+            && self.plan.kernels.iter().all(fits)
     }
 
-    /// Attention of rows alone, or, where [there is none](Self::has_rows_alone), tiles of one row.
+    /// Attention of rows alone, with what adds their splits up where that takes a launch; or, where [there is none](Self::has_rows_alone),
+    /// tiles of one row.
     pub(super) fn row_attention(
         &self,
         kernel: &Kernel,
         q: u16,
         spec: &AttentionSpec,
-    ) -> Result<Template> {
+    ) -> Result<Vec<Template>> {
         if !self.has_rows_alone() {
-            return self.tiles(kernel, q, spec, 1);
+            return Ok(vec![self.tiles(kernel, q, spec, 1)?]);
         }
         let mut scalars = self.scalars(kernel)?;
         let places = self.places(kernel, &mut scalars);
@@ -79,11 +90,11 @@ impl Lowering<'_> {
             query,
             stores,
             splits: scalars.push(0),
+            meets: self.target.orders_groups,
             unit,
         };
-        let large = |c: &RowAttentionConfig| {
-            c.shared_bytes() > self.target.shared_bytes || c.registers() > MOST_REGISTERS
-        };
+        let large =
+            |c: &RowAttentionConfig| c.shared_bytes() > self.target.shared_bytes || !c.held().fit();
         share(&mut config, |c| &mut c.shape, large);
         self.fits(kernel, config.shared_bytes())?;
         if self.target.language == Language::CudaC {
@@ -92,10 +103,15 @@ impl Lowering<'_> {
         let grid = Grid::RowAttention {
             y: config.shape.cubes(),
         };
+        let behind = (!config.meets).then(|| Kind::MeetSplits(config.clone()));
         let splits = config.splits;
-        let mut made = template(kernel, Kind::RowAttention(config), grid, scalars, None);
-        made.splits = Some(splits);
-        Ok(made)
+        let kinds = [Kind::RowAttention(config)].into_iter().chain(behind);
+        let launches = kinds.map(|kind| {
+            let mut made = template(kernel, kind, grid, scalars.clone(), None);
+            made.splits = Some(splits);
+            made
+        });
+        Ok(launches.collect())
     }
 
     /// The program of a head's queries: the body that makes them, or what operand `q` is.

@@ -15,8 +15,10 @@ pub(super) struct Room {
     pub tile_rows: u32,
     /// Whether there is a kernel for rows alone.
     pub alone: bool,
-    /// Splits of rows that have several, all together; 0 where cubes do not see what others leave.
+    /// Splits of rows that have several, all together.
     pub splits: u32,
+    /// Whether these are added up by a launch behind, as cubes do not see what others of theirs leave.
+    pub behind: bool,
 }
 
 /// A share of a row's keys.
@@ -138,6 +140,7 @@ mod tests {
         tile_rows: 32,
         alone: true,
         splits: 64,
+        behind: false,
     };
 
     /// The cuts of a step of runs, each of another sequence: rows, and the first one's position.
@@ -191,23 +194,18 @@ mod tests {
         let how = AttentionCut::default();
         let shallow = [(1, 100), (64, 0), (2, 50)];
         let deep = [(1, 8191), (64, 0)];
-        let unordered = Room { splits: 0, ..ROOM };
         let planeless = Room {
             alone: false,
-            ..unordered
+            splits: 0,
+            ..ROOM
         };
         for (runs, room) in [
             (&shallow[..], ROOM),
-            (&deep[..], unordered),
             (&deep[..], planeless),
             (&[(1, 8191), (1, 8191)][..], planeless),
         ] {
             assert!(of_runs(runs, room, how).splits.is_empty(), "{runs:?}");
         }
-        // Where cubes see nothing of others, rows of different sequences are whole.
-        let decoded = of_runs(&[(1, 8191), (1, 3)], unordered, how);
-        assert!(decoded.tiles.is_empty());
-        assert_eq!([0, 1].map(|row| splits_of(&decoded, row)), [1, 1]);
     }
 
     /// Rows of few keys do not take the deep one's splits.

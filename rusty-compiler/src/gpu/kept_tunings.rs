@@ -80,7 +80,8 @@ pub(super) fn kept_name(plan: &Plan, options: &BindOptions, effort: &Effort) -> 
     let families = families(plan, effort);
     let target = &plan.target;
     let facts = (
-        target.plane_ops,
+        target.plane(),
+        target.orders_groups,
         target.packed_dot,
         target.f16,
         &target.matrix_tiles,

@@ -249,7 +249,7 @@ impl Lowering<'_> {
         if of_pages.is_empty() {
             return Ok(vec![first]);
         }
-        let others = self.for_pieces(kernel, launch(&of_pages))?;
+        let others = self.for_pieces(kernel, vec![launch(&of_pages)])?;
         Ok([first]
             .into_iter()
             .chain(others.into_iter().skip(1))

@@ -22,6 +22,8 @@ pub(super) struct Shape {
     pub tiles: u32,
     /// Splits of the rows that are attended to alone, likewise.
     pub splits: u32,
+    /// Whether rows have splits that a launch behind adds up.
+    pub adds_splits: bool,
     /// Whether every row is of another sequence.
     pub decode: bool,
     /// Whether a row names an adapter.
@@ -54,6 +56,7 @@ pub(super) fn encode<'a>(
         selected: bucket(selected.len() as u32),
         tiles: bucket(cuts.tiles.len() as u32),
         splits: bucket(cuts.splits.len() as u32),
+        adds_splits: room.behind && cuts.splits.iter().any(|split| split.of > 1),
         decode: cuts.apart,
         adapted: step.slots.iter().any(|s| *s != crate::SlotId::BASE),
         argmax: step.wants.contains(&crate::Want::ArgMax),

@@ -32,20 +32,27 @@ impl Lowering<'_> {
         Ok(scalars)
     }
 
-    /// A launch with [such scalars](Self::scalars) for each buffer of the pages that a kernel touches.
-    pub(super) fn for_pieces(&self, kernel: &Kernel, launch: Template) -> Result<Vec<Template>> {
+    /// Launches with [such scalars](Self::scalars), all of them for each buffer of the pages that a kernel touches.
+    pub(super) fn for_pieces(
+        &self,
+        kernel: &Kernel,
+        launches: Vec<Template>,
+    ) -> Result<Vec<Template>> {
         let Some(layer) = self.layer(kernel)? else {
-            return Ok(vec![launch]);
+            return Ok(launches);
         };
         let Some(piece) = self.piece(layer) else {
-            return Ok(vec![launch]);
+            return Ok(launches);
         };
         let of_piece = |number: u32| {
-            let mut launch = launch.clone();
-            launch.piece = number;
-            launch.scalars[FIRST_HEAD] = number * piece.heads;
-            launch
+            launches.iter().map(move |launch| {
+                let mut launch = launch.clone();
+                launch.piece = number;
+                launch.scalars[FIRST_HEAD] = number * piece.heads;
+                launch
+            })
         };
-        Ok((0..self.pieces[layer as usize]).map(of_piece).collect())
+        let pieces = 0..self.pieces[layer as usize];
+        Ok(pieces.flat_map(of_piece).collect())
     }
 }

@@ -95,10 +95,8 @@ pub(super) fn counters(plan: &Plan) -> u64 {
     u64::from(SPLIT_CUBES).max(u64::from(COUNTER_STRIDE) * rows)
 }
 
-/// Words that cubes leave each other at most, as splits of attention do, and what its kernels take of a step: no splits where cubes do not see what others
-/// leave.
+/// Words that cubes leave each other at most, as splits of attention do, and what its kernels take of a step.
 pub(super) fn attention_room(stages: &[Stage], plan: &Plan) -> (u32, Room) {
-    let target = &plan.target;
     let templates = || {
         let choices = stages.iter().flat_map(|s| s.plain.iter().chain(&s.adapted));
         choices.flat_map(|choice| &choice.templates)
@@ -112,13 +110,13 @@ pub(super) fn attention_room(stages: &[Stage], plan: &Plan) -> (u32, Room) {
         _ => None,
     });
     let configs: Vec<_> = configs.collect();
-    let split = configs.iter().filter(|_| target.orders_groups);
-    let words = split.clone().map(|c| SPLIT_CUBES * c.partial_words());
-    let splits = split.map(|c| SPLIT_CUBES / c.shape.cubes());
+    let words = configs.iter().map(|c| SPLIT_CUBES * c.partial_words());
+    let splits = configs.iter().map(|c| SPLIT_CUBES / c.shape.cubes());
     let room = Room {
         tile_rows: tile_rows(stages),
         alone: !configs.is_empty(),
         splits: splits.min().unwrap_or(0),
+        behind: configs.iter().any(|c| !c.meets),
     };
     let words = words.chain(choices.map(|words| words * plan.output_budget() as u32));
     let shares = templates().filter_map(|t| t.depth.as_ref().map(DepthCut::left_words));

@@ -65,7 +65,7 @@ pub(super) struct Template {
     pub shrunk: Option<usize>,
     /// The scalar that says where packed inputs lie.
     pub packed: Option<usize>,
-    /// The scalar that says where cubes leave what the last of them looks through, as splits of attention do.
+    /// The scalar that says where cubes leave what the last of them, or a launch behind, looks through, as splits of attention do.
     pub splits: Option<usize>,
     /// Among how many cubes products on matrix units share their depth.
     pub depth: Option<DepthCut>,
@@ -73,6 +73,13 @@ pub(super) struct Template {
     pub piece: u32,
     pub weights: Option<ChunkId>,
     pub label: String,
+}
+
+impl Template {
+    /// Whether it adds up what splits of rows left.
+    pub fn adds_splits(&self) -> bool {
+        matches!(self.spec.kind, Kind::MeetSplits(_))
+    }
 }
 
 /// When a template is launched.
@@ -103,6 +110,14 @@ pub(super) struct Choice {
     pub variant: Exclusion,
     /// The launches, in order.
     pub templates: Vec<Template>,
+}
+
+impl Choice {
+    /// The launches of a step: what adds splits up is only launched where there are some.
+    pub fn launched(&self, adds_splits: bool) -> impl Iterator<Item = &Template> {
+        let launched = move |t: &&Template| adds_splits || !t.adds_splits();
+        self.templates.iter().filter(launched)
+    }
 }
 
 /// A plan kernel ready to be recorded.

@@ -58,6 +58,8 @@ pub enum Kind {
     MatrixAttention(MatrixAttentionConfig),
     /// Attention of rows alone.
     RowAttention(RowAttentionConfig),
+    /// Sums of what splits of rows left.
+    MeetSplits(RowAttentionConfig),
     /// Argmax.
     Choose(ChooseConfig),
     /// The choice of experts.
@@ -95,7 +97,7 @@ impl KernelSpec {
             Kind::Pack(c) => c.team.units,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
-            Kind::RowAttention(c) => c.team.units,
+            Kind::RowAttention(c) | Kind::MeetSplits(c) => c.team.units,
             Kind::Choose(c) => c.units,
             Kind::Route(_) => ROUTE_UNITS,
             Kind::Experts(c) => c.product.team.units,
@@ -106,7 +108,7 @@ impl KernelSpec {
     /// Whether its cubes tell each other, by counters, what they have left in the arena.
     pub(super) fn counts_cubes(&self) -> bool {
         match &self.kind {
-            Kind::RowAttention(_) => true,
+            Kind::RowAttention(c) => c.meets,
             Kind::Choose(c) => c.cubes > 1,
             Kind::Matrix(c) => c.shares.is_some(),
             Kind::Gemv(c) => c.shrinks,
@@ -141,6 +143,7 @@ impl KernelSpec {
             Kind::Attention(_) => "attention",
             Kind::MatrixAttention(_) => "matrix_attention",
             Kind::RowAttention(_) => "row_attention",
+            Kind::MeetSplits(_) => "meet_splits",
             Kind::Choose(_) => "choose",
             Kind::Route(_) => "route",
             Kind::Experts(_) => "experts",
@@ -254,6 +257,7 @@ impl KernelSpec {
                 define!(matrix_attention::matrix_attention::MatrixAttention, c)
             }
             Kind::RowAttention(c) => define!(row_attention::row_attention::RowAttention, c),
+            Kind::MeetSplits(c) => define!(row_attention::meet_splits::MeetSplits, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
             Kind::Route(c) => define!(route::route::Route, c),
             Kind::Experts(c) => define!(experts::experts::Experts, c),

@@ -111,7 +111,7 @@ impl Lowering<'_> {
             [] => None,
             _ => Some(self.first(kernel)?),
         };
-        let tiles = self.for_pieces(kernel, self.tile_attention(kernel, *q, spec)?)?;
+        let tiles = self.for_pieces(kernel, vec![self.tile_attention(kernel, *q, spec)?])?;
         let rows = self.for_pieces(kernel, self.row_attention(kernel, *q, spec)?)?;
         let (when, kinds) = match self.has_rows_alone() {
             true => (

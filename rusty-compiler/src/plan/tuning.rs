@@ -4,6 +4,9 @@ use super::{Anchor, Part, Plan};
 use rusty_backend::Target;
 use serde::{Deserialize, Serialize};
 
+/// Keys of a split where a launch adds splits up, whose cost they are to be worth; not measured.
+const SPLIT_KEYS_APART: u32 = 512;
+
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuning {
@@ -41,11 +44,14 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The guess for a device. Of matrix units the smallest tile, which makes its inputs itself, is behind both others where cubes may
+    /// The guess for a device. Splits of keys are longer where a launch adds them up. Of matrix units the smallest tile, which makes its inputs itself, is behind both others where cubes may
     /// share the depth of larger ones: on an H100 a step of 16 rows of Qwen3-0.6B in Q4_0 took 6.4 ms with it and 2.0 with products of
     /// vectors, one of 64 rows 7.3 and 3.9 with the middle tile.
     pub fn guess(target: &Target) -> Self {
-        let all = Self::default();
+        let mut all = Self::default();
+        if !target.orders_groups {
+            all.attention.split_keys = SPLIT_KEYS_APART;
+        }
         match target.multiplies_bf16() && target.orders_groups {
             true => Self {
                 gemv_rows: 8,
@@ -130,7 +136,7 @@ impl Teams {
 pub struct AttentionCut {
     /// Keys of a row for which a cube of their own is worth it.
     pub split_keys: u32,
-    /// Splits of a row's keys at most: the last cube adds them up one by one.
+    /// Splits of a row's keys at most: a cube adds them up one by one.
     pub most_splits: u32,
     /// Rows of one sequence up to which each is attended to alone, where there are keys to split; tiles share what they
     /// read among more.

@@ -125,8 +125,8 @@ fn inputs_that_are_bytes_lose_nothing() {
     let served = formats.filter(|f| ByteCodes::serve(*f) && f.encoder().is_some());
     let larger = gpu_with_larger_planes(true).unwrap_or_else(|| gpu_by_bytes(true));
     let gpus = [gpu_by_bytes(true), gpu_by_bytes(false), larger];
-    let ways = (gpus.iter()).zip([768, 4608].into_iter().cycle());
-    let ways: Vec<(&On, u32)> = ways.cycle().take(6).collect();
+    let ways = gpus.iter().cycle().zip([768, 4608].into_iter().cycle());
+    let ways: Vec<(&On, u32)> = ways.take(6).collect();
     let mut tried = 0;
     for (format, (on, k)) in served.zip(ways.into_iter().cycle()) {
         let (graph, file) = one_product(format, k);

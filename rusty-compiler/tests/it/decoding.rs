@@ -3,9 +3,10 @@
 
 use crate::golden_paths::golden;
 use crate::reference::{
-    On, SELECTED, assert_close, bound_with, gpu, gpu_device, gpu_without_planes, in_floats,
-    instruction_sets,
+    On, SELECTED, assert_close, bound_with, gpu, gpu_device, gpu_without_order, gpu_without_planes,
+    in_floats, instruction_sets,
 };
+use rusty_backend::Target;
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::plan::{AttentionCut, Tuning};
 use rusty_compiler::{
@@ -139,15 +140,19 @@ fn split_keys_give_what_whole_ones_give() {
         let mut cpu = filled(&instruction_sets().remove(0));
         let want = decoded(&mut *cpu, Beside::Others).concat();
         let want_beside_prompt = decoded(&mut *cpu, Beside::Prompt).concat();
-        let mut gpu = filled(&gpu());
-        // Steps write what steps before them wrote.
-        for (name, beside, want) in [
-            ("together", Beside::Others, &want),
-            ("alone", Beside::Nobody, &want),
-            ("by a prompt", Beside::Prompt, &want_beside_prompt),
-        ] {
-            let said = format!("{folder}, {kv:?}, {name}");
-            assert_close(&said, &decoded(&mut *gpu, beside), want, tolerance);
+        // The last of a row's splits adds them up, or a launch does, whatever keys and values are stored in.
+        let apart = (kv == KvFormat::F32).then(gpu_without_order);
+        for on in [gpu()].into_iter().chain(apart) {
+            let mut gpu = filled(&on);
+            // Steps write what steps before them wrote.
+            for (name, beside, want) in [
+                ("together", Beside::Others, &want),
+                ("alone", Beside::Nobody, &want),
+                ("by a prompt", Beside::Prompt, &want_beside_prompt),
+            ] {
+                let said = format!("{folder}, {kv:?} {on:?}, {name}");
+                assert_close(&said, &decoded(&mut *gpu, beside), want, tolerance);
+            }
         }
         // What others are without planes, `fallbacks` has.
         if kv != KvFormat::F32 || folder != "models/qwen3-tied" {
@@ -193,31 +198,39 @@ fn however_attention_is_cut_it_computes_the_same() {
     let want = all_steps(&mut *cpu).concat();
     let device = gpu_device();
     let graph = rusty_graph::arch::build(&*file).expect("graph");
-    let plan = compile(&graph, &in_floats(&device)).expect("plan");
-    let gpu = device.gpu().expect("a GPU").clone();
-    let mut exe = GpuExecutable::bind(plan, &*file, gpu, options).expect("bind");
-    let kernels = exe.compiled_kernels();
-    fill(&mut exe);
-    for (split_keys, most_splits, alone_rows) in [
-        (64, 16, 1),
-        (64, 64, 8),
-        (128, 32, 4),
-        (256, 64, 2),
-        // More splits than there is room for, also of a prompt's rows; none.
-        (16, 64, u32::MAX),
-        (1024, 1, 0),
-    ] {
-        let attention = AttentionCut {
-            split_keys,
-            most_splits,
-            alone_rows,
+    let has_order = device.target().orders_groups;
+    for orders_groups in [has_order, false] {
+        let target = Target {
+            orders_groups,
+            ..in_floats(&device)
         };
-        let tuning = Tuning {
-            attention,
-            ..Tuning::default()
-        };
-        exe.retune(tuning).expect("tuned");
-        assert_eq!(exe.compiled_kernels(), kernels, "{attention:?}");
-        assert_close(&format!("{attention:?}"), &all_steps(&mut exe), &want, 1e-3);
+        let plan = compile(&graph, &target).expect("plan");
+        let gpu = device.gpu().expect("a GPU").clone();
+        let mut exe = GpuExecutable::bind(plan, &*file, gpu, options).expect("bind");
+        let kernels = exe.compiled_kernels();
+        fill(&mut exe);
+        for (split_keys, most_splits, alone_rows) in [
+            (64, 16, 1),
+            (64, 64, 8),
+            (128, 32, 4),
+            (256, 64, 2),
+            // More splits than there is room for, also of a prompt's rows; none.
+            (16, 64, u32::MAX),
+            (1024, 1, 0),
+        ] {
+            let attention = AttentionCut {
+                split_keys,
+                most_splits,
+                alone_rows,
+            };
+            let tuning = Tuning {
+                attention,
+                ..Tuning::default()
+            };
+            exe.retune(tuning).expect("tuned");
+            let said = format!("{attention:?}, {orders_groups}");
+            assert_eq!(exe.compiled_kernels(), kernels, "{said}");
+            assert_close(&said, &all_steps(&mut exe), &want, 1e-3);
+        }
     }
 }

@@ -40,7 +40,12 @@ pub(crate) fn attentions(team: Team, rope: Program, wide: bool) -> Vec<KernelSpe
     let mut out = vec![];
     for (config, query) in all {
         if team.plane > 0 {
-            out.push(single_rows(team, &config, query, wide));
+            let rows = single_rows(team, &config, query, wide);
+            // No GPU under CUDA needs them.
+            if config.shape.kv == PageWords::F16 && !wide {
+                out.extend(with_scalars(apart(rows.clone())));
+            }
+            out.extend(with_scalars([Kind::RowAttention(rows)]));
         }
         out.push(KernelSpec {
             kind: Kind::Attention(config),
@@ -69,7 +74,8 @@ pub(crate) fn of_pieces(team: Team, rope: &Program, wide: bool) -> Vec<KernelSpe
             ..heads()
         });
         if team.plane > 0 {
-            out.push(single_rows(team, &config, rope.clone(), wide));
+            let rows = single_rows(team, &config, rope.clone(), wide);
+            out.extend(with_scalars([Kind::RowAttention(rows)]));
         }
         if team.plane > 0 && kv == PageWords::F16 {
             out.extend(on_matrix_units(&config, wide));
@@ -137,7 +143,12 @@ fn tiles(shape: AttentionShape) -> AttentionConfig {
 }
 
 /// The kernel of single rows, which makes queries and keys itself.
-fn single_rows(team: Team, config: &AttentionConfig, query: Program, wide: bool) -> KernelSpec {
+fn single_rows(
+    team: Team,
+    config: &AttentionConfig,
+    query: Program,
+    wide: bool,
+) -> RowAttentionConfig {
     let store = Store {
         width: 128,
         program: query.clone(),
@@ -148,21 +159,34 @@ fn single_rows(team: Team, config: &AttentionConfig, query: Program, wide: bool)
             piece: config.shape.piece,
         },
     };
-    KernelSpec {
-        kind: Kind::RowAttention(RowAttentionConfig {
-            team,
-            wide: wide && matches!(config.shape.kv, PageWords::F16 | PageWords::Bf16),
-            shape: config.shape,
-            stores: match config.shape.of_keys {
-                true => vec![],
-                false => vec![store],
-            },
-            query,
-            splits: 2,
-            unit: config.unit.clone(),
-        }),
-        scalars: 3,
+    RowAttentionConfig {
+        team,
+        wide: wide && matches!(config.shape.kv, PageWords::F16 | PageWords::Bf16),
+        shape: config.shape,
+        stores: match config.shape.of_keys {
+            true => vec![],
+            false => vec![store],
+        },
+        query,
+        splits: 2,
+        meets: true,
+        unit: config.unit.clone(),
     }
+}
+
+/// Kernels that have the scalars of single rows.
+fn with_scalars(kinds: impl IntoIterator<Item = Kind>) -> impl Iterator<Item = KernelSpec> {
+    let spec = |kind| KernelSpec { kind, scalars: 3 };
+    kinds.into_iter().map(spec)
+}
+
+/// The kernel of single rows whose splits a launch behind adds up, and that.
+fn apart(config: RowAttentionConfig) -> [Kind; 2] {
+    let config = RowAttentionConfig {
+        meets: false,
+        ..config
+    };
+    [Kind::RowAttention(config.clone()), Kind::MeetSplits(config)]
 }
 
 /// The kernels of tiles on matrix units, where the heads fit.

@@ -126,7 +126,11 @@ fn label(spec: &KernelSpec) -> String {
             } = c.cut;
             format!("{} {below}x{across}x{keys}", of_shape(&c.shape))
         }
-        Kind::RowAttention(c) => of_shape(&c.shape),
+        Kind::RowAttention(c) => {
+            let apart = if c.meets { "" } else { " apart" };
+            format!("{}{apart}", of_shape(&c.shape))
+        }
+        Kind::MeetSplits(c) => of_shape(&c.shape),
         Kind::Route(c) => format!(" {:?}", c.score),
         Kind::Experts(c) => of_experts(&c.experts),
         Kind::Grouped(c) => of_experts(c),

@@ -5,7 +5,8 @@ use crate::golden_paths::golden;
 use crate::reference::{
     On, assert_close, bound_with, distance, gpu, gpu_by_bytes, gpu_in_order, instruction_sets,
 };
-use rusty_compiler::{BindOptions, KvFormat, SlotId, compile};
+use rusty_compiler::{BindOptions, Executable, KvFormat, SlotId, compile};
+use rusty_graph::Graph;
 use rusty_loader::ModelFile;
 use rusty_loader::quantize::{Target, quantize};
 use std::sync::Arc;
@@ -16,18 +17,27 @@ const OPTIONS: BindOptions = BindOptions {
     slots: 1,
 };
 
-/// Logits of a prompt whose rows take turns with an adapter of a rank, in chunks of so many.
-fn adapted(file: &dyn ModelFile, on: &On, rank: usize, rows: usize) -> Vec<f32> {
+/// A model and its graph with room for an adapter.
+fn adaptable(file: &dyn ModelFile, on: &On) -> (Box<dyn Executable>, Graph) {
     let graph = rusty_graph::arch::build(file).expect("graph");
     if let On::GpuAs(_, target) = on {
         let plan = compile(&graph, target).expect("plan");
         let more = plan.dispatches_with_adapters(1) - plan.dispatches(1);
         assert_eq!(more == 0, target.starts_in_order, "{more} launches more");
     }
-    let mut exe = bound_with(file, on, 2, OPTIONS);
-    let adapter = Arc::new(adapter(&graph, rank, 0));
+    (bound_with(file, on, 2, OPTIONS), graph)
+}
+
+/// Logits of a prompt whose rows take turns with an adapter of a rank, in chunks of so many, for each number.
+fn adapted(
+    (exe, graph): &mut (Box<dyn Executable>, Graph),
+    rank: usize,
+    chunks: &[usize],
+) -> Vec<Vec<f32>> {
+    let adapter = Arc::new(adapter(graph, rank, 0));
     exe.attach(SlotId(1), adapter).expect("attach");
-    logits(&mut *exe, rows, 1)
+    let chunks = chunks.iter();
+    chunks.map(|rows| logits(&mut **exe, *rows, 1)).collect()
 }
 
 /// Step after step: counters of one launch are ready for the next. Ranks that a cube makes at once, and more.
@@ -35,10 +45,12 @@ fn adapted(file: &dyn ModelFile, on: &On, rank: usize, rows: usize) -> Vec<f32> 
 fn cubes_that_wait_for_the_first_add_the_same() {
     let folder = "models/qwen3-tied";
     let file = rusty_loader::open(golden(folder)).expect(folder);
+    let mut cpu = adaptable(&*file, &instruction_sets().remove(0));
+    let mut gpu = adaptable(&*file, &gpu_in_order(false));
     for rank in [3, 21] {
-        let want = adapted(&*file, &instruction_sets().remove(0), rank, 62);
-        for rows in [1, 3, 4, 20] {
-            let have = adapted(&*file, &gpu_in_order(false), rank, rows);
+        let want = adapted(&mut cpu, rank, &[62]).concat();
+        let chunks = [1, 3, 4, 20];
+        for (rows, have) in chunks.iter().zip(adapted(&mut gpu, rank, &chunks)) {
             assert_close(&format!("rank {rank}, by {rows}"), &[have], &want, 2e-3);
         }
     }
@@ -51,10 +63,12 @@ fn adapters_change_products_of_bytes() {
     let folder = "models/qwen3-tied";
     let floats = rusty_loader::open(golden(folder)).expect(folder);
     let file = quantize(floats, Target::Int8, &|_, _| {}).expect("quantized");
-    let exact = adapted(&*file, &gpu(), 3, 1);
+    let exact = adapted(&mut adaptable(&*file, &gpu()), 3, &[1]).concat();
     for on in [gpu_by_bytes(true), gpu_in_order(true)] {
-        for rows in [1, 3, 4] {
-            let (_, away) = distance(&adapted(&*file, &on, 3, rows), &exact);
+        let mut exe = adaptable(&*file, &on);
+        let chunks = [1, 3, 4];
+        for (rows, have) in chunks.iter().zip(adapted(&mut exe, 3, &chunks)) {
+            let (_, away) = distance(&have, &exact);
             assert!(away > 0.0 && away < 1e-3, "{rows} rows: {away}");
         }
     }

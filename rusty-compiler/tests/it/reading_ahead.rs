@@ -2,7 +2,7 @@
 //! threads take of each other's shares, and each result is the same to the bit.
 
 use crate::adapted_rows::{attach, logits, low_ranks};
-use rusty_backend::CpuDevice;
+use rusty_backend::{CpuDevice, Isa};
 use rusty_compiler::cpu::CpuExecutable;
 use rusty_compiler::{BindOptions, Executable, KvFormat, SlotId, compile};
 use std::sync::Arc;
@@ -54,9 +54,14 @@ fn results_do_not_depend_on_it() {
                     (logits(&mut exe, 1, slots), several)
                 };
                 let want = run(false, 1);
-                for threads in [1, 2, 3] {
+                // Sets differ in the tiles that they make of a piece, not in who takes which; portable code is slow.
+                let numbers = match isa {
+                    Isa::Scalar => &[3][..],
+                    _ => &[1, 2, 3],
+                };
+                for threads in numbers {
                     assert!(
-                        run(true, threads) == want,
+                        run(true, *threads) == want,
                         "{format}, {adapters:?}, {isa:?}, {threads} threads"
                     );
                 }

@@ -78,6 +78,16 @@ pub(crate) fn gpu_by_bytes(planes: bool) -> On {
     On::GpuAs(device, Box::new(target))
 }
 
+/// The same GPU as one whose cubes do not see what others of their launch leave.
+pub(crate) fn gpu_without_order() -> On {
+    let device = gpu_device();
+    let target = Target {
+        orders_groups: false,
+        ..in_floats(&device)
+    };
+    On::GpuAs(device, Box::new(target))
+}
+
 /// The same GPU as one whose cubes may wait for the first of a launch, multiplying bytes or floats.
 pub(crate) fn gpu_in_order(bytes: bool) -> On {
     let device = gpu_device();

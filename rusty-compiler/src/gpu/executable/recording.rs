@@ -184,7 +184,7 @@ impl GpuExecutable {
         let last = variants.last().map_or(0, |choice| *choice.rows.end());
         for choice in variants {
             if is_now(choice.when, shape) && choice.rows.contains(&rows.min(last)) {
-                for template in &choice.templates {
+                for template in choice.launched(shape.adds_splits) {
                     let launch = self.launch(template, at, rows, shape)?;
                     launches.push((launch, template.weights));
                 }
@@ -231,6 +231,7 @@ mod tests {
             selected: rows,
             tiles: 0,
             splits: rows,
+            adds_splits: false,
             decode: true,
             adapted,
             argmax: true,
@@ -270,7 +271,7 @@ mod tests {
 
     fn counts_agree(file: &dyn rusty_loader::ModelFile) {
         let graph = rusty_graph::arch::build(file).expect("graph");
-        for name in ["llvmpipe", "h200"] {
+        for name in ["llvmpipe", "h200", "m2"] {
             let target = Target::named(name).expect(name);
             let plan = crate::compile(&graph, &target).expect("plan");
             let options = BindOptions {
@@ -309,6 +310,16 @@ mod tests {
             assert_eq!(launches(5, 0), decoding + layers, "tiles on {name}");
             assert_eq!(launches(0, 8), decoding + layers, "rows alone on {name}");
             assert_eq!(launches(5, 8), decoding + 2 * layers, "both on {name}");
+            // Where keys are split and cubes do not see what others leave, one that adds splits up.
+            let split = Shape {
+                adds_splits: exe.room.behind,
+                ..shape(1, false)
+            };
+            let segments = exe.segments(split).expect("launches");
+            let launched: usize = segments.iter().map(|s| s.launches.len()).sum();
+            let behind = if name == "m2" { layers } else { 0 };
+            let counted = exe.plan.dispatches(1) as usize;
+            assert_eq!(launched, counted + behind, "split keys on {name}");
         }
     }
 }

@@ -49,7 +49,8 @@ impl Trial<'_> {
         // No trial's rows want a hidden state.
         let taken = self.choice.when == When::Hidden || is_now(self.choice.when, shape);
         let heads = self.heads.iter().filter(|heads| is_now(heads.when, shape));
-        taken.then(|| distinct(heads.chain([&self.choice])))
+        let choices = heads.chain([&self.choice]);
+        taken.then(|| distinct(choices.flat_map(|c| c.launched(shape.adds_splits))))
     }
 }
 
@@ -135,10 +136,25 @@ impl GpuExecutable {
 
     /// What names the kernels of a choice's trials: the same for layers that share them.
     fn key(&self, place: Place) -> String {
-        let heads = self.heads(place).into_iter();
-        let launched = distinct(heads.chain([self.choice(place)]));
+        let choices = self.heads(place).into_iter().chain([self.choice(place)]);
+        let adds_splits = self.tries_splits(place);
+        let launched = distinct(choices.flat_map(|c| c.launched(adds_splits)));
         let keys = launched.iter().map(|t| t.spec.key(&self.plan.target));
         keys.collect::<Vec<_>>().join("+")
+    }
+
+    /// Whether a choice's trials have splits that a launch adds up: with few pages they have none.
+    fn tries_splits(&self, place: Place) -> bool {
+        let (plan, room, choice) = (&self.plan, self.room, self.choice(place));
+        if !choice.templates.iter().any(Template::adds_splits) {
+            return false;
+        }
+        let of = (&plan.kernels[place.0], &self.stages[place.0]);
+        let trials = TrialRows::of_choice(plan, of, choice, &self.options);
+        trials.iter().any(|rows| {
+            let encoded = rows.with_step(|step| encode(step, plan, room, |_| None));
+            encoded.shape.adds_splits
+        })
     }
 
     /// How a choice does; none where there is no room to try it.
@@ -261,9 +277,9 @@ fn attention(template: &Template) -> bool {
 }
 
 /// The first launch of each kernel, in order; of layers in several buffers, that of each buffer.
-fn distinct<'a>(choices: impl Iterator<Item = &'a Choice>) -> Vec<Template> {
+fn distinct<'a>(templates: impl Iterator<Item = &'a Template>) -> Vec<Template> {
     let mut all: Vec<Template> = Vec::new();
-    for template in choices.flat_map(|choice| &choice.templates) {
+    for template in templates {
         let same = |t: &Template| t.spec == template.spec && t.piece == template.piece;
         if !all.iter().any(same) {
             all.push(template.clone());

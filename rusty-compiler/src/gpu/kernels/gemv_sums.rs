@@ -1,7 +1,7 @@
 //! Shared memory of [the matrix-vector kernel](super::gemv), and how teams of units sum there.
 
 use super::contract::ContractConfig;
-use super::env::{is_cuda, put};
+use super::env::put;
 use super::reduce::{plane_total, plane_totals, shared_total};
 use cubecl::prelude::*;
 
@@ -46,8 +46,7 @@ pub fn share(
     let team = UNIT_POS / size;
     let inner = UNIT_POS % size;
     let alike = comptime!(count.is_power_of_two() && count <= size as usize);
-    let cuda = is_cuda();
-    if comptime!(config.team.plane > 0 && alike && cuda) {
+    if comptime!(config.team.plane > 0 && alike) {
         let each = comptime!(size / count as u32);
         let total = plane_totals(sums, count, size);
         if inner.is_multiple_of(each) {

@@ -1,7 +1,8 @@
 //! Reductions over a cube: by planes where the target has them, in shared memory otherwise.
 //!
 //! A *plane* here is as many neighbouring units as any plane of the device has at least: they exchange values among themselves alone, so it
-//! does not matter whether the driver runs them as a plane or as part of a larger one.
+//! does not matter whether the driver runs them as a plane or as part of a larger one, of which some may be idle. That takes drivers that fill
+//! planes with units in their order. WebGPU's APIs do not promise it, and all known ones do; the self-test finds one that does not.
 
 use super::env::{is_cuda, put};
 use cubecl::prelude::*;

@@ -4,7 +4,8 @@
 //! (flash-decoding, <https://pytorch.org/blog/flash-decoding>). Inside it each few units of a plane, a *lane group*, take keys of their
 //! own, four at a time, and hold their part of the queries, of the running softmax (arXiv 2205.14135) and of the result in
 //! registers; groups and planes meet only at the end. Splits meet in the arena: the cube that comes last adds them
-//! up, so that no further launch is needed. Each row of a step may have another number of splits.
+//! up, so that no further launch is needed, but where cubes do not see what others of their launch leave: there
+//! [another one](meet_splits) does. Each row of a step may have another number of splits.
 //!
 //! Where the plan says so, a cube [makes its queries itself](super::row_heads), and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
@@ -19,6 +20,7 @@ use super::page_blocks::rotate_shared;
 use super::page_words::{BLOCK, PageWords};
 use super::reduce::Team;
 use super::row_heads::make_heads;
+use super::row_registers::HeldLanes;
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::Store;
 use super::splits::{finish, leave};
@@ -28,10 +30,6 @@ use cubecl::prelude::*;
 
 /// Keys of a lane group at a time; a run of them lies in one page.
 pub const RUN: usize = 4;
-/// Pairs of lanes of a unit, where a head has so many: more hide a load's latency, fewer leave registers.
-const PAIRS: u32 = 4;
-/// Floats that a unit may hold, of 255 registers that units have at most.
-pub const MOST_REGISTERS: usize = 160;
 
 /// What a kernel for rows alone is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,28 +46,32 @@ pub struct RowAttentionConfig {
     pub stores: Vec<Store>,
     /// Scalar: arena word where splits leave their results.
     pub splits: usize,
+    /// Whether the cube that comes last adds the splits of a row up; else a [launch behind](meet_splits) does.
+    pub meets: bool,
     /// Tails, over the one result.
     pub unit: UnitConfig,
 }
 
 impl RowAttentionConfig {
-    /// Units of a lane group: the most of a plane that leave each whole pairs of lanes, `PAIRS` where there are.
+    /// What a unit holds.
+    pub fn held(&self) -> HeldLanes {
+        let widths = (self.shape.head_dim, self.shape.value_dim);
+        HeldLanes::new(self.shape.group(), widths, self.team.plane)
+    }
+
+    /// Units of a lane group.
     pub fn lane_units(&self) -> u32 {
-        let (keys, values) = (self.shape.head_dim / 2, self.shape.value_dim / 2);
-        let most = self.team.plane.min((keys / PAIRS).max(1));
-        let fits = |units: &u32| keys.is_multiple_of(*units) && values.is_multiple_of(*units);
-        let powers = (0..=most.ilog2()).rev().map(|p| 1 << p);
-        powers.into_iter().find(fits).unwrap_or(1)
+        self.held().units
     }
 
     /// Pairs of key lanes of a unit.
     pub fn key_pairs(&self) -> usize {
-        (self.shape.head_dim / 2 / self.lane_units()) as usize
+        self.held().key_pairs
     }
 
     /// Pairs of value lanes of a unit.
     pub fn value_pairs(&self) -> usize {
-        (self.shape.value_dim / 2 / self.lane_units()) as usize
+        self.held().value_pairs
     }
 
     /// Query heads of a cube.
@@ -92,21 +94,9 @@ impl RowAttentionConfig {
         self.shape.group() * (self.shape.value_dim + 2)
     }
 
-    /// Floats that a unit holds at once, about: what limits the heads of a cube.
-    pub fn registers(&self) -> usize {
-        self.of_heads() + 2 * RUN * self.key_pairs().max(self.value_pairs())
-    }
-
-    /// Those of its queries and results.
-    fn of_heads(&self) -> usize {
-        let of_head = 2 * (self.key_pairs() + self.value_pairs()) + RUN + 2;
-        self.group() * of_head
-    }
-
     /// Whether a run's values are asked for before its keys are there: where both have room.
     pub fn reads_ahead(&self) -> bool {
-        let of_run = 2 * RUN * (self.key_pairs() + self.value_pairs());
-        self.of_heads() + of_run <= MOST_REGISTERS
+        self.held().fit_both()
     }
 
     /// The same, [reading several words](super::word_loads) at once where keys and values are halves that lie as that asks for.
@@ -164,14 +154,44 @@ pub fn row_attention(
                 comptime!(config.clone()),
             );
         } else {
-            meet_splits(
+            let first = first_left(&buffers, &place, comptime!(config.clone()));
+            leave(
                 &buffers,
                 &stash,
-                counters,
-                &place,
+                first + place.number * comptime!(config.partial_words()),
                 comptime!(config.clone()),
             );
+            if comptime!(config.meets) {
+                meet_last(&buffers, counters, &place, first, config);
+            }
         }
+    }
+}
+
+/// Adds up what the splits of each row left in a launch before. Cubes: as many as [there](row_attention()), of which a row's first do it.
+#[cube(launch_unchecked)]
+pub fn meet_splits(
+    weights: &[u32],
+    arena: &[f32],
+    vectors: &[f32],
+    step: &[u32],
+    words: &[u32],
+    pool: &[u32],
+    args: Sequence<u32>,
+    #[comptime] config: RowAttentionConfig,
+) {
+    let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let place = place_of(&buffers);
+    await_earlier();
+    if place.count > 1 && place.number == 0 {
+        finish(
+            &buffers,
+            buffers.arena,
+            first_left(&buffers, &place, comptime!(config.clone())),
+            place.count,
+            place.row,
+            config,
+        );
     }
 }
 
@@ -220,34 +240,35 @@ fn early(buffers: &Buffers<'_>, at: u32) -> u32 {
     }
 }
 
-/// Leaves a split's result in the arena; the cube that comes last adds those of its row and heads up.
+/// Word of the arena from which on the splits of a row and its heads leave their results, one behind the other.
 #[cube]
-fn meet_splits(
+fn first_left(
     buffers: &Buffers<'_>,
-    stash: &Shared<[f32]>,
-    counters: &[Atomic<u32>],
     place: &SplitPlace,
     #[comptime] config: RowAttentionConfig,
+) -> u32 {
+    let before = place.before * CUBE_COUNT_Y + CUBE_POS_Y * place.count;
+    buffers.args[comptime!(config.splits)] + before * comptime!(config.partial_words())
+}
+
+/// The cube that comes last adds up what the splits of its row and heads have left from word `first` on.
+#[cube]
+fn meet_last(
+    buffers: &Buffers<'_>,
+    counters: &[Atomic<u32>],
+    place: &SplitPlace,
+    first: u32,
+    #[comptime] config: RowAttentionConfig,
 ) {
-    let words = comptime!(config.partial_words());
-    let count = place.count;
-    let before = place.before * CUBE_COUNT_Y;
-    let own = before + CUBE_POS_Y;
-    let first = buffers.args[comptime!(config.splits)] + (before + CUBE_POS_Y * count) * words;
-    leave(
-        buffers,
-        stash,
-        first + place.number * words,
-        comptime!(config.clone()),
-    );
-    if is_last(counters, own, count) {
+    let own = place.before * CUBE_COUNT_Y + CUBE_POS_Y;
+    if is_last(counters, own, place.count) {
         finish(
             buffers,
             buffers.arena,
             first,
-            count,
+            place.count,
             place.row,
-            comptime!(config.clone()),
+            config,
         );
         reset(counters, own);
     }

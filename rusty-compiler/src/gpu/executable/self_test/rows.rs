@@ -3,7 +3,7 @@
 use crate::gpu::kernels::rows::Origin;
 use crate::gpu::stage::{Choice, Stage, When};
 use crate::gpu::text::Kind;
-use crate::plan::{Anchor, Kernel, Plan};
+use crate::plan::{Anchor, AttentionCut, Kernel, Plan};
 use crate::{BindOptions, PAGE_TOKENS, Sequence, SlotId, Step, Want};
 use std::ops::Range;
 
@@ -44,9 +44,7 @@ impl TrialRows {
     ) -> Vec<Self> {
         let (pages, budget) = (options.pages, plan.row_budget());
         let attends = matches!(kernel.anchor, Anchor::Attention { .. });
-        // More than one split has.
-        let split = plan.tuning.attention.split_keys / PAGE_TOKENS as u32;
-        let long = split.saturating_add(2).min(MOST_SPLIT_PAGES);
+        let long = long(plan.tuning.attention);
         let all = match (stage.layer, choice.when) {
             (None, _) => [
                 Some(Self::anywhere(
@@ -258,9 +256,17 @@ fn tokens(choice: &Choice, count: usize) -> Vec<u32> {
     all.collect()
 }
 
+/// Pages of more keys than one split has.
+fn long(cut: AttentionCut) -> u32 {
+    let split = cut.split_keys / PAGE_TOKENS as u32;
+    split.saturating_add(2).min(MOST_SPLIT_PAGES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Tuning;
+    use rusty_backend::Target;
 
     /// Steps that an executable of so many pages takes; no two rows write the same place.
     #[test]
@@ -286,11 +292,20 @@ mod tests {
                 assert_eq!(places.len(), rows.all());
             }
         }
-        // Keys of the long one are split, also beside rows that see each other's.
-        let rows = TrialRows::apart(10, 12, 8).expect("pages");
-        assert!(rows.length(0) > 128 && rows.count() == 2);
-        let rows = TrialRows::beside(10, 12, 8).expect("pages");
-        assert!(rows.length(0) > 128 && (rows.count(), rows.compared()) == (3, 1));
         assert!(TrialRows::beside(10, 1, 8).is_none());
+    }
+
+    /// Keys of the long one are split, also beside rows that see each other's.
+    #[test]
+    fn rows_have_splits() {
+        for name in ["h200", "m2"] {
+            let cut = Tuning::guess(&Target::named(name).expect(name)).attention;
+            let (long, keys) = (long(cut), cut.split_keys as usize);
+            let rows = TrialRows::apart(long, long + 2, 8).expect("pages");
+            assert!(rows.length(0) > keys && rows.count() == 2);
+            let rows = TrialRows::beside(long, long + 2, 8).expect("pages");
+            assert!(rows.length(0) > keys);
+            assert_eq!((rows.count(), rows.compared()), (3, 1), "{name}");
+        }
     }
 }

@@ -1,0 +1,68 @@
+//! What units of [attention of rows alone](super::row_attention) hold in registers: the lanes of a head are shared by a *lane group*, a few
+//! units of a plane, each of which holds its part of the queries, of the results, and of the keys or values that come.
+
+use super::row_attention::RUN;
+
+/// Pairs of lanes of a unit, where a head has so many: more hide a load's latency, fewer leave registers.
+const PAIRS: u32 = 4;
+/// Floats that a unit may hold, of 255 registers that units have at most.
+pub const MOST_REGISTERS: usize = 160;
+/// The same where planes may be narrower than 32 units: so are Intel's, where eight units have 128 registers.
+const MOST_OF_NARROW: usize = 104;
+
+/// Floats that a unit may hold on a device whose planes have so many units at least.
+pub fn most_registers(plane: u32) -> usize {
+    match plane {
+        32.. => MOST_REGISTERS,
+        _ => MOST_OF_NARROW,
+    }
+}
+
+/// What a unit has of its cube's heads.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldLanes {
+    /// Units of a lane group: the most of a plane that leave each whole pairs of lanes, `PAIRS` where there are.
+    pub units: u32,
+    /// Pairs of key lanes of a unit.
+    pub key_pairs: usize,
+    /// Pairs of value lanes of a unit.
+    pub value_pairs: usize,
+    plane: u32,
+    heads: usize,
+}
+
+impl HeldLanes {
+    /// For `heads` query heads, whose keys and values are so wide, on planes of so many units.
+    pub fn new(heads: u32, (head_dim, value_dim): (u32, u32), plane: u32) -> Self {
+        let (keys, values) = (head_dim / 2, value_dim / 2);
+        let most = plane.min((keys / PAIRS).max(1));
+        let fits = |units: &u32| keys.is_multiple_of(*units) && values.is_multiple_of(*units);
+        let powers = (0..=most.ilog2()).rev().map(|p| 1 << p);
+        let units = powers.into_iter().find(fits).unwrap_or(1);
+        Self {
+            units,
+            key_pairs: (keys / units) as usize,
+            value_pairs: (values / units) as usize,
+            plane,
+            heads: heads as usize,
+        }
+    }
+
+    /// Whether registers have room for what a unit holds at once, about.
+    pub fn fit(&self) -> bool {
+        let of_run = 2 * RUN * self.key_pairs.max(self.value_pairs);
+        self.of_heads() + of_run <= most_registers(self.plane)
+    }
+
+    /// Whether they have room for a run's keys and values together, so that these are asked for before those are there.
+    pub fn fit_both(&self) -> bool {
+        let of_run = 2 * RUN * (self.key_pairs + self.value_pairs);
+        self.of_heads() + of_run <= most_registers(self.plane)
+    }
+
+    /// Floats of queries, scores and results.
+    fn of_heads(&self) -> usize {
+        let of_head = 2 * (self.key_pairs + self.value_pairs) + RUN + 2;
+        self.heads * of_head
+    }
+}
