@@ -4,7 +4,8 @@ use crate::gpu_contractions::in_all_tiles;
 use crate::gpu_specs::{in_further_formats, specs};
 use naga::back::hlsl::ShaderModel;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use rusty_backend::{Family, KernelText, Language, Target, WgpuApi};
+use rusty_backend::{DescribedDevice, Family, KernelText, Language, Target, WgpuApi};
+use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
 use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
@@ -12,6 +13,7 @@ use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionCut;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
 use rusty_compiler::gpu::text::{KernelSpec, Kind};
+use rusty_compiler::{BindOptions, KvFormat, compile};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -300,6 +302,39 @@ fn naga_writes_every_wgsl_text_for_metal_and_dx12() {
             }
             let bytes = text.source.contains("dot4I8Packed");
             assert_eq!(multiplies_bytes, bytes, "{said}");
+        }
+    }
+}
+
+/// Planes of 64 units, as older GPUs of AMD have, and of 128, as on phones; those of 8 and 32 have other tests.
+#[test]
+fn wide_planes_have_kernels() {
+    let file = rusty_loader::random::outline("qwen3-tiny", "q4_k_m").expect("shapes");
+    let graph = rusty_graph::arch::build(&*file).expect("graph");
+    for plane_size in [64, 128] {
+        let target = Target {
+            plane_size,
+            plane_size_max: 128,
+            ..Target::named("vulkan").expect("vulkan")
+        };
+        let plan = compile(&graph, &target).expect("plan");
+        let device = Arc::new(DescribedDevice::new(target.clone()));
+        let options = BindOptions {
+            pages: 1,
+            kv: KvFormat::F16,
+            slots: 1,
+        };
+        GpuExecutable::bind(plan, &*file, device.clone(), options).expect("bound");
+        let texts = device.texts();
+        let rows = "rusty_row_attention";
+        assert!(texts.iter().any(|t| t.entry == rows), "{plane_size}");
+        for text in texts {
+            let said = format!("{}, planes of {plane_size}", text.entry);
+            let module = naga::front::wgsl::parse_str(&text.source);
+            let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
+            let mut validator = Validator::new(ValidationFlags::all(), capabilities(&target));
+            let info = validator.validate(&module);
+            info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! own, four at a time, and hold their part of the queries, of the running softmax (arXiv 2205.14135) and of the result in
 //! registers; groups and planes meet only at the end. Splits meet in the arena: the cube that comes last adds them
 //! up, so that no further launch is needed, but where cubes do not see what others of their launch leave: there
-//! [another one](meet_splits) does. Each row of a step may have another number of splits.
+//! [another one](meet_splits()) does. Each row of a step may have another number of splits.
 //!
 //! Where the plan says so, a cube [makes its queries itself](super::row_heads), and the one that has the row's own position makes the row's
 //! key and value too; but where rows of the step may see each other's keys, a launch before has made those.
@@ -20,16 +20,13 @@ use super::page_blocks::rotate_shared;
 use super::page_words::{BLOCK, PageWords};
 use super::reduce::Team;
 use super::row_heads::make_heads;
-use super::row_registers::HeldLanes;
+use super::row_registers::{HeldLanes, RUN};
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::Store;
 use super::splits::{finish, leave};
 use super::word_loads::{at_once, read_now};
 use crate::PAGE_TOKENS;
 use cubecl::prelude::*;
-
-/// Keys of a lane group at a time; a run of them lies in one page.
-pub const RUN: usize = 4;
 
 /// What a kernel for rows alone is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +43,7 @@ pub struct RowAttentionConfig {
     pub stores: Vec<Store>,
     /// Scalar: arena word where splits leave their results.
     pub splits: usize,
-    /// Whether the cube that comes last adds the splits of a row up; else a [launch behind](meet_splits) does.
+    /// Whether the cube that comes last adds the splits of a row up; else a [launch behind](meet_splits()) does.
     pub meets: bool,
     /// Tails, over the one result.
     pub unit: UnitConfig,

@@ -1,8 +1,8 @@
 //! What units of [attention of rows alone](super::row_attention) hold in registers: the lanes of a head are shared by a *lane group*, a few
 //! units of a plane, each of which holds its part of the queries, of the results, and of the keys or values that come.
 
-use super::row_attention::RUN;
-
+/// Keys of a lane group at a time; a run of them lies in one page.
+pub const RUN: usize = 4;
 /// Pairs of lanes of a unit, where a head has so many: more hide a load's latency, fewer leave registers.
 const PAIRS: u32 = 4;
 /// Floats that a unit may hold, of 255 registers that units have at most.
