@@ -79,6 +79,7 @@ pub(crate) fn gpu_by_bytes(planes: bool) -> On {
 }
 
 /// The same GPU as one whose cubes do not see what others of their launch leave.
+#[cfg(feature = "gpu")]
 pub(crate) fn gpu_without_order() -> On {
     let device = gpu_device();
     let target = Target {
@@ -155,6 +156,7 @@ pub(crate) fn try_bound(
 }
 
 /// A graph that no file states, on one thread, as [`PLAIN`] says.
+#[cfg(feature = "gpu")]
 pub(crate) fn bound_graph(graph: &Graph, file: &dyn ModelFile, on: &On) -> Box<dyn Executable> {
     try_bound_graph(graph, file, on, 1, PLAIN).expect("bind")
 }
