@@ -7,13 +7,13 @@ use super::kernels::contract::UnitConfig;
 use super::kernels::matrix_attention::{MatrixAttentionConfig, MatrixAttentionCut};
 use super::kernels::reduce::Team;
 use super::kernels::row_attention::RowAttentionConfig;
-use super::kernels::row_registers::{HeldLanes, MOST_REGISTERS};
 use super::lower::Lowering;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use crate::Result;
 use crate::plan::exclusion::{MATRIX_ATTENTION, ROW_ATTENTION};
-use crate::plan::{Anchor, Body, F32, Inst, Kernel, Sink, Tail};
+use crate::plan::held_lanes::MOST_REGISTERS;
+use crate::plan::{Body, F32, Inst, Kernel, Sink, Tail};
 use rusty_backend::Language;
 use rusty_graph::{AttentionSpec, AttentionValues};
 
@@ -33,19 +33,10 @@ const MOST_PLANES: u32 = 8;
 pub(super) const SPLIT_CUBES: u32 = 512;
 
 impl Lowering<'_> {
-    /// Whether there is a kernel for rows alone: not without planes, nor where it goes wrong or units have no room for a head. Steps are
-    /// cut for all kernels alike, so one such shape is enough.
+    /// Whether there is a kernel for rows alone: not where planes [hold no heads](crate::plan::Plan::planes_hold_heads), nor where it goes
+    /// wrong, for one shape as for all.
     pub(super) fn has_rows_alone(&self) -> bool {
-        let fits = |kernel: &Kernel| match &kernel.anchor {
-            Anchor::Attention { spec, .. } => {
-                let widths = (spec.head_dim, spec.value_dim());
-                HeldLanes::new(1, widths, self.target.plane_size).fit()
-            }
-            _ => true,
-        };
-        self.target.plane_ops
-            && !self.plan.excludes_for_any(ROW_ATTENTION)
-            && self.plan.kernels.iter().all(fits)
+        self.plan.planes_hold_heads(self.target) && !self.plan.excludes_for_any(ROW_ATTENTION)
     }
 
     /// Attention of rows alone, with what adds their splits up where that takes a launch; or, where [there is none](Self::has_rows_alone),

@@ -1,5 +1,5 @@
 //! A map that makes the heads of attention (norms, rotations, the write of keys) becomes part of it, so that decoding has
-//! no launch for it. Worth it where launches cost time and a cube has planes: on CPUs nothing changes.
+//! no launch for it. Worth it where launches cost time and planes have room for heads: on CPUs nothing changes.
 
 use super::flow::Flow;
 use super::rewrite::{compact_operands, is_output, last_word, moved, without};
@@ -8,7 +8,7 @@ use rusty_backend::Target;
 
 /// Folds such maps into the attention behind them.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
-    if target.is_cpu() || !target.plane_ops {
+    if target.is_cpu() || !plan.planes_hold_heads(target) {
         return plan;
     }
     let mut flow = Flow::of(&plan);

@@ -10,6 +10,7 @@
 pub mod body;
 pub mod byte_codes;
 pub(crate) mod exclusion;
+pub mod held_lanes;
 mod implementation;
 mod text;
 mod tuning;

@@ -44,9 +44,9 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The guess for a device. Splits of keys are longer where a launch adds them up. Of matrix units the smallest tile, which makes its inputs itself, is behind both others where cubes may
-    /// share the depth of larger ones: on an H100 a step of 16 rows of Qwen3-0.6B in Q4_0 took 6.4 ms with it and 2.0 with products of
-    /// vectors, one of 64 rows 7.3 and 3.9 with the middle tile.
+    /// The guess for a device. Splits of keys are longer where a launch adds them up. Of matrix units the smallest tile, which makes its
+    /// inputs itself, is behind both others where cubes may share the depth of larger ones: on an H100 a step of 16 rows of Qwen3-0.6B in
+    /// Q4_0 took 6.4 ms with it and 2.0 with products of vectors, one of 64 rows 7.3 and 3.9 with the middle tile.
     pub fn guess(target: &Target) -> Self {
         let mut all = Self::default();
         if !target.orders_groups {

@@ -260,6 +260,16 @@ fn capabilities(target: &Target) -> Capabilities {
     has
 }
 
+/// A text as naga takes it with what its target has.
+fn validated(text: &KernelText, target: &Target, said: &str) -> (naga::Module, ModuleInfo) {
+    let module = naga::front::wgsl::parse_str(&text.source);
+    let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities(target));
+    let info = validator.validate(&module);
+    let info = info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
+    (module, info)
+}
+
 /// The least shader model for a text, and the one with an instruction for products of bytes, which older ones write out.
 fn models(text: &KernelText) -> Vec<ShaderModel> {
     let least = match text.source.contains("enable f16;") {
@@ -278,11 +288,7 @@ fn naga_writes_every_wgsl_text_for_metal_and_dx12() {
     for target in wgsl_targets() {
         for (spec, text) in texts(planned(&target), &target) {
             let said = format!("{}, {}", target.name, label(&spec));
-            let module = naga::front::wgsl::parse_str(&text.source);
-            let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
-            let mut validator = Validator::new(ValidationFlags::all(), capabilities(&target));
-            let info = validator.validate(&module);
-            let info = info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
+            let (module, info) = validated(&text, &target, &said);
             if let Kind::Gemm(c) = &spec.kind {
                 assert_eq!(text.source.contains("enable f16;"), c.halves, "{said}");
             }
@@ -330,11 +336,7 @@ fn wide_planes_have_kernels() {
         assert!(texts.iter().any(|t| t.entry == rows), "{plane_size}");
         for text in texts {
             let said = format!("{}, planes of {plane_size}", text.entry);
-            let module = naga::front::wgsl::parse_str(&text.source);
-            let module = module.unwrap_or_else(|e| panic!("{said}: {e}"));
-            let mut validator = Validator::new(ValidationFlags::all(), capabilities(&target));
-            let info = validator.validate(&module);
-            info.unwrap_or_else(|e| panic!("{said}: {e:?}"));
+            validated(&text, &target, &said);
         }
     }
 }

@@ -44,60 +44,53 @@ pub(crate) fn gpu() -> On {
     On::Gpu(gpu_device())
 }
 
-/// The same GPU as one on whose planes kernels cannot count.
-pub(crate) fn gpu_without_planes() -> On {
+/// The same GPU with the kernels of other facts, in floats but for what these say.
+fn gpu_as(change: impl FnOnce(&mut Target)) -> On {
     let device = gpu_device();
-    let target = Target {
-        plane_ops: false,
-        ..in_floats(&device)
-    };
+    let mut target = in_floats(&device);
+    change(&mut target);
     On::GpuAs(device, Box::new(target))
+}
+
+/// The same GPU as one without planes.
+pub(crate) fn gpu_without_planes() -> On {
+    gpu_as(|t| t.plane_ops = false)
 }
 
 /// The same GPU as one that may have planes of half the size; it multiplies bytes where it can, or floats. None under CUDA, where planes
 /// have one size.
 pub(crate) fn gpu_with_larger_planes(bytes: bool) -> Option<On> {
     let device = gpu_device();
-    let target = Target {
-        plane_size: device.target().plane_size / 2,
-        packed_dot: bytes && device.target().packed_dot,
-        ..in_floats(&device)
-    };
-    let may = target.plane_ops && target.language == Language::Wgsl;
-    may.then(|| On::GpuAs(device, Box::new(target)))
+    let own = device.target();
+    let may = own.plane_ops && own.language == Language::Wgsl;
+    may.then(|| {
+        gpu_as(|t| {
+            t.plane_size /= 2;
+            t.packed_dot = bytes && own.packed_dot;
+        })
+    })
 }
 
 /// The same GPU multiplying bytes where it can, with sums by planes or without.
 pub(crate) fn gpu_by_bytes(planes: bool) -> On {
-    let device = gpu_device();
-    let target = Target {
-        packed_dot: true,
-        plane_ops: planes && device.target().plane_ops,
-        ..in_floats(&device)
-    };
-    On::GpuAs(device, Box::new(target))
+    gpu_as(|t| {
+        t.packed_dot = true;
+        t.plane_ops &= planes;
+    })
 }
 
 /// The same GPU as one whose cubes do not see what others of their launch leave.
 #[cfg(feature = "gpu")]
 pub(crate) fn gpu_without_order() -> On {
-    let device = gpu_device();
-    let target = Target {
-        orders_groups: false,
-        ..in_floats(&device)
-    };
-    On::GpuAs(device, Box::new(target))
+    gpu_as(|t| t.orders_groups = false)
 }
 
 /// The same GPU as one whose cubes may wait for the first of a launch, multiplying bytes or floats.
 pub(crate) fn gpu_in_order(bytes: bool) -> On {
-    let device = gpu_device();
-    let target = Target {
-        starts_in_order: true,
-        packed_dot: bytes,
-        ..in_floats(&device)
-    };
-    On::GpuAs(device, Box::new(target))
+    gpu_as(|t| {
+        t.starts_in_order = true;
+        t.packed_dot = bytes;
+    })
 }
 
 /// What a GPU has but for what rounds inputs or weights: references are single precision. `matrix_units.rs` is about bf16,

@@ -269,6 +269,35 @@ mod tests {
         counts_agree(&*norms);
     }
 
+    /// Heads too wide for narrow planes are made by a kernel of their own.
+    #[test]
+    fn heads_that_planes_do_not_hold_are_counted() {
+        let file = rusty_loader::random::outline("gemma-3-1b", "q4_0").expect("shapes");
+        let graph = rusty_graph::arch::build(&*file).expect("graph");
+        let vulkan = Target::named("vulkan").expect("vulkan");
+        // The embedding in one launch.
+        let target = Target {
+            max_binding_bytes: vulkan.max_buffer_bytes,
+            ..vulkan
+        };
+        let plan = crate::compile(&graph, &target).expect("plan");
+        let options = BindOptions {
+            pages: 1,
+            kv: KvFormat::F16,
+            slots: 0,
+        };
+        let device = Arc::new(DescribedDevice::new(target));
+        let exe = GpuExecutable::bind(plan, &*file, device, options).expect("bound");
+        let tiles = Shape {
+            tiles: 1,
+            splits: 0,
+            ..shape(1, false)
+        };
+        let segments = exe.segments(tiles).expect("launches");
+        let launched: usize = segments.iter().map(|s| s.launches.len()).sum();
+        assert_eq!(launched, exe.plan.dispatches(1) as usize);
+    }
+
     fn counts_agree(file: &dyn rusty_loader::ModelFile) {
         let graph = rusty_graph::arch::build(file).expect("graph");
         for name in ["llvmpipe", "h200", "m2"] {

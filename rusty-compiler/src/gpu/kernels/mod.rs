@@ -56,7 +56,6 @@ pub mod reduce;
 pub mod route;
 pub mod row_attention;
 pub mod row_heads;
-pub mod row_registers;
 pub mod rows;
 pub mod running_softmax;
 pub mod scales;

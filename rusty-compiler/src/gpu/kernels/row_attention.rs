@@ -20,12 +20,12 @@ use super::page_blocks::rotate_shared;
 use super::page_words::{BLOCK, PageWords};
 use super::reduce::Team;
 use super::row_heads::make_heads;
-use super::row_registers::{HeldLanes, RUN};
 use super::running_softmax::{Partial, meet, turn};
 use super::sink::Store;
 use super::splits::{finish, leave};
 use super::word_loads::{at_once, read_now};
 use crate::PAGE_TOKENS;
+use crate::plan::held_lanes::{HeldLanes, RUN};
 use cubecl::prelude::*;
 
 /// What a kernel for rows alone is specialised for.

@@ -4,9 +4,9 @@ use super::attention_shape::{LOWEST, halves_of, lanes_of};
 use super::elementwise::safe_tanh;
 use super::env::{Buffers, put};
 use super::row_attention::{RowAttentionConfig, pair_of_unit};
-use super::row_registers::RUN;
 use super::word_loads::read_words;
 use crate::PAGE_TOKENS;
+use crate::plan::held_lanes::RUN;
 use cubecl::prelude::*;
 
 /// What a lane group has seen of its keys.

@@ -11,10 +11,8 @@ use crate::gpu::kept_tunings::{cache_bytes, contexts};
 use crate::plan::{AttentionCut, Tuning};
 use crate::{Executable, PAGE_TOKENS, Result, Want};
 
-/// Keys of a split, and splits of a row.
-const SPLIT_KEYS: [u32; 3] = [64, 128, 256];
-/// The same where a launch adds splits up.
-const SPLIT_KEYS_APART: [u32; 3] = [256, 512, 1024];
+/// Keys of a split, as parts of twice the guess, and splits of a row.
+const SPLIT_KEYS: [u32; 3] = [4, 2, 1];
 const MOST_SPLITS: [u32; 3] = [16, 32, 64];
 /// Rows of one sequence for which single rows and tiles are compared.
 const RUNS: [u32; 3] = [2, 4, 8];
@@ -47,11 +45,11 @@ impl Tuner<'_> {
             self.learn(case)?;
         }
         let now = best.attention;
-        let split_keys = match self.exe.room().behind {
-            true => SPLIT_KEYS_APART,
-            false => SPLIT_KEYS,
-        };
-        let cuts = split_keys.map(|split_keys| AttentionCut { split_keys, ..now });
+        let guess = Tuning::guess(&self.exe.plan().target).attention.split_keys;
+        let cuts = SPLIT_KEYS.map(|part| AttentionCut {
+            split_keys: 2 * guess / part,
+            ..now
+        });
         best = self.better_cut(best, seconds, row(short), &cuts)?;
         let now = best.attention;
         let cuts = MOST_SPLITS.map(|most_splits| AttentionCut { most_splits, ..now });

@@ -1,5 +1,8 @@
-//! What units of [attention of rows alone](super::row_attention) hold in registers: the lanes of a head are shared by a *lane group*, a few
-//! units of a plane, each of which holds its part of the queries, of the results, and of the keys or values that come.
+//! What units of GPUs' attention of rows alone (`gpu/kernels/row_attention.rs`) hold in registers: the lanes of a head are shared by a
+//! *lane group*, a few units of a plane, each of which holds its part of the queries, of the results, and of the keys or values that come.
+
+use super::{Anchor, Kernel, Plan};
+use rusty_backend::Target;
 
 /// Keys of a lane group at a time; a run of them lies in one page.
 pub const RUN: usize = 4;
@@ -15,6 +18,21 @@ pub fn most_registers(plane: u32) -> usize {
     match plane {
         32.. => MOST_REGISTERS,
         _ => MOST_OF_NARROW,
+    }
+}
+
+impl Plan {
+    /// Whether units of a GPU's planes have room for the heads of all attention; without, rows alone are tiles of one. Steps are cut for
+    /// all kernels alike, so one shape without room is enough.
+    pub(crate) fn planes_hold_heads(&self, target: &Target) -> bool {
+        let fits = |kernel: &Kernel| match &kernel.anchor {
+            Anchor::Attention { spec, .. } => {
+                let widths = (spec.head_dim, spec.value_dim());
+                HeldLanes::new(1, widths, target.plane_size).fit()
+            }
+            _ => true,
+        };
+        target.plane_ops && self.kernels.iter().all(fits)
     }
 }
 
@@ -64,5 +82,19 @@ impl HeldLanes {
     fn of_heads(&self) -> usize {
         let of_head = 2 * (self.key_pairs + self.value_pairs) + RUN + 2;
         self.heads * of_head
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Latents of DeepSeek, too, where planes are wide.
+    #[test]
+    fn narrow_planes_hold_heads_of_128_lanes() {
+        let fits = |widths, plane| HeldLanes::new(1, widths, plane).fit();
+        assert!(fits((128, 128), 8) && fits((64, 64), 8));
+        assert!(!fits((160, 160), 8) && !fits((256, 256), 8));
+        assert!(fits((256, 256), 32) && fits((576, 512), 32));
     }
 }
