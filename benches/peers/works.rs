@@ -173,10 +173,15 @@ const fn memory(shape: &'static str) -> Work {
     }
 }
 
-const fn beside_pytorch(precision: &'static str, least: f64, aim: f64) -> Work {
+const fn beside_pytorch(
+    shape: &'static str,
+    precision: &'static str,
+    least: f64,
+    aim: f64,
+) -> Work {
     Work {
         peer: Peer::PyTorch(precision),
-        ..decode(QWEN, "q4_0", least, aim)
+        ..decode(shape, "q4_0", least, aim)
     }
 }
 
@@ -214,6 +219,8 @@ pub static WORKS: &[Work] = &[
         generate: 16,
         ..decode("llama-3-8b", "q4_0", 1.5, 1.8)
     },
-    beside_pytorch("bf16", 8.0, 10.0),
-    beside_pytorch("f32", 15.0, 20.0),
+    beside_pytorch(QWEN, "bf16", 8.0, 10.0),
+    beside_pytorch(QWEN, "f32", 15.0, 20.0),
+    beside_pytorch(LLAMA, "bf16", 8.0, 10.0),
+    beside_pytorch(LLAMA, "f32", 15.0, 20.0),
 ];

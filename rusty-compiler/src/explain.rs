@@ -189,9 +189,11 @@ impl Plan {
                 .map(|p| self.weights[p.weight.index()].bytes())
                 .sum(),
             // Those that one row takes.
-            Anchor::Experts { weights, used, .. } => {
-                let of = weights.iter().take(*used as usize);
-                of.map(|w| self.weights[w.index()].bytes()).sum()
+            Anchor::Experts { parts, used, .. } => {
+                let taken = parts
+                    .iter()
+                    .flat_map(|part| part.weights.iter().take(*used as usize));
+                taken.map(|w| self.weights[w.index()].bytes()).sum()
             }
             Anchor::Gather { table, .. } => one_row(&self.weights[table.index()]),
             _ => 0,

@@ -22,6 +22,8 @@ impl RouteSpec {
             Some(bias) => score(e) + f64::from(bias[e]),
             None => f64::from(logits[e]),
         };
+        let ranks: Vec<f64> = (0..logits.len()).map(rank).collect();
+        let rank = |e: usize| ranks[e];
         let open = self.groups.map(|groups| groups.choose(logits.len(), rank));
         let size = |open: &Vec<bool>| logits.len() / open.len().max(1);
         let allowed = |e: usize| open.as_ref().is_none_or(|open| open[e / size(open)]);

@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 /// A model made up for measuring and planning.
 #[derive(Args, Debug)]
 pub struct RandomModel {
-    /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, gemma-3-1b, mistral-7b, llama-3-8b, and small
-    /// ones, llama-tiny, qwen3-tiny, qwen3moe-tiny, deepseek-tiny.
+    /// Random weights of real shapes instead of a file: qwen3-0.6b, llama-3.2-1b, gemma-3-1b, mistral-7b, llama-3-8b,
+    /// qwen3-30b-a3b, and small ones, llama-tiny, qwen3-tiny, qwen3moe-tiny, deepseek-tiny.
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     pub random: Option<String>,
     /// Format of random weights.

@@ -254,7 +254,7 @@ impl Executable for CpuExecutable {
         let most = self.slots.most_lows();
         let values = self.kernels.iter().map(|k| match k {
             CpuKernel::Contract(c) => c.parts.len() * most.contracts,
-            CpuKernel::Experts(e) => e.used * most.grouped,
+            CpuKernel::Experts(e) => e.parts.len() * e.used * most.grouped,
             _ => 0,
         });
         let lows = values.max().unwrap_or(0) * rows;

@@ -2,10 +2,11 @@
 //!
 //! Rows are grouped by expert, so that an expert that several rows take is read once, and one that no row takes not at
 //! all. A thread owns strips of output columns and goes through the experts in order: where products are summed, a row's
-//! sum has one order whatever its neighbours take.
+//! sum has one order whatever its neighbours take. Tails consume an expert's products while they are hot, gate and up together, and sums
+//! when all of a strip's experts are done.
 
-use super::context::{Context, RowSet, Scratch, SinkAt, ValueAt};
-use super::contract::BLOCK_ROWS;
+use super::context::{Context, RowSet, Scratch, SinkAt, TailCode, ValueAt};
+use super::contract::{BLOCK_ROWS, part_tile};
 use super::deltas::injection;
 use super::panel::GROUP;
 use super::product::PartCode;
@@ -17,7 +18,7 @@ use super::stream::Stream;
 use super::strips::STRIP;
 use super::weights::Weights;
 use crate::Result;
-use crate::plan::{Anchor, Kernel, Operand, Plan};
+use crate::plan::{Anchor, ExpertPart, Inst, Kernel, Operand, Plan, Tail};
 use rusty_graph::{RouteSpec, SiteId, WeightId};
 
 /// The choice of experts, ready to run.
@@ -86,18 +87,25 @@ pub(super) struct Experts {
     x: ValueAt,
     /// `None`: every row takes all, in order.
     routes: Option<ValueAt>,
-    out: ValueAt,
+    /// Where products are summed.
+    sums: Option<ValueAt>,
+    /// What becomes of products, or of sums that are not stored as they are.
+    tails: Vec<TailCode>,
     k: usize,
     n: usize,
-    /// Products of a row.
+    /// Products of a row and part.
     pub(super) used: usize,
-    combine: bool,
-    parts: Vec<PartCode>,
-    /// The first expert's site; those of the others follow it.
-    pub(super) sites: Option<SiteId>,
+    pub(super) parts: Vec<Part>,
     pub(super) forms: InputForms,
     strip: usize,
     counter: usize,
+}
+
+/// One product with each of a row's experts.
+pub(super) struct Part {
+    experts: Vec<PartCode>,
+    /// The first expert's site; those of the others follow it.
+    pub(super) sites: Option<SiteId>,
 }
 
 /// The rows that take an expert.
@@ -116,9 +124,13 @@ pub(super) struct Chosen {
     pub(super) groups: Vec<Group>,
 }
 
-/// The experts' matrices of `n` rows, and the forms of inputs that these are multiplied with; `None`: one is not bound.
-fn codes(all: &[WeightId], n: usize, weights: &Weights) -> Option<(Vec<PartCode>, InputForms)> {
-    let mut forms = InputForms::default();
+/// The experts' matrices of `n` rows; the forms of inputs that these are multiplied with are added. `None`: one is not bound.
+fn codes(
+    all: &[WeightId],
+    n: usize,
+    weights: &Weights,
+    forms: &mut InputForms,
+) -> Option<Vec<PartCode>> {
     let mut parts = Vec::with_capacity(all.len());
     for &weight in all {
         let matrix = weights.matrix_of(weight)?;
@@ -131,7 +143,7 @@ fn codes(all: &[WeightId], n: usize, weights: &Weights) -> Option<(Vec<PartCode>
         };
         parts.push(PartCode { weight, n, start });
     }
-    Some((parts, forms))
+    Some(parts)
 }
 
 impl Experts {
@@ -150,19 +162,29 @@ impl Experts {
             n,
             used,
             combine,
-            weights: all,
-            sites,
+            parts: all,
         } = &kernel.anchor
         else {
             return Err(invalid(kernel, "is no product with experts"));
         };
         let n = *n as usize;
         let unbound = || invalid(kernel, "is not over bound weights");
-        let (parts, forms) = codes(all, n, weights).ok_or_else(unbound)?;
-        let out = stored(plan, kernel);
-        let [out] = out[..] else {
-            return Err(invalid(kernel, "has more than one result"));
+        let mut forms = InputForms::default();
+        let mut part = |part: &ExpertPart| {
+            let experts = codes(&part.weights, n, weights, &mut forms)?;
+            let sites = part.sites;
+            Some(Part { experts, sites })
         };
+        let parts = all.iter().map(&mut part).collect::<Option<_>>();
+        let parts = parts.ok_or_else(unbound)?;
+        let sums = match (combine, &stored(plan, kernel)[..]) {
+            (false, _) => None,
+            (true, [out]) => Some(*out),
+            (true, _) => return Err(invalid(kernel, "has not one sum")),
+        };
+        let as_it_is = |tail: &&Tail| tail.body.as_identity() == Some(Inst::Result(0));
+        let tails = kernel.tails.iter().filter(|t| !(*combine && as_it_is(t)));
+        let tails = tails.map(|t| TailCode::new(plan, kernel, t, weights));
         let strip = (n / (threads * 8))
             .next_multiple_of(LANES)
             .clamp(LANES, STRIP);
@@ -172,12 +194,11 @@ impl Experts {
             routes: routes
                 .map(|routes| operand(plan, kernel, routes))
                 .transpose()?,
-            out,
+            sums,
+            tails: tails.collect::<Result<_>>()?,
             k: *k as usize,
             n,
             used: *used as usize,
-            combine: *combine,
-            sites: *sites,
             parts,
             forms,
             strip,
@@ -197,7 +218,13 @@ impl Experts {
 
     /// Whether every product has an input of its own.
     fn each(&self) -> bool {
-        self.combine || self.routes.is_none()
+        self.sums.is_some() || self.routes.is_none()
+    }
+
+    /// Instructions of the longest body and lanes of the widest.
+    pub(super) fn register_need(&self) -> (usize, usize) {
+        let ops = self.tails.iter().map(|t| t.program.len());
+        (ops.max().unwrap_or(0), STRIP)
     }
 
     /// Runs this thread's share.
@@ -219,7 +246,7 @@ impl Experts {
             inputs.taken = chosen.taken.as_ptr();
             ctx.barrier.wait();
             if !adapted.is_empty() {
-                self.reduce(ctx, thread, inputs, &adapted);
+                self.reduce(ctx, thread, inputs, &adapted, chosen.pairs.len());
                 ctx.barrier.wait();
             }
             // Adapters' panels are of so many columns.
@@ -230,16 +257,22 @@ impl Experts {
             let mut column = thread * strip;
             while column < self.n {
                 let columns = strip.min(self.n - column);
-                if self.combine {
+                if let Some(sums) = self.sums {
                     for row in 0..rows {
-                        ctx.value_row(self.out, row)
-                            .add(column)
-                            .write_bytes(0, columns);
+                        let row = ctx.value_row(sums, row);
+                        row.add(column).write_bytes(0, columns);
                     }
                 }
                 let draw = || ctx.draw(self.counter) * strip;
                 let of = (column, columns, strip);
-                column = self.multiply(ctx, scratch, (inputs, &chosen, &adapted), of, draw);
+                let next = self.multiply(ctx, scratch, (inputs, &chosen, &adapted), of, draw);
+                if let Some(sums) = self.sums {
+                    for row in 0..rows {
+                        let of_row = ctx.value_row(sums, row).add(column);
+                        self.finish(ctx, scratch, row, (column, columns), |_| of_row);
+                    }
+                }
+                column = next;
             }
         }
     }
@@ -257,37 +290,45 @@ impl Experts {
         for (g, group) in chosen.groups.iter().enumerate() {
             for block in (0..group.count).step_by(BLOCK_ROWS) {
                 let count = BLOCK_ROWS.min(group.count - block);
-                let e = Extent {
-                    first: group.first + block,
-                    rows: count,
-                    columns,
-                    out: scratch.tile.floats(),
-                    stride,
-                };
-                let next = || {
-                    if block + count < group.count {
-                        // The same weights again.
-                        return Stream::NONE;
-                    }
-                    if let Some(group) = chosen.groups.get(g + 1) {
-                        return self.parts[group.expert].stream(ctx, (column, columns));
-                    }
-                    drawn = draw();
-                    match drawn < self.n {
-                        true => {
-                            let columns = stride.min(self.n - drawn);
-                            self.parts[chosen.groups[0].expert].stream(ctx, (drawn, columns))
+                let tiles = scratch.tile.floats();
+                for (p, part) in self.parts.iter().enumerate() {
+                    let e = Extent {
+                        first: group.first + block,
+                        rows: count,
+                        columns,
+                        out: part_tile(tiles, p),
+                        stride,
+                    };
+                    let next = || {
+                        if let Some(part) = self.parts.get(p + 1) {
+                            return part.experts[group.expert].stream(ctx, (column, columns));
                         }
-                        false => Stream::NONE,
+                        if block + count < group.count {
+                            // The same weights again.
+                            return Stream::NONE;
+                        }
+                        let first = &self.parts[0].experts;
+                        if let Some(group) = chosen.groups.get(g + 1) {
+                            return first[group.expert].stream(ctx, (column, columns));
+                        }
+                        drawn = draw();
+                        match drawn < self.n {
+                            true => {
+                                let columns = stride.min(self.n - drawn);
+                                first[chosen.groups[0].expert].stream(ctx, (drawn, columns))
+                            }
+                            false => Stream::NONE,
+                        }
+                    };
+                    // SAFETY: the caller's duty; this thread drew the columns.
+                    unsafe {
+                        part.experts[group.expert].product(ctx, scratch, inputs, (e, column), next);
+                        self.expand(ctx, adapted, p, chosen.pairs.len(), (e, column));
                     }
-                };
-                let part = &self.parts[group.expert];
-                // SAFETY: the caller's duty; this thread drew the columns.
-                unsafe {
-                    part.product(ctx, scratch, inputs, (e, column), next);
-                    self.expand(ctx, adapted, (e, column));
-                    self.store(ctx, chosen, (e, column));
                 }
+                let pairs = &chosen.pairs[group.first + block..][..count];
+                // SAFETY: as above.
+                unsafe { self.store(ctx, scratch, pairs, (column, columns, stride)) };
             }
         }
         drawn
@@ -316,6 +357,7 @@ impl Experts {
 
     /// Groups the rows by the experts that they take. Every thread does so itself, which costs less than waiting.
     fn chosen(&self, ctx: &Context<'_>, rows: usize) -> Chosen {
+        let experts = self.parts[0].experts.len();
         let expert = |pair: usize| {
             let Some(routes) = self.routes else {
                 return pair % self.used;
@@ -323,15 +365,15 @@ impl Experts {
             let at = ctx.value_row(routes, pair / self.used);
             // SAFETY: routes are rows of `2 used` numbers that an earlier kernel stored.
             let index = unsafe { *at.add(pair % self.used) } as usize;
-            index.min(self.parts.len() - 1)
+            index.min(experts - 1)
         };
         let pairs = rows * self.used;
-        let mut starts = vec![0; self.parts.len() + 1];
+        let mut starts = vec![0; experts + 1];
         for pair in 0..pairs {
             starts[expert(pair) + 1] += 1;
         }
         let mut groups = vec![];
-        for e in 0..self.parts.len() {
+        for e in 0..experts {
             let count = starts[e + 1];
             starts[e + 1] += starts[e];
             if count > 0 {
@@ -359,24 +401,50 @@ impl Experts {
         }
     }
 
-    /// Stores a tile's products, or adds them to the rows' sums.
-    unsafe fn store(&self, ctx: &Context<'_>, chosen: &Chosen, (e, column): (Extent, usize)) {
-        let pairs = &chosen.pairs[e.first..e.first + e.rows];
-        // SAFETY: the caller's duty.
-        unsafe {
-            for (i, pair) in pairs.iter().enumerate() {
-                let (row, place) = (*pair as usize / self.used, *pair as usize % self.used);
-                let from = e.out.add(i * e.stride).cast_const();
-                let to = ctx.value_row(self.out, row).add(column);
-                let Some(routes) = self.routes.filter(|_| self.combine) else {
-                    std::ptr::copy_nonoverlapping(from, to.add(place * self.n), e.columns);
+    /// Makes of a tile's products what is stored, or adds them to the rows' sums.
+    unsafe fn store(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        pairs: &[u32],
+        (column, columns, stride): (usize, usize, usize),
+    ) {
+        let tiles = scratch.tile.floats();
+        for (i, pair) in pairs.iter().enumerate() {
+            let (row, place) = (*pair as usize / self.used, *pair as usize % self.used);
+            let product = |p: usize| part_tile(tiles, p).wrapping_add(i * stride);
+            // SAFETY: the caller's duty.
+            unsafe {
+                let Some((sums, routes)) = self.sums.zip(self.routes) else {
+                    let lanes = (place * self.n + column, columns);
+                    self.finish(ctx, scratch, row, lanes, product);
                     continue;
                 };
+                let (from, to) = (product(0), ctx.value_row(sums, row).add(column));
                 let weight = *ctx.value_row(routes, row).add(self.used + place);
-                for c in 0..e.columns {
+                for c in 0..columns {
                     *to.add(c) += weight * *from.add(c);
                 }
             }
+        }
+    }
+
+    /// What tails make of some lanes of a row, from those of each part's result.
+    unsafe fn finish(
+        &self,
+        ctx: &Context<'_>,
+        scratch: &mut Scratch,
+        row: usize,
+        (first, count): (usize, usize),
+        result: impl Fn(usize) -> *mut f32,
+    ) {
+        for p in 0..self.parts.len() {
+            scratch.results[p] = result(p);
+        }
+        for tail in &self.tails {
+            let regs = &mut scratch.regs;
+            // SAFETY: the caller's duty; a tail that changes sums in place has them in registers when it stores them.
+            unsafe { ctx.tail(tail, row, first, count, &scratch.results, regs) };
         }
     }
 }

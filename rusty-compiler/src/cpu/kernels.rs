@@ -117,8 +117,8 @@ impl Needs {
                 self.k = self.k.max(e.input_width());
                 self.starts = self.starts.max(e.forms.starts());
                 self.brains |= e.forms.brains;
-                self.parts = self.parts.max(1);
-                (0, 0)
+                self.parts = self.parts.max(e.parts.len());
+                e.register_need()
             }
             CpuKernel::Largest(_) | CpuKernel::Route(_) => (0, 0),
         };

@@ -15,7 +15,9 @@ pub fn weight_bytes(plan: &Plan) -> u64 {
     for kernel in &plan.kernels {
         let matrices: Vec<WeightId> = match &kernel.anchor {
             Anchor::Contract { parts, .. } => parts.iter().map(|p| p.weight).collect(),
-            Anchor::Experts { weights, .. } => weights.clone(),
+            Anchor::Experts { parts, .. } => {
+                parts.iter().flat_map(|part| part.weights.clone()).collect()
+            }
             Anchor::Gather { table, .. } => vec![*table],
             _ => vec![],
         };

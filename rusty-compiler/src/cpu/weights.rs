@@ -140,12 +140,8 @@ impl Weights {
                         weights.matrix(plan, file, part.weight)?;
                     }
                 }
-                Anchor::Experts {
-                    weights: all,
-                    routes,
-                    ..
-                } => {
-                    for weight in all {
+                Anchor::Experts { parts, routes, .. } => {
+                    for weight in parts.iter().flat_map(|part| &part.weights) {
                         weights.matrix(plan, file, *weight)?;
                         if routes.is_some() {
                             weights.routed.insert(*weight);

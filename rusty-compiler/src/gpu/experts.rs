@@ -3,18 +3,19 @@
 use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
-use super::kernels::expert_deltas::{self, ExpertDeltasConfig};
+use super::kernels::expert_results::{self, ExpertResultsConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
-use super::kernels::grouped::{SumConfig, TILE, sum_scalar};
+use super::kernels::grouped::{GroupedConfig, TILE};
 use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
-use super::kernels::tile;
+use super::kernels::sink::Store;
 use super::lower::Lowering;
+use super::residence::ChunkId;
 use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, F32, Inst, Kernel, Operand, Sink};
+use crate::plan::{Anchor, ExpertPart, F32, Inst, Kernel, Operand, Sink};
 use rusty_backend::Language;
 use rusty_graph::{RouteSpec, WeightDecl, WeightId};
 
@@ -26,12 +27,11 @@ const LANES: u32 = 2;
 struct Products<'a> {
     x: u16,
     routes: Option<u16>,
-    k: u32,
-    n: u32,
-    used: u32,
-    combine: bool,
-    weights: &'a Vec<WeightId>,
-    decl: &'a WeightDecl,
+    /// Experts that there are.
+    count: usize,
+    /// Of each part, how all its experts are stored.
+    decls: Vec<&'a WeightDecl>,
+    config: ExpertsConfig,
 }
 
 impl<'a> Products<'a> {
@@ -43,28 +43,53 @@ impl<'a> Products<'a> {
             n,
             used,
             combine,
-            weights,
-            ..
+            parts,
         } = &kernel.anchor
         else {
             return Err(lowering.refuse(kernel, "is no product with experts"));
         };
-        let decl = &lowering.plan.weights[weights[0].index()];
-        let other = |w: &WeightId| lowering.plan.weights[w.index()].format != decl.format;
-        if weights.iter().any(other) {
-            return Err(lowering.refuse(kernel, "has experts of different formats"));
-        }
+        let decl = |w: &WeightId| &lowering.plan.weights[w.index()];
+        let stored = |part: &ExpertPart| {
+            let first = decl(part.weights.first()?);
+            let alike = |w: &WeightId| decl(w).format == first.format;
+            part.weights.iter().all(alike).then_some(first)
+        };
+        let decls = parts.iter().map(stored).collect::<Option<Vec<_>>>();
+        let mixed = || lowering.refuse(kernel, "has experts of different formats");
         Ok(Self {
             x: *x,
             routes: *routes,
-            k: *k,
-            n: *n,
-            used: *used,
-            combine: *combine,
-            weights,
-            decl,
+            count: parts.first().map_or(0, |part| part.weights.len()),
+            decls: decls.ok_or_else(mixed)?,
+            config: ExpertsConfig {
+                rows: lowering.rows_word(kernel),
+                k: *k,
+                n: *n,
+                used: *used,
+                routed: routes.is_some(),
+                combine: *combine,
+                parts: parts.len() as u32,
+            },
         })
     }
+}
+
+/// What launches of products leave behind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// What tails make of them.
+    Results,
+    /// The products, from an arena word on.
+    Products(u32),
+}
+
+/// Lanes of all experts in one chunk of the weights.
+struct Chunk {
+    id: ChunkId,
+    first: u32,
+    end: u32,
+    /// Of each part, the byte of the first expert's row of the first lane, and bytes from an expert to the next.
+    parts: Vec<[u32; 2]>,
 }
 
 impl Lowering<'_> {
@@ -94,13 +119,14 @@ impl Lowering<'_> {
             scale: F32::new(spec.scale),
             arg,
         };
+        self.fits(kernel, config.shared_bytes())?;
         let grid = Grid::Rows { y: 1 };
         Ok(template(kernel, Kind::Route(config), grid, scalars, None))
     }
 
     /// The launches of products with chosen experts, one for each chunk of lanes: for few rows as matrix-vector products, or, where it
-    /// is not said how, for many rows by tiles. Where they are summed, and do not do so themselves, a launch sums them; with adapters
-    /// one applies these, and sums what is summed.
+    /// is not said how, for many rows by tiles, one for each part. A launch makes of them what is stored where they do not do so
+    /// themselves: of tiles that are not stored as they are, and with adapters.
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
@@ -109,109 +135,142 @@ impl Lowering<'_> {
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let products = Products::of(self, kernel)?;
-        let sums = products.combine && few.is_some() && !adapted;
-        let out = match (products.combine && !sums, kernel.scratch) {
-            (true, Some(products)) => self.word(products),
-            (true, None) => {
-                return Err(self.refuse(kernel, "has no room for products to be summed"));
-            }
-            _ => self.result(kernel)?,
+        let as_they_are = kernel.stores_products();
+        let left = match (kernel.scratch, kernel.tails.first().map(|t| t.sink)) {
+            _ if few.is_some() && !adapted => Left::Results,
+            (None, Some(Sink::Value(result))) if as_they_are => Left::Products(self.word(result)),
+            (Some(scratch), _) => Left::Products(self.word(scratch)),
+            _ => return Err(self.refuse(kernel, "has no room for products")),
         };
-        let config = self.experts_config(kernel, &products, sums);
         let mut launches = Vec::new();
-        for spans in store.cut(std::slice::from_ref(products.weights)) {
-            let spans: Vec<_> = spans.into_iter().flatten().collect();
-            let chunk = store.chunk(&spans, false)?;
-            let (first, end, starts) = (spans[0].first, spans[0].end, &chunk.offsets[0]);
-            let mut values = [0; scalar::COUNT];
-            values[scalar::FIRST] = first;
-            values[scalar::END] = end;
-            values[scalar::ROWS] = starts[0];
-            // Experts of equal size lie at equal distances.
-            values[scalar::STRIDE] = starts.get(1).map_or(0, |second| second - starts[0]);
-            values[scalar::X] = self.activation(kernel, products.x)?.0;
-            values[scalar::ROUTES] = self.routes(kernel, &products)?;
-            values[scalar::OUT] = out;
-            let lanes = end - first;
-            let (kind, grid) = match few {
+        for chunk in self.expert_chunks(kernel, &products, store)? {
+            match few {
                 Some(vectors) => {
-                    let config = self.few_experts(kernel, config, vectors)?;
-                    let tiles = lanes.div_ceil(config.product.cube_lanes());
-                    values[scalar::TILES] = tiles;
-                    let per_row = config.experts.results_per_row();
-                    (Kind::Experts(config), Grid::Results { tiles, per_row })
+                    launches.push(self.few_experts(kernel, &products, &chunk, left, vectors)?);
                 }
-                None => {
-                    let tiles = lanes.div_ceil(TILE.lanes);
-                    let experts = products.weights.len() as u32;
-                    (Kind::Grouped(config), Grid::Experts { tiles, experts })
-                }
-            };
-            let scalars = Scalars(values.to_vec());
-            launches.push(template(kernel, kind, grid, scalars, Some(chunk.id)));
+                None => launches.extend(self.grouped(kernel, &products, &chunk, left)?),
+            }
         }
-        match products.routes {
-            _ if adapted => launches.push(self.expert_deltas(kernel, &products, config, out)?),
-            Some(routes) if products.combine && !sums => {
-                launches.push(self.sum_products(kernel, out, routes, products.n, products.used)?);
+        match left {
+            Left::Products(made) if adapted || !as_they_are => {
+                launches.push(self.expert_results(kernel, &products, made, adapted)?);
             }
             _ => {}
         }
         Ok(launches)
     }
 
-    /// What kernels of products have in common; their scalars are a launch's only ones.
-    fn experts_config(
+    /// The experts of all parts, cut by lanes where they do not fit a binding together.
+    fn expert_chunks(
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
-        sums: bool,
-    ) -> ExpertsConfig {
-        ExpertsConfig {
-            rows: self.rows_word(kernel),
-            k: products.k,
-            n: products.n,
-            used: products.used,
-            routed: products.routes.is_some(),
-            combine: products.combine,
-            sums,
-            format: products.decl.format,
-            row_bytes: row_bytes(products.decl) as u32,
-        }
+        store: &mut WeightStore<'_>,
+    ) -> Result<Vec<Chunk>> {
+        let Anchor::Experts { parts, .. } = &kernel.anchor else {
+            return Ok(Vec::new());
+        };
+        let all = parts.iter().flat_map(|part| &part.weights);
+        let cuts = store.cut(&[all.copied().collect()]);
+        let spans = cuts.into_iter().flatten().flatten();
+        let chunk = |span| {
+            let spans = [span];
+            let chunk = store.chunk(&spans, false)?;
+            // Experts of equal size lie at equal distances.
+            let starts = chunk.offsets[0].chunks(products.count);
+            let place = |s: &[u32]| [s[0], s.get(1).map_or(0, |second| second - s[0])];
+            Ok(Chunk {
+                id: chunk.id,
+                first: spans[0].first,
+                end: spans[0].end,
+                parts: starts.map(place).collect(),
+            })
+        };
+        spans.map(chunk).collect()
     }
 
-    /// The same for few rows.
+    /// Scalars of a launch of products with a chunk's experts of some parts.
+    fn expert_scalars(
+        &self,
+        kernel: &Kernel,
+        products: &Products<'_>,
+        chunk: &Chunk,
+        parts: &[[u32; 2]],
+    ) -> Result<Scalars> {
+        let mut values = vec![0; scalar::count(parts.len())];
+        values[scalar::FIRST] = chunk.first;
+        values[scalar::END] = chunk.end;
+        values[scalar::X] = self.activation(kernel, products.x)?.0;
+        values[scalar::ROUTES] = self.routes(kernel, products)?;
+        for (p, [rows, stride]) in parts.iter().enumerate() {
+            values[scalar::rows(p)] = *rows;
+            values[scalar::stride(p)] = *stride;
+        }
+        Ok(Scalars(values))
+    }
+
+    /// The launch of few rows' products with a chunk of lanes.
     fn few_experts(
         &self,
         kernel: &Kernel,
-        experts: ExpertsConfig,
+        products: &Products<'_>,
+        chunk: &Chunk,
+        left: Left,
         vectors: Vectors,
-    ) -> Result<FewExpertsConfig> {
+    ) -> Result<Template> {
+        let mut scalars = self.expert_scalars(kernel, products, chunk, &chunk.parts)?;
+        let tails = match left {
+            Left::Results => self.expert_tails(kernel, &mut scalars),
+            Left::Products(out) => {
+                scalars.0[scalar::OUT] = out;
+                Vec::new()
+            }
+        };
+        let config = FewExpertsConfig {
+            experts: products.config,
+            product: self.product_of_expert(products, vectors),
+            sums: products.config.combine && left == Left::Results,
+            tails,
+        };
+        self.fits(kernel, config.product.row_bytes())?;
+        let lanes = chunk.end - chunk.first;
+        let tiles = lanes.div_ceil(config.product.cube_lanes());
+        scalars.0[scalar::TILES] = tiles;
+        let per_row = config.results_per_row();
+        let grid = Grid::Results { tiles, per_row };
+        let kind = Kind::Experts(config);
+        Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
+    }
+
+    /// The products with an expert as a contraction of one unit.
+    fn product_of_expert(&self, products: &Products<'_>, vectors: Vectors) -> ContractConfig {
+        let ExpertsConfig { rows, k, .. } = products.config;
         let input = Place::Arena {
             arg: scalar::X,
-            width: experts.k,
+            width: k,
         };
-        let product = ContractConfig {
+        let part = |(p, decl): (usize, &&WeightDecl)| PartConfig {
+            format: decl.format,
+            row_bytes: row_bytes(decl) as u32,
+            arg: scalar::rows(p),
+        };
+        ContractConfig {
             first: None,
             team: Team {
                 units: UNITS.min(self.target.max_units),
                 plane: vectors.plane,
             },
-            rows: experts.rows,
-            k: experts.k,
+            rows,
+            k,
             prologue: Program {
                 insts: vec![Inst::Load(0)],
                 places: vec![input],
                 source: Source::None,
-                segment: experts.k,
+                segment: k,
             },
-            parts: vec![PartConfig {
-                format: experts.format,
-                row_bytes: experts.row_bytes,
-                arg: scalar::ROWS,
-            }],
+            parts: products.decls.iter().enumerate().map(part).collect(),
             units: vec![UnitConfig {
-                parts: vec![0],
+                parts: (0..products.decls.len()).collect(),
                 tails: Vec::new(),
                 arg: scalar::FIRST,
             }],
@@ -222,75 +281,79 @@ impl Lowering<'_> {
             bytes: vectors.bytes,
             ahead: false,
             shrinks: false,
-        };
-        self.fits(kernel, product.row_bytes())?;
-        Ok(FewExpertsConfig { experts, product })
+        }
     }
 
-    /// The launch that applies adapters to products, which lie from arena word `made` on, and sums those that are summed.
-    fn expert_deltas(
+    /// The launches of many rows' products with a chunk of lanes, one for each part.
+    fn grouped(
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
-        experts: ExpertsConfig,
+        chunk: &Chunk,
+        left: Left,
+    ) -> Result<Vec<Template>> {
+        let Left::Products(out) = left else {
+            return Err(self.refuse(kernel, "has no room for products"));
+        };
+        let tiles = (chunk.end - chunk.first).div_ceil(TILE.lanes);
+        let experts = products.count as u32;
+        let parts = (0u32..).zip(&products.decls).zip(&chunk.parts);
+        let launch = |((p, decl), place): ((u32, &&WeightDecl), &[u32; 2])| {
+            let mut scalars = self.expert_scalars(kernel, products, chunk, &[*place])?;
+            scalars.0[scalar::OUT] = out + p * products.config.part_lanes();
+            let config = GroupedConfig {
+                experts: products.config,
+                format: decl.format,
+                row_bytes: row_bytes(decl) as u32,
+            };
+            let grid = Grid::Experts { tiles, experts };
+            let kind = Kind::Grouped(config);
+            Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
+        };
+        parts.map(launch).collect()
+    }
+
+    /// The launch that makes of products, which lie from arena word `made` on, what is stored, with adapters or without.
+    fn expert_results(
+        &self,
+        kernel: &Kernel,
+        products: &Products<'_>,
         made: u32,
+        adapted: bool,
     ) -> Result<Template> {
-        use expert_deltas::scalar;
+        use expert_results::scalar;
         let mut values = [0; scalar::COUNT];
         values[scalar::PRODUCTS] = made;
         values[scalar::X] = self.activation(kernel, products.x)?.0;
         values[scalar::ROUTES] = self.routes(kernel, products)?;
-        values[scalar::OUT] = self.result(kernel)?;
-        let config = ExpertDeltasConfig {
-            experts,
-            count: products.weights.len() as u32,
+        let mut scalars = Scalars(values.to_vec());
+        let config = ExpertResultsConfig {
+            experts: products.config,
+            adapted: adapted.then_some(products.count as u32),
+            tails: self.expert_tails(kernel, &mut scalars),
         };
+        self.fits(kernel, config.shared_bytes())?;
         let grid = Grid::Tiles {
             tiles: config.cubes_per_row(),
             rows: 1,
         };
-        let scalars = Scalars(values.to_vec());
-        Ok(template(
-            kernel,
-            Kind::ExpertDeltas(config),
-            grid,
-            scalars,
-            None,
-        ))
+        let kind = Kind::ExpertResults(config);
+        Ok(template(kernel, kind, grid, scalars, None))
+    }
+
+    /// What becomes of products or of their sums.
+    fn expert_tails(&self, kernel: &Kernel, scalars: &mut Scalars) -> Vec<Store> {
+        let places = self.places(kernel, scalars);
+        let tails = kernel.tails.iter();
+        tails
+            .map(|tail| self.store(tail, &places, Source::Given, scalars))
+            .collect()
     }
 
     /// Arena word of the routes; 0 where every row takes all.
     fn routes(&self, kernel: &Kernel, products: &Products<'_>) -> Result<u32> {
         let routes = products.routes.map(|r| self.activation(kernel, r));
         Ok(routes.transpose()?.map_or(0, |(word, _)| word))
-    }
-
-    /// The launch that sums products, which lie from arena word `products` on.
-    fn sum_products(
-        &self,
-        kernel: &Kernel,
-        products: u32,
-        routes: u16,
-        n: u32,
-        used: u32,
-    ) -> Result<Template> {
-        let mut values = [0; sum_scalar::COUNT];
-        values[sum_scalar::PRODUCTS] = products;
-        values[sum_scalar::ROUTES] = self.activation(kernel, routes)?.0;
-        values[sum_scalar::OUT] = self.result(kernel)?;
-        let mut scalars = Scalars::default();
-        let arg = scalars.append(&values);
-        let config = SumConfig {
-            rows: self.rows_word(kernel),
-            n,
-            used,
-            arg,
-        };
-        let grid = Grid::Rows {
-            y: n.div_ceil(tile::UNITS),
-        };
-        let kind = Kind::SumProducts(config);
-        Ok(template(kernel, kind, grid, scalars, None))
     }
 
     /// Arena word of a kernel's only result.

@@ -134,11 +134,11 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Whether its launches with adapters are others than those of a contraction: more of them, and products stored before they are
-    /// summed. Most adapters leave experts and heads as they are.
+    /// Whether its launches with adapters are others than those of a contraction: more of them, and products left before
+    /// anything is made of them. Most adapters leave experts and heads as they are.
     pub fn is_of_experts(&self) -> bool {
         let mut launches = self.adapted.iter().flat_map(|choice| &choice.templates);
-        launches.any(|template| matches!(template.spec.kind, Kind::ExpertDeltas(_)))
+        launches.any(|template| template.spec.adapts_experts())
     }
 }
 

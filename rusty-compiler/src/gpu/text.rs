@@ -9,10 +9,10 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::env::BINDINGS;
-use super::kernels::expert_deltas::{self, ExpertDeltasConfig};
-use super::kernels::experts::{self, ExpertsConfig, FewExpertsConfig};
+use super::kernels::expert_results::{self, ExpertResultsConfig};
+use super::kernels::experts::{self, FewExpertsConfig};
 use super::kernels::gemm::{self, GemmConfig};
-use super::kernels::grouped::{self, SumConfig};
+use super::kernels::grouped::{self, GroupedConfig};
 use super::kernels::matrix::{self, MatrixConfig};
 use super::kernels::matrix_attention::{self, MatrixAttentionConfig};
 use super::kernels::matrix_product;
@@ -33,9 +33,6 @@ use rusty_backend::{BindingAccess, KernelText, Language, Target};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-
-/// Units of a routing cube: one works.
-const ROUTE_UNITS: u32 = 32;
 
 /// What a kernel is specialised for, by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,11 +64,9 @@ pub enum Kind {
     /// Products with chosen experts, for few rows.
     Experts(FewExpertsConfig),
     /// Products with chosen experts, for many rows.
-    Grouped(ExpertsConfig),
-    /// Sums of such products.
-    SumProducts(SumConfig),
-    /// Adapters on such products, and their sums.
-    ExpertDeltas(ExpertDeltasConfig),
+    Grouped(GroupedConfig),
+    /// What becomes of such products that are left as they are, with adapters or without.
+    ExpertResults(ExpertResultsConfig),
     /// Random weights.
     Random(RandomConfig),
 }
@@ -91,15 +86,15 @@ impl KernelSpec {
         match &self.kind {
             Kind::Rows(c) => c.units,
             Kind::Gemv(c) => c.team.units,
-            Kind::Gemm(_) | Kind::Grouped(_) | Kind::SumProducts(_) => tile::UNITS,
-            Kind::ExpertDeltas(_) => expert_deltas::UNITS,
+            Kind::Gemm(_) | Kind::Grouped(_) => tile::UNITS,
+            Kind::ExpertResults(_) => expert_results::UNITS,
             Kind::Matrix(_) | Kind::MatrixAttention(_) => matrix_product::UNITS,
             Kind::Pack(c) => c.team.units,
             Kind::Shrink(c) => c.team.units,
             Kind::Attention(c) => c.units,
             Kind::RowAttention(c) | Kind::MeetSplits(c) => c.team.units,
             Kind::Choose(c) => c.units,
-            Kind::Route(_) => ROUTE_UNITS,
+            Kind::Route(c) => c.units(),
             Kind::Experts(c) => c.product.team.units,
             Kind::Random(c) => c.units,
         }
@@ -120,6 +115,11 @@ impl KernelSpec {
     /// would crowd on the processors that are idle first, and wait there for each other.
     fn begins_early(&self) -> bool {
         !matches!(self.kind, Kind::Matrix(_) | Kind::MatrixAttention(_))
+    }
+
+    /// Whether it applies adapters to products with experts.
+    pub(super) fn adapts_experts(&self) -> bool {
+        matches!(&self.kind, Kind::ExpertResults(c) if c.adapted.is_some())
     }
 
     /// Whether it multiplies bytes.
@@ -148,8 +148,7 @@ impl KernelSpec {
             Kind::Route(_) => "route",
             Kind::Experts(_) => "experts",
             Kind::Grouped(_) => "grouped",
-            Kind::SumProducts(_) => "sum_products",
-            Kind::ExpertDeltas(_) => "expert_deltas",
+            Kind::ExpertResults(_) => "expert_results",
             Kind::Random(_) => "random",
         }
     }
@@ -262,8 +261,7 @@ impl KernelSpec {
             Kind::Route(c) => define!(route::route::Route, c),
             Kind::Experts(c) => define!(experts::experts::Experts, c),
             Kind::Grouped(c) => define!(grouped::grouped::Grouped, c),
-            Kind::SumProducts(c) => define!(grouped::sum_products::SumProducts, c),
-            Kind::ExpertDeltas(c) => define!(expert_deltas::expert_deltas::ExpertDeltas, c),
+            Kind::ExpertResults(c) => define!(expert_results::expert_results::ExpertResults, c),
             Kind::Random(c) => define!(random::random::Random, c),
         }
     }

@@ -3,9 +3,10 @@
 //!
 //! A map is absorbed by the kernel that makes a value it reads when nobody else reads that value, the widths
 //! agree, and everything else it reads is ready by then. A map that reads several results of one kernel (gate
-//! and up) is absorbed with all of them. Behind contractions and attention only elementwise programs fit,
+//! and up) is absorbed with all of them. Behind contractions, experts and attention only elementwise programs fit,
 //! because a tile holds some lanes of a row; maps and row moves hold whole rows and take any program, but beside a softmax none
-//! over groups of another size. On GPUs writes of keys and values stay maps, which hold whole heads: caches may be blocks of lanes.
+//! over groups of another size. Behind experts, and behind contractions on GPUs, writes of keys and values stay maps, which hold whole
+//! heads: caches may be blocks of lanes.
 
 use super::flow::Flow;
 use super::rewrite::{compact_operands, inline, is_output, last_word, moved};
@@ -46,8 +47,12 @@ fn host_of(
     let host = loads.clone().filter_map(|v| flow.maker(v)).max()?;
     let values: Vec<_> = loads.filter(|v| flow.maker(*v) == Some(host)).collect();
     let to_pages = !matches!(map.tails[0].sink, Sink::Value(_));
-    let by_lanes = matches!(plan.kernels[host].anchor, Anchor::Contract { .. });
-    if to_pages && by_lanes && !target.is_cpu() {
+    let whole = match plan.kernels[host].anchor {
+        Anchor::Contract { .. } => target.is_cpu(),
+        Anchor::Experts { .. } => false,
+        _ => true,
+    };
+    if to_pages && !whole {
         return None;
     }
     let ready = flow.ready(map, &values).is_some_and(|at| at <= host);
@@ -61,11 +66,11 @@ fn fits(plan: &Plan, host: usize, map: &Kernel, values: &[PlanValueId]) -> bool 
     let kernel = &plan.kernels[host];
     let tail = &map.tails[0];
     let body_fits = match kernel.anchor {
-        Anchor::Contract { .. } | Anchor::Attention { .. } => tail.body.is_elementwise(),
+        Anchor::Contract { .. } | Anchor::Experts { .. } | Anchor::Attention { .. } => {
+            tail.body.is_elementwise()
+        }
         Anchor::Map | Anchor::Gather { .. } | Anchor::SelectRows { .. } => true,
         Anchor::ArgMax { .. } | Anchor::Route { .. } => false,
-        // An expert's products are a part of the row; their sum waits for all of them.
-        Anchor::Experts { .. } => false,
     };
     let vanishes = |o: &Operand| matches!(o, Operand::Value(v) if values.contains(v));
     // What vanishes is there lane by lane only.

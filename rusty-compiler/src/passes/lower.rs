@@ -2,8 +2,8 @@
 //! against.
 
 use crate::plan::{
-    Anchor, Body, Element, F32, Inst, Kernel, Operand, Part, Plan, PlanValue, PlanValueId, Sink,
-    Tail, Tuning,
+    Anchor, Body, Element, ExpertPart, F32, Inst, Kernel, Operand, Part, Plan, PlanValue,
+    PlanValueId, Sink, Tail, Tuning,
 };
 use crate::{Error, Result};
 use rusty_backend::Target;
@@ -133,8 +133,7 @@ impl Lowering<'_> {
             n: if combine { outputs } else { outputs / used },
             used,
             combine,
-            weights,
-            sites,
+            parts: vec![ExpertPart { weights, sites }],
         };
         let operands = [x, routes].map(|v| Ok(Operand::Value(self.activation(v)?)));
         let operands = operands.into_iter().collect::<Result<Vec<_>>>()?;
@@ -155,8 +154,7 @@ impl Lowering<'_> {
             n: self.graph.width(node.output) / used,
             used,
             combine: false,
-            weights,
-            sites,
+            parts: vec![ExpertPart { weights, sites }],
         };
         self.push(node, anchor, vec![Operand::Value(x)]);
         Ok(())

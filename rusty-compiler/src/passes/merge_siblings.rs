@@ -1,5 +1,5 @@
 //! Contractions that share their input become one kernel with several parts: the input row is made (normed,
-//! quantized) once, and one launch covers Q, K and V, or gate and up. Weights in single precision stay apart where the others can go to
+//! quantized) once, and one launch covers Q, K and V, or gate and up; so do products with the same experts. Weights in single precision stay apart where the others can go to
 //! matrix units: a router is narrow, what it would hold back is not.
 
 use super::rewrite::{last_word, moved};
@@ -12,14 +12,24 @@ use std::collections::HashMap;
 /// What siblings share.
 #[derive(PartialEq, Eq, Hash)]
 struct Input {
-    operand: Operand,
+    /// The activation, and the routes to experts.
+    operands: Vec<Operand>,
     k: u32,
     rows: Dim,
-    /// Weights in single precision, where those stay apart.
-    single: bool,
+    kind: Kind,
 }
 
-/// Merges each contraction into the earliest one with the same input.
+#[derive(PartialEq, Eq, Hash)]
+enum Kind {
+    Contraction {
+        /// Weights in single precision, where those stay apart.
+        single: bool,
+    },
+    /// Experts' outputs and how many experts there are.
+    Experts { n: u32, count: usize },
+}
+
+/// Merges each product into the earliest one with the same input.
 pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
     let matrix_units = !target.matrix_tiles.is_empty();
     let mut earliest: HashMap<Input, usize> = HashMap::new();
@@ -34,35 +44,55 @@ pub(super) fn run(mut plan: Plan, target: &Target) -> Plan {
     plan
 }
 
-/// Right after lowering a contraction reads nothing but its input, so the later one may always move up.
+/// Right after lowering a product reads nothing but its input and its routes, so the later one may always move up.
 fn input(plan: &Plan, kernel: &Kernel, matrix_units: bool) -> Option<Input> {
-    let Anchor::Contract { k, parts } = &kernel.anchor else {
-        return None;
-    };
-    let [operand] = kernel.operands[..] else {
-        return None;
-    };
     let single = |part: &Part| plan.weights[part.weight.index()].format == Format::F32;
-    let plain = kernel.prologue.as_identity() == Some(Inst::Load(0));
-    plain.then(|| Input {
-        operand,
-        k: *k,
+    let (k, kind) = match &kernel.anchor {
+        Anchor::Contract { k, parts } => {
+            let plain = kernel.prologue.as_identity() == Some(Inst::Load(0));
+            let single = matrix_units && parts.first().is_some_and(single);
+            plain.then_some((*k, Kind::Contraction { single }))?
+        }
+        // Heads have inputs of their own each, as products that are summed.
+        Anchor::Experts {
+            routes: Some(_),
+            combine: false,
+            k,
+            n,
+            parts,
+            ..
+        } => {
+            let count = parts.first().map_or(0, |part| part.weights.len());
+            (*k, Kind::Experts { n: *n, count })
+        }
+        _ => return None,
+    };
+    Some(Input {
+        operands: kernel.operands.clone(),
+        k,
         rows: kernel.rows,
-        single: matrix_units && parts.first().is_some_and(single),
+        kind,
     })
 }
 
 fn absorb(kernel: &mut Kernel, other: Kernel) {
-    let (Anchor::Contract { parts, .. }, Anchor::Contract { parts: more, .. }) =
-        (&mut kernel.anchor, other.anchor)
-    else {
-        return;
+    let shift = match (&mut kernel.anchor, other.anchor) {
+        (Anchor::Contract { parts, .. }, Anchor::Contract { parts: more, .. }) => {
+            let shift = parts.len();
+            parts.extend(more);
+            shift
+        }
+        (Anchor::Experts { parts, .. }, Anchor::Experts { parts: more, .. }) => {
+            let shift = parts.len();
+            parts.extend(more);
+            shift
+        }
+        _ => return,
     };
-    let shift = parts.len() as u16;
-    parts.extend(more);
     kernel.name = format!("{}+{}", kernel.name, last_word(&other.name));
     for mut tail in other.tails {
-        tail.body = moved(&tail.body, &other.operands, &mut kernel.operands, shift);
+        let operands = &mut kernel.operands;
+        tail.body = moved(&tail.body, &other.operands, operands, shift as u16);
         kernel.tails.push(tail);
     }
 }

@@ -116,7 +116,6 @@ const RULES: &[Rule] = &[
     ),
     rule(experts, few, planes, Implementation::ExpertsPlane, 1),
     rule(experts, few, gpu, Implementation::ExpertsShared, 1),
-    rule(summed_experts, any, gpu, Implementation::ExpertsGrouped, 2),
     rule(experts, any, gpu, Implementation::ExpertsGrouped, 1),
     rule(rows, any, planes, Implementation::RowsPlane, 1),
     rule(rows, any, gpu, Implementation::RowsShared, 1),
@@ -150,8 +149,9 @@ fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
 /// Rows up to which kernels of few rows are taken: of experts so many for each, of which a row takes some.
 fn few(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
-        Anchor::Experts { used, weights, .. } => {
-            ROWS_PER_EXPERT * weights.len() as u32 / (*used).max(1)
+        Anchor::Experts { used, parts, .. } => {
+            let experts = parts.first().map_or(0, |part| part.weights.len());
+            ROWS_PER_EXPERT * experts as u32 / (*used).max(1)
         }
         _ => plan.tuning.gemv_rows,
     }
@@ -183,7 +183,7 @@ pub(crate) fn has_short_codes(plan: &Plan, anchor: &Anchor) -> bool {
     let serves = |w: &WeightId| ByteCodes::serve(plan.weights[w.index()].format);
     match anchor {
         Anchor::Contract { parts, .. } => parts.iter().all(|part| serves(&part.weight)),
-        Anchor::Experts { weights, .. } => weights.iter().all(serves),
+        Anchor::Experts { parts, .. } => parts.iter().flat_map(|part| &part.weights).all(serves),
         _ => false,
     }
 }
@@ -202,10 +202,6 @@ fn route(_: &Plan, anchor: &Anchor) -> bool {
 
 fn experts(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Experts { .. })
-}
-
-fn summed_experts(_: &Plan, anchor: &Anchor) -> bool {
-    matches!(anchor, Anchor::Experts { combine: true, .. })
 }
 
 fn rows(plan: &Plan, anchor: &Anchor) -> bool {
@@ -301,27 +297,30 @@ fn anew(plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// Products that one launch makes and another sums lie somewhere between them.
+/// Products that one launch makes and another takes lie somewhere between them.
 fn scratch(plan: &mut Plan, at: usize) {
     let kernel = &mut plan.kernels[at];
-    let apart = kernel.sums_apart(&plan.target);
-    if let (Anchor::Experts { n, used, .. }, true) = (&kernel.anchor, apart) {
+    if let Some(width) = kernel.products_apart(&plan.target) {
         kernel.scratch = Some(PlanValueId(plan.values.len() as u32));
         plan.values.push(PlanValue {
             name: format!("{}.products", kernel.name),
             rows: kernel.rows,
-            width: n * used,
+            width,
             element: Element::F32,
             offset: 0,
         });
     }
 }
 
-/// Whether a launch of its own makes what a contraction takes first.
-fn makes_first(plan: &Plan, kernel: &Kernel, implementation: Implementation) -> bool {
-    match implementation.work() {
-        Work::Contraction(way) => plan.makes_first_apart(kernel, way),
-        _ => false,
+/// Launches beside a rule's: one that makes what a contraction takes first; those of further parts of experts in tiles, and one that makes
+/// of their products what is stored.
+fn further(plan: &Plan, kernel: &Kernel, implementation: Implementation) -> u32 {
+    match (implementation.work(), &kernel.anchor) {
+        (Work::Contraction(way), _) => u32::from(plan.makes_first_apart(kernel, way)),
+        (Work::Experts(None), Anchor::Experts { parts, .. }) => {
+            parts.len() as u32 - u32::from(kernel.stores_products())
+        }
+        _ => 0,
     }
 }
 
@@ -341,7 +340,7 @@ fn variants(plan: &Plan, kernel: &Kernel, target: &Target, max: u32) -> Result<V
         chosen.push(Variant {
             rows: from..=to,
             implementation: rule.implementation,
-            dispatches: rule.dispatches + u32::from(makes_first(plan, kernel, rule.implementation)),
+            dispatches: rule.dispatches + further(plan, kernel, rule.implementation),
         });
         from = to + 1;
     }

@@ -85,18 +85,13 @@ fn shape(plan: &Plan, kernel: &Kernel) -> String {
             None => String::new(),
         },
         Anchor::Experts {
-            k,
-            n,
-            used,
-            weights,
-            ..
+            k, n, used, parts, ..
         } => {
-            let format = weights.first().map_or("", |w| {
-                let decl = &plan.weights[w.index()];
-                decl.format.name()
-            });
-            let all = weights.len();
-            format!("{used} of {all} experts, {k} to {n} in {format}")
+            let firsts = parts.iter().filter_map(|part| part.weights.first());
+            let formats = firsts.map(|w| plan.weights[w.index()].format.name());
+            let formats = formats.collect::<Vec<_>>().join(" ");
+            let all = parts.first().map_or(0, |part| part.weights.len());
+            format!("{used} of {all} experts, {k} to {n} in {formats}")
         }
         Anchor::Attention { spec, .. } => {
             let (heads, kv_heads, width) = (spec.heads, spec.kv_heads, spec.head_dim);

@@ -91,6 +91,15 @@ pub struct Part {
     pub site: Option<SiteId>,
 }
 
+/// One product with each of a row's experts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertPart {
+    /// The experts' matrices.
+    pub weights: Vec<WeightId>,
+    /// Where adapters act on the first expert's product; the sites of the others follow it.
+    pub sites: Option<SiteId>,
+}
+
 /// The heavy work of a kernel. Operand numbers index [`Kernel::operands`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Anchor {
@@ -124,7 +133,7 @@ pub enum Anchor {
         /// How they are chosen.
         spec: RouteSpec,
     },
-    /// Result 0: products with the experts that each row takes, one behind the other, or their sum by their weights.
+    /// Result `i`: products of part `i` with the experts that each row takes, one behind the other, or their sum by their weights.
     /// Experts that no row takes are not read.
     Experts {
         /// Operand number of the inputs: one for all of a row's experts, or with `combine` one for each.
@@ -138,12 +147,10 @@ pub enum Anchor {
         n: u32,
         /// Experts that a row takes.
         used: u32,
-        /// Whether products are summed.
+        /// Whether products are summed; there is one part then.
         combine: bool,
-        /// The experts' matrices.
-        weights: Vec<WeightId>,
-        /// Where adapters act on the first expert's product; the sites of the others follow it.
-        sites: Option<SiteId>,
+        /// Products that share the input (gate and up), with as many experts each.
+        parts: Vec<ExpertPart>,
     },
     /// Result 0: attention of the query rows over the layer's pages, after the step's own keys and values
     /// were written.
@@ -196,7 +203,7 @@ pub struct Variant {
     pub rows: RangeInclusive<u32>,
     /// What runs, from the target's rule table.
     pub implementation: Implementation,
-    /// Launches, with that of what a contraction has [made before](Kernel::first); one more for attention that makes its heads in a step
+    /// Launches, with that of what a contraction has [made before](Kernel::first), or of what is made of experts' products; one more for attention that makes its heads in a step
     /// whose rows see each other's keys, and another where such a step has both tiles of rows and rows whose keys are split.
     pub dispatches: u32,
 }
@@ -223,7 +230,7 @@ pub struct Kernel {
     pub tails: Vec<Tail>,
     /// Implementations by rows, ascending and without gaps.
     pub variants: Vec<Variant>,
-    /// What the launches of a variant hand on among themselves, where some variant has several.
+    /// What launches of products with experts leave for the one that makes of them what is stored, where there is such a launch.
     pub scratch: Option<PlanValueId>,
 }
 
@@ -237,37 +244,53 @@ impl Kernel {
         self.sites().any(|site| site.is_some())
     }
 
-    /// Where adapters act, by the part of a contraction or the expert.
+    /// Where adapters act, by the part of a contraction, or by the part and the expert.
     pub fn sites(&self) -> impl Iterator<Item = Option<SiteId>> {
-        let (parts, experts, first) = match &self.anchor {
-            Anchor::Contract { parts, .. } => (&parts[..], 0, None),
-            Anchor::Experts { weights, sites, .. } => (&[][..], weights.len() as u32, *sites),
-            _ => (&[][..], 0, None),
+        let (parts, of_experts) = match &self.anchor {
+            Anchor::Contract { parts, .. } => (&parts[..], &[][..]),
+            Anchor::Experts { parts, .. } => (&[][..], &parts[..]),
+            _ => (&[][..], &[][..]),
         };
-        let of_experts = (0..experts).map(move |e| first.map(|first| SiteId(first.0 + e)));
+        let of_experts = of_experts.iter().flat_map(|part| {
+            let experts = 0..part.weights.len() as u32;
+            experts.map(|e| part.sites.map(|first| SiteId(first.0 + e)))
+        });
         parts.iter().map(|p| p.site).chain(of_experts)
     }
 
-    /// Whether a launch leaves products of experts for another one to sum: where a variant has both, and on GPUs in steps with adapters.
-    pub(crate) fn sums_apart(&self, target: &Target) -> bool {
-        let Anchor::Experts { combine, .. } = self.anchor else {
-            return false;
+    /// Whether what it stores are products with experts as they are.
+    pub(crate) fn stores_products(&self) -> bool {
+        match (&self.anchor, &self.tails[..]) {
+            (Anchor::Experts { combine, parts, .. }, [tail]) => {
+                let as_it_is = tail.body.as_identity() == Some(Inst::Result(0));
+                !combine && parts.len() == 1 && as_it_is
+            }
+            _ => false,
+        }
+    }
+
+    /// Lanes of a row of products with experts that a launch leaves for another one to sum, or to make of them what tails say: where a
+    /// variant has both, and on GPUs in steps with adapters.
+    pub(crate) fn products_apart(&self, target: &Target) -> Option<u32> {
+        let Anchor::Experts { n, used, parts, .. } = &self.anchor else {
+            return None;
         };
-        let adapted = combine && self.has_sites() && !target.is_cpu();
-        self.variants.iter().any(|v| adapted || v.dispatches > 1)
+        let adapted = self.has_sites() && !target.is_cpu();
+        let apart = self.variants.iter().any(|v| adapted || v.dispatches > 1);
+        (apart && !self.stores_products()).then(|| n * used * parts.len() as u32)
     }
 
     /// Launches more in a step of `rows` rows with adapters: on GPUs one makes their first factor for all rows and parts of a
     /// contraction, whose own launch applies the second; none where the first cubes of a matrix-vector product's make it, or the launch
     /// that packs inputs. One adds
-    /// to the products of experts what adapters change of them, and sums them where they are summed; where a launch does so already,
+    /// to the products of experts what adapters change of them, and makes of them what is made; where a launch does so already,
     /// that takes its place.
     pub fn adapter_dispatches(&self, target: &Target, rows: u32) -> u32 {
         let mut variants = self.variants.iter();
         let chosen = variants.find(|v| v.rows.contains(&rows));
         if let Anchor::Experts { .. } = self.anchor {
-            let sums = chosen.is_some_and(|v| v.dispatches > 1);
-            return u32::from(self.has_sites() && !target.is_cpu() && !sums);
+            let apart = chosen.is_some_and(|v| v.dispatches > 1);
+            return u32::from(self.has_sites() && !target.is_cpu() && !apart);
         }
         let of_vectors = chosen.is_some_and(|v| v.implementation.is_of_vectors());
         let packs = chosen.is_some_and(|v| v.implementation.packs());

@@ -79,19 +79,20 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
             n,
             used,
             combine,
-            weights,
-            sites,
-        } => format!(
-            "experts {} by {} {k} -> {n}{}{} {used} of {} ({}..)",
-            operand(*x),
-            routes.map_or_else(|| "head".into(), operand),
-            if sites.is_some() { "*" } else { "" },
-            if *combine { " summed" } else { "" },
-            weights.len(),
-            weights
-                .first()
-                .map_or_else(String::new, |w| weight(plan, *w))
-        ),
+            parts,
+        } => {
+            let summed = if *combine { " summed" } else { "" };
+            let routes = routes.map_or_else(|| "head".into(), operand);
+            let all = parts.first().map_or(0, |part| part.weights.len());
+            let mut text = format!("experts {} by {routes} {used} of {all} {k} ->", operand(*x));
+            for part in parts {
+                let site = if part.sites.is_some() { "*" } else { "" };
+                let first = part.weights.first();
+                let first = first.map_or_else(String::new, |w| weight(plan, *w));
+                let _ = write!(text, " {n}{site}({first}..){summed}");
+            }
+            text
+        }
         Anchor::Attention { q, spec } => attention(spec, &operand(*q)),
         Anchor::Contract { k, parts } => {
             let mut text = format!("contract {k} ->");

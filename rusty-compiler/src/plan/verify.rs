@@ -10,12 +10,13 @@
 //! 5. A layer's keys and values are stored before its attention.
 //! 6. What attention makes first are its queries and its layer's keys and values, each head from its own lanes; what a contraction
 //!    makes first is one activation, which its prologue reads and its tails do not, with one norm; both on targets with planes.
-//! 7. A kernel has scratch if one of its variants has several launches, as wide as what they hand on.
+//! 7. Products with experts have scratch, as wide as they are, if a variant, or a step with adapters, has a launch that makes of them what
+//!    is stored; no other kernel has.
 //! 8. Once variants are chosen they cover 1..=max rows in order, without gaps.
 
 mod bodies;
 
-use super::{Anchor, Body, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
+use super::{Anchor, Body, ExpertPart, Inst, Kernel, Operand, Plan, PlanValueId, Sink};
 use rusty_graph::{AttentionSpec, AttentionValues, KvLayer, Site, WeightId};
 use std::collections::HashSet;
 
@@ -137,24 +138,21 @@ impl State<'_> {
                 n,
                 used,
                 combine,
-                weights,
-                sites,
+                parts,
             } => {
                 let each = *combine || routes.is_none();
                 let inputs = if each { used * k } else { *k };
+                let experts = parts.first().map_or(0, |part| part.weights.len());
                 let routed = match routes {
                     Some(routes) => self.plan.value(value(*routes)?).width == 2 * used,
-                    None => weights.len() == *used as usize && !combine,
+                    None => experts == *used as usize && !combine,
                 };
                 let width = self.plan.value(value(*x)?).width;
-                let shape = |w: &WeightId| self.plan.weights[w.index()].shape[..] == [*n, *k];
-                let sites = sites.map_or(Some(&[][..]), |first| {
-                    let first = first.index();
-                    self.plan.sites.get(first..first + weights.len())
+                let alike = parts.iter().all(|part| {
+                    part.weights.len() == experts && self.is_of_experts(part, [*n, *k])
                 });
-                let fits = |s: &Site| (s.k, s.n, s.grouped) == (*k, *n, true);
-                let known = sites.is_some_and(|sites| sites.iter().all(fits));
-                (width == inputs && routed && known && weights.iter().all(shape))
+                let summed = !combine || parts.len() == 1;
+                (width == inputs && routed && alike && summed)
                     .then_some(())
                     .ok_or(format!("experts [{n}, {k}] over inputs of {width}"))
             }
@@ -170,6 +168,17 @@ impl State<'_> {
                     .ok_or("attends before keys and values are stored".into())
             }
         }
+    }
+
+    /// Whether a part's matrices, and the sites of those, are of this shape.
+    fn is_of_experts(&self, part: &ExpertPart, shape: [u32; 2]) -> bool {
+        let sites = part.sites.map_or(Some(&[][..]), |first| {
+            let first = first.index();
+            self.plan.sites.get(first..first + part.weights.len())
+        });
+        let fits = |s: &Site| ([s.n, s.k], s.grouped) == (shape, true);
+        let has = |w: &WeightId| self.plan.weights[w.index()].shape[..] == shape;
+        sites.is_some_and(|sites| sites.iter().all(fits)) && part.weights.iter().all(has)
     }
 
     /// What is made first.
@@ -238,9 +247,12 @@ impl State<'_> {
             Anchor::SelectRows { x } if i == 0 => self.operand_width(kernel, *x),
             Anchor::Attention { spec, .. } if i == 0 => Some(spec.heads * spec.value_dim()),
             Anchor::Experts {
-                n, combine: true, ..
-            } if i == 0 => Some(*n),
-            Anchor::Experts { n, used, .. } if i == 0 => Some(n * used),
+                n,
+                used,
+                combine,
+                parts,
+                ..
+            } if usize::from(i) < parts.len() => Some(if *combine { *n } else { n * used }),
             _ => None,
         };
         (have == Some(width))
@@ -300,10 +312,9 @@ impl State<'_> {
 
     /// Whoever has several launches hands products of experts on among them.
     fn scratch(&mut self, kernel: &Kernel) -> Result<(), String> {
-        let apart = kernel.sums_apart(&self.plan.target);
-        match (&kernel.anchor, apart, kernel.scratch) {
-            (_, false, None) => Ok(()),
-            (Anchor::Experts { n, used, .. }, true, Some(id)) => self.store(kernel, n * used, id),
+        match (kernel.products_apart(&self.plan.target), kernel.scratch) {
+            (None, None) => Ok(()),
+            (Some(width), Some(id)) => self.store(kernel, width, id),
             _ => Err(format!("has scratch {:?}", kernel.scratch)),
         }
     }

@@ -41,7 +41,7 @@ pub(crate) fn inputs(k: u32) -> Vec<f32> {
     scaled.collect()
 }
 
-fn floats(values: &[f32], shape: &[u32]) -> WeightView {
+pub(crate) fn floats(values: &[f32], shape: &[u32]) -> WeightView {
     WeightView {
         bytes: SharedBytes::from_vec(bytemuck::cast_slice(values).to_vec()),
         format: Format::F32,

@@ -102,7 +102,7 @@ fn experts_of_many_rows_agree_across_devices() {
     }
 }
 
-/// Products that are summed later need room of their width.
+/// Products that another launch takes need room of their width.
 #[test]
 fn plans_without_room_for_products_are_refused() {
     let file = rusty_loader::open(golden("models/mixtral")).expect("mixtral");
@@ -110,15 +110,19 @@ fn plans_without_room_for_products_are_refused() {
     let target = Target::named("h200").expect("target");
     let plan = compile(&graph, &target).expect("plan");
     verify(&plan).expect("a sound plan");
-    let at = plan.kernels.iter().position(|k| k.scratch.is_some());
-    let at = at.expect("a kernel that sums products");
+    let all = plan.kernels.iter().enumerate();
+    let apart: Vec<_> = all.filter_map(|(at, k)| Some((at, k.scratch?))).collect();
+    // Gate and up, then down, in each of two layers.
+    let [(at, _), _, (other, _), _] = apart[..] else {
+        panic!("kernels that leave products: {apart:?}");
+    };
     let mut without = plan.clone();
     without.kernels[at].scratch = None;
     let mut narrow = plan.clone();
     let scratch = narrow.kernels[at].scratch.expect("room");
     narrow.values[scratch.index()].width -= 1;
     let mut twice = plan;
-    twice.kernels[at + 1].scratch = Some(scratch);
+    twice.kernels[other].scratch = Some(scratch);
     for broken in [without, narrow, twice] {
         assert!(verify(&broken).is_err());
     }

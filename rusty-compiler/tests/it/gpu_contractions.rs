@@ -215,8 +215,26 @@ fn in_tiles(contract: &ContractConfig, shapes: impl Iterator<Item = TileShape>) 
     out
 }
 
-/// A product of an expert.
-pub(crate) fn of_expert(team: Team, k: u32, format: Format, wide: bool) -> ContractConfig {
+/// A tail that reads gate and up.
+pub(crate) const GATED: [Inst; 4] = [
+    Inst::Result(0),
+    Inst::Unary(UnaryOp::Silu, 0),
+    Inst::Result(1),
+    Inst::Binary(BinaryOp::Mul, 1, 2),
+];
+
+/// The products with an expert, of some parts.
+pub(crate) fn of_expert(
+    team: Team,
+    (k, parts): (u32, usize),
+    format: Format,
+    wide: bool,
+) -> ContractConfig {
+    let part = |p| PartConfig {
+        format,
+        row_bytes: format.row_bytes(k as usize) as u32,
+        arg: scalar::rows(p),
+    };
     ContractConfig {
         team,
         first: None,
@@ -231,15 +249,11 @@ pub(crate) fn of_expert(team: Team, k: u32, format: Format, wide: bool) -> Contr
             source: Source::None,
             segment: k,
         },
-        parts: vec![PartConfig {
-            format,
-            row_bytes: format.row_bytes(k as usize) as u32,
-            arg: scalar::ROWS,
-        }],
+        parts: (0..parts).map(part).collect(),
         units: vec![UnitConfig {
-            parts: vec![0],
+            parts: (0..parts).collect(),
             tails: vec![],
-            arg: 0,
+            arg: scalar::FIRST,
         }],
         adapters: None,
         lanes: 2,
@@ -258,12 +272,6 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
         row_bytes: format.row_bytes(512) as u32,
         arg,
     };
-    let tail = vec![
-        Inst::Result(0),
-        Inst::Unary(UnaryOp::Silu, 0),
-        Inst::Result(1),
-        Inst::Binary(BinaryOp::Mul, 1, 2),
-    ];
     ContractConfig {
         team,
         first: None,
@@ -276,7 +284,7 @@ fn gated(team: Team, format: Format, adapters: Option<Adapters>, wide: bool) -> 
             arg: 4,
             tails: vec![Store {
                 width: 512,
-                program: given(tail, vec![]),
+                program: given(GATED.to_vec(), vec![]),
                 target: Sink::Arena { arg: 7 },
             }],
         }],

@@ -1,16 +1,16 @@
 //! One kernel of each kind, format and shape by which device texts differ.
 
 use crate::gpu_attentions::{PIECE, attentions, of_pieces};
-use crate::gpu_contractions::{contractions, in_other_formats, of_expert};
+use crate::gpu_contractions::{GATED, contractions, in_other_formats, of_expert};
 use crate::gpu_rows::{gathered, rows_of, selected};
 use crate::softmax::softmax_program;
 use rusty_compiler::gpu::kernels::body::{Place, Program, Source};
 use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
-use rusty_compiler::gpu::kernels::expert_deltas::{self, ExpertDeltasConfig};
+use rusty_compiler::gpu::kernels::expert_results::ExpertResultsConfig;
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
-use rusty_compiler::gpu::kernels::grouped::SumConfig;
+use rusty_compiler::gpu::kernels::grouped::GroupedConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::pieces::Piece;
 use rusty_compiler::gpu::kernels::random::{RandomConfig, scalar as random};
@@ -85,15 +85,6 @@ pub(crate) fn specs(plane: u32, wide: bool) -> Vec<KernelSpec> {
     out.push(rotated(team, PageWords::Codes(8), Some(PIECE)));
     out.extend(routes());
     out.extend(experts(team, wide));
-    out.push(KernelSpec {
-        kind: Kind::SumProducts(SumConfig {
-            rows: header::ROWS,
-            n: 128,
-            used: 6,
-            arg: 0,
-        }),
-        scalars: 3,
-    });
     out.extend([1, 4].map(|cubes| KernelSpec {
         kind: Kind::Choose(ChooseConfig {
             units: 128,
@@ -198,13 +189,13 @@ fn routes() -> impl Iterator<Item = KernelSpec> {
         })
 }
 
-/// Products with experts, of few rows and of many.
+/// Products with experts, of few rows and of many, and what becomes of them: of gate and up, of products that are summed, and of heads.
 fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
     let mut out = vec![];
-    for (routed, combine, format) in [
-        (true, false, Format::Bf16),
-        (true, true, Format::Blocks(&Q4_K)),
-        (false, false, Format::Bf16),
+    for (routed, combine, parts, format) in [
+        (true, false, 2, Format::Bf16),
+        (true, true, 1, Format::Blocks(&Q4_K)),
+        (false, false, 1, Format::Bf16),
     ] {
         let config = ExpertsConfig {
             rows: header::ROWS,
@@ -213,28 +204,54 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             used: 6,
             routed,
             combine,
-            sums: combine,
+            parts,
+        };
+        let row_bytes = format.row_bytes(256) as u32;
+        let few = |tails| {
+            Kind::Experts(FewExpertsConfig {
+                experts: config,
+                product: of_expert(team, (config.k, parts as usize), format, wide),
+                sums: combine,
+                tails,
+            })
+        };
+        let results = |adapted| {
+            Kind::ExpertResults(ExpertResultsConfig {
+                experts: config,
+                adapted,
+                tails: of_products(&config),
+            })
+        };
+        let grouped = Kind::Grouped(GroupedConfig {
+            experts: config,
             format,
-            row_bytes: format.row_bytes(256) as u32,
-        };
-        let few = FewExpertsConfig {
-            experts: config,
-            product: of_expert(team, config.k, format, wide),
-        };
-        for kind in [Kind::Experts(few), Kind::Grouped(config)] {
-            let scalars = scalar::COUNT;
-            out.push(KernelSpec { kind, scalars });
-        }
-        let deltas = ExpertDeltasConfig {
-            experts: config,
-            count: 64,
-        };
-        out.push(KernelSpec {
-            kind: Kind::ExpertDeltas(deltas),
-            scalars: expert_deltas::scalar::COUNT,
+            row_bytes,
         });
+        let tails = of_products(&config);
+        let few = few(if routed { tails } else { vec![] });
+        out.extend([few, grouped, results(Some(64))]);
+        if routed {
+            out.push(results(None));
+        }
     }
-    out
+    let scalars = scalar::count(2) + 1;
+    out.into_iter()
+        .map(|kind| KernelSpec { kind, scalars })
+        .collect()
+}
+
+/// The tail of products with experts: gate and up's, or the products as they are.
+fn of_products(config: &ExpertsConfig) -> Vec<Store> {
+    let insts = match config.parts {
+        2 => GATED.to_vec(),
+        _ => vec![Inst::Result(0)],
+    };
+    let arg = scalar::count(2);
+    vec![Store {
+        width: config.part_lanes(),
+        program: given(insts, vec![]),
+        target: Sink::Arena { arg },
+    }]
 }
 
 /// What [`specs`] has in other formats: every one that weights may have, and tables whose codes are no plain bits.

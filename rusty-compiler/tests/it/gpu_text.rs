@@ -134,9 +134,16 @@ fn label(spec: &KernelSpec) -> String {
         }
         Kind::MeetSplits(c) => of_shape(&c.shape),
         Kind::Route(c) => format!(" {:?}", c.score),
-        Kind::Experts(c) => of_experts(&c.experts),
-        Kind::Grouped(c) => of_experts(c),
-        Kind::ExpertDeltas(c) => of_experts(&c.experts),
+        Kind::Experts(c) => {
+            let format = c.product.parts[0].format.name();
+            let left = if c.tails.is_empty() { " left" } else { "" };
+            format!("{} {format}{left}", of_experts(&c.experts))
+        }
+        Kind::Grouped(c) => format!("{} {}", of_experts(&c.experts), c.format.name()),
+        Kind::ExpertResults(c) => {
+            let adapted = if c.adapted.is_some() { " adapters" } else { "" };
+            format!("{}{adapted}", of_experts(&c.experts))
+        }
         _ => String::new(),
     };
     format!("{}{of_kind}", spec.name())
@@ -156,7 +163,8 @@ fn pieces(cut: bool) -> &'static str {
 
 fn of_experts(config: &ExpertsConfig) -> String {
     let summed = if config.combine { " summed" } else { "" };
-    format!(" {}{summed}", config.format.name())
+    let routed = if config.routed { "" } else { " heads" };
+    format!(" x{}{summed}{routed}", config.parts)
 }
 
 /// What a launch relies on in a text: its entry, its bindings in order, shared memory, plane operations,

@@ -56,6 +56,8 @@ mod random_weights;
 mod reading_ahead;
 mod reference;
 #[cfg(feature = "gpu")]
+mod routes;
+#[cfg(feature = "gpu")]
 mod running_ahead;
 #[cfg(feature = "gpu")]
 mod self_tests;

@@ -70,6 +70,7 @@ fn totals_of_real_models() {
         ("llama-3.2-1b", "bf16"),
         ("llama-3-8b", "q4_0"),
         ("llama-3-8b", "bf16"),
+        ("qwen3-30b-a3b", "q4_0"),
     ] {
         let file = rusty_loader::random::outline(shape, format).expect("shapes");
         let graph = arch::build(&*file).expect("graph");
@@ -129,7 +130,7 @@ fn a_layer_is_few_dispatches() {
 }
 
 /// Launches of a token beside layers. A norm behind a block's last product needs all of its lanes: OLMo 2's of queries and keys take a
-/// launch; so does each of routing, experts and what experts' results come to.
+/// launch; so does each of routing, experts' gate and up, and the sum of what comes of those.
 #[test]
 fn launches_of_every_architecture() {
     let mut lines = String::new();

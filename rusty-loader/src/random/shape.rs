@@ -142,6 +142,28 @@ pub(super) static SHAPES: &[Shape] = &[
         tied: false,
         ..TINY
     },
+    Shape {
+        name: "qwen3-30b-a3b",
+        arch: "qwen3moe",
+        layers: 48,
+        width: 2048,
+        inner: 6144,
+        heads: 32,
+        kv_heads: 4,
+        head_dim: 128,
+        vocab: 151_936,
+        context: 40_960,
+        rope_base: 1e6,
+        tied: false,
+        experts: Some(Experts {
+            count: 128,
+            used: 8,
+            inner: 768,
+            dense: 0,
+            grouped: None,
+        }),
+        ..TINY
+    },
     TINY,
     QWEN3_TINY,
     // Every token takes all of its experts, so that none hangs on how scores are rounded.

@@ -13,15 +13,14 @@ use crate::cpu::row_tiles::Extent;
 use rusty_graph::SiteId;
 
 impl Experts {
-    /// Neighbouring products with the same expert and adapter, in order.
+    /// Neighbouring products with the same expert and adapter, in order, the parts of each together.
     pub(in crate::cpu) fn groups<'a>(&self, ctx: &Context<'a>, chosen: &Chosen) -> Vec<Group<'a>> {
-        let Some(sites) = self.sites.filter(|_| ctx.adapted) else {
-            return vec![];
-        };
-        let slot = |at: usize| ctx.slot(self.rows, chosen.pairs[at] as usize / self.used);
         let mut groups = vec![];
+        if !ctx.adapted || self.parts.iter().all(|part| part.sites.is_none()) {
+            return groups;
+        }
+        let slot = |at: usize| ctx.slot(self.rows, chosen.pairs[at] as usize / self.used);
         for taken in &chosen.groups {
-            let site = SiteId(sites.0 + taken.expert as u32);
             let (mut next, end) = (taken.first, taken.first + taken.count);
             while next < end {
                 let first = next;
@@ -29,20 +28,23 @@ impl Experts {
                 while next < end && slot(next) == slot(first) {
                     next += 1;
                 }
-                if let Some(delta) = ctx.slots.delta(slot(first), Some(site)) {
-                    groups.push(Group {
-                        part: 0,
-                        first,
-                        rows: next - first,
-                        delta,
-                    });
+                for (part, code) in self.parts.iter().enumerate() {
+                    let site = code.sites.map(|s| SiteId(s.0 + taken.expert as u32));
+                    if let Some(delta) = ctx.slots.delta(slot(first), site) {
+                        groups.push(Group {
+                            part,
+                            first,
+                            rows: next - first,
+                            delta,
+                        });
+                    }
                 }
             }
         }
         groups
     }
 
-    /// `A x` of all groups, each thread for its share of the ranks.
+    /// `A x` of all groups of the step's `pairs` of rows and experts, each thread for its share of the ranks.
     ///
     /// # Safety
     /// All threads call it with the same groups; inputs are filled in single precision, too.
@@ -52,17 +54,19 @@ impl Experts {
         thread: usize,
         x: InputRows,
         groups: &[Group<'_>],
+        pairs: usize,
     ) {
         let stride = ctx.slots.most_lows().grouped;
         for (group, ranks) in share(groups, thread, ctx.threads) {
-            let u = ctx.lows.floats().wrapping_add(group.first * stride);
+            let place = group.part * pairs + group.first;
+            let u = ctx.lows.floats().wrapping_add(place * stride);
             let (rows, u) = ((group.first, group.rows), (u, stride));
             // SAFETY: the caller's duty; ranks are disjoint between threads.
             unsafe { low_rank::reduce(ctx.level, group.delta, x, rows, ranks, u, None) };
         }
     }
 
-    /// Adds the adapters' part to a tile of products, columns from `column` on.
+    /// Adds the adapters' part to a tile of a part's products, columns from `column` on.
     ///
     /// # Safety
     /// The tile holds products, whose strip begins at a multiple of 32; all threads are done with [`Experts::reduce`].
@@ -70,6 +74,8 @@ impl Experts {
         &self,
         ctx: &Context<'_>,
         groups: &[Group<'_>],
+        part: usize,
+        pairs: usize,
         (e, column): (Extent, usize),
     ) {
         let stride = ctx.slots.most_lows().grouped;
@@ -80,8 +86,11 @@ impl Experts {
             columns: e.columns,
             stride: e.stride,
         };
-        for (group, (first, rows)) in tile.groups(groups, 0) {
-            let u = ctx.lows.floats().wrapping_add(first * stride);
+        for (group, (first, rows)) in tile.groups(groups, part) {
+            let u = ctx
+                .lows
+                .floats()
+                .wrapping_add((part * pairs + first) * stride);
             let y = e.out.wrapping_add((first - e.first) * e.stride);
             let (u, y) = ((u.cast_const(), stride), (y, e.stride));
             // SAFETY: the caller's duty.

@@ -72,7 +72,7 @@ impl GpuExecutable {
             (Some(layer), _) => self.kv[layer as usize].buffer(template.piece),
             (None, _) => &self.dummies[1],
         };
-        let acts = template.shrunk.is_some() || matches!(template.spec.kind, Kind::ExpertDeltas(_));
+        let acts = template.shrunk.is_some() || template.spec.adapts_experts();
         let pool = match &self.pools[at] {
             Some(pool) if acts => pool.buffer(),
             _ if template.splits.is_some() && template.depth.is_none() => &self.counters,

@@ -220,7 +220,9 @@ pub(super) fn is_now(when: When, shape: Shape) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BindOptions, KvFormat};
+    use crate::gpu::executable::self_test::adapters;
+    use crate::slots::SlotData;
+    use crate::{BindOptions, Executable, KvFormat, SlotId};
     use rusty_backend::{DescribedDevice, Target};
     use std::sync::Arc;
 
@@ -269,6 +271,62 @@ mod tests {
         counts_agree(&*norms);
     }
 
+    /// Experts too, whose adapters take launches of their own where they change something.
+    #[test]
+    fn steps_launch_what_the_plan_counts_of_experts() {
+        for model in ["mixtral", "deepseek-v3"] {
+            let path = format!(
+                "{}/../tests/goldens/models/{model}",
+                env!("CARGO_MANIFEST_DIR")
+            );
+            let file = rusty_loader::open(&path).expect("golden");
+            let graph = rusty_graph::arch::build(&*file).expect("graph");
+            for name in ["llvmpipe", "h200", "m2"] {
+                let target = Target::named(name).expect(name);
+                let mut exe = bound(&graph, &*file, target);
+                let mut all = SlotData::default();
+                for kernel in &exe.plan.kernels {
+                    let of = adapters::random(&exe.plan, kernel, 1).expect("an adapter");
+                    all.sites.extend(of[0].sites.clone());
+                }
+                all.sites.sort_by_key(|(id, _)| *id);
+                exe.attach(SlotId(1), Arc::new(all)).expect("attach");
+                for rows in [1, 40] {
+                    let launched =
+                        [false, true].map(|adapted| launches(&exe, shape(rows, adapted)));
+                    let counted = [
+                        exe.plan.dispatches(rows),
+                        exe.plan.dispatches_with_adapters(rows),
+                    ];
+                    let counted = counted.map(|launches| launches as usize);
+                    assert_eq!(launched, counted, "{model}, {rows} rows on {name}");
+                }
+            }
+        }
+    }
+
+    /// Launches of a step.
+    fn launches(exe: &GpuExecutable, shape: Shape) -> usize {
+        let segments = exe.segments(shape).expect("launches");
+        segments.iter().map(|s| s.launches.len()).sum()
+    }
+
+    /// A model on a described device, with a slot for an adapter.
+    fn bound(
+        graph: &rusty_graph::Graph,
+        file: &dyn rusty_loader::ModelFile,
+        target: Target,
+    ) -> GpuExecutable {
+        let plan = crate::compile(graph, &target).expect("plan");
+        let options = BindOptions {
+            pages: 1,
+            kv: KvFormat::F16,
+            slots: 1,
+        };
+        let device = Arc::new(DescribedDevice::new(target));
+        GpuExecutable::bind(plan, file, device, options).expect("bound")
+    }
+
     /// Heads too wide for narrow planes are made by a kernel of their own.
     #[test]
     fn heads_that_planes_do_not_hold_are_counted() {
@@ -280,75 +338,59 @@ mod tests {
             max_binding_bytes: vulkan.max_buffer_bytes,
             ..vulkan
         };
-        let plan = crate::compile(&graph, &target).expect("plan");
-        let options = BindOptions {
-            pages: 1,
-            kv: KvFormat::F16,
-            slots: 0,
-        };
-        let device = Arc::new(DescribedDevice::new(target));
-        let exe = GpuExecutable::bind(plan, &*file, device, options).expect("bound");
+        let exe = bound(&graph, &*file, target);
         let tiles = Shape {
             tiles: 1,
             splits: 0,
             ..shape(1, false)
         };
-        let segments = exe.segments(tiles).expect("launches");
-        let launched: usize = segments.iter().map(|s| s.launches.len()).sum();
-        assert_eq!(launched, exe.plan.dispatches(1) as usize);
+        assert_eq!(launches(&exe, tiles), exe.plan.dispatches(1) as usize);
     }
 
     fn counts_agree(file: &dyn rusty_loader::ModelFile) {
         let graph = rusty_graph::arch::build(file).expect("graph");
         for name in ["llvmpipe", "h200", "m2"] {
             let target = Target::named(name).expect(name);
-            let plan = crate::compile(&graph, &target).expect("plan");
-            let options = BindOptions {
-                pages: 1,
-                kv: KvFormat::F16,
-                slots: 1,
-            };
-            let device = Arc::new(DescribedDevice::new(target));
-            let exe = GpuExecutable::bind(plan, file, device, options).expect("bound");
+            let exe = bound(&graph, file, target);
             for rows in [1, 40] {
-                let launches = |adapted| {
-                    let segments = exe.segments(shape(rows, adapted)).expect("launches");
-                    segments.iter().map(|s| s.launches.len()).sum::<usize>()
-                };
-                let counted = exe.plan.dispatches(rows) as usize;
-                assert_eq!(launches(false), counted, "{rows} rows on {name}");
-                let counted = exe.plan.dispatches_with_adapters(rows) as usize;
-                assert_eq!(launches(true), counted, "{rows} rows on {name}");
+                let launched = [false, true].map(|adapted| launches(&exe, shape(rows, adapted)));
+                let counted = [
+                    exe.plan.dispatches(rows),
+                    exe.plan.dispatches_with_adapters(rows),
+                ];
+                let counted = counted.map(|launches| launches as usize);
+                assert_eq!(launched, counted, "{rows} rows on {name}");
                 // Where cubes may wait for each other few rows cost no launch more, and others where inputs are packed.
                 let free = name == "h200";
-                assert_eq!(launches(true) == launches(false), free, "{rows} on {name}");
+                assert_eq!(launched[0] == launched[1], free, "{rows} on {name}");
             }
             // Rows that see each other's keys cost a launch per layer for heads; rows alone beside tiles one more.
             let layers = exe.plan.kv.len();
-            let launches = |tiles, splits| {
+            let launched = |tiles, splits| {
                 let shape = Shape {
                     tiles,
                     splits,
                     decode: false,
                     ..shape(40, false)
                 };
-                let segments = exe.segments(shape).expect("launches");
-                segments.iter().map(|s| s.launches.len()).sum::<usize>()
+                launches(&exe, shape)
             };
             let decoding = exe.plan.dispatches(40) as usize;
-            assert_eq!(launches(5, 0), decoding + layers, "tiles on {name}");
-            assert_eq!(launches(0, 8), decoding + layers, "rows alone on {name}");
-            assert_eq!(launches(5, 8), decoding + 2 * layers, "both on {name}");
+            assert_eq!(launched(5, 0), decoding + layers, "tiles on {name}");
+            assert_eq!(launched(0, 8), decoding + layers, "rows alone on {name}");
+            assert_eq!(launched(5, 8), decoding + 2 * layers, "both on {name}");
             // Where keys are split and cubes do not see what others leave, one that adds splits up.
             let split = Shape {
                 adds_splits: exe.room.behind,
                 ..shape(1, false)
             };
-            let segments = exe.segments(split).expect("launches");
-            let launched: usize = segments.iter().map(|s| s.launches.len()).sum();
             let behind = if name == "m2" { layers } else { 0 };
             let counted = exe.plan.dispatches(1) as usize;
-            assert_eq!(launched, counted + behind, "split keys on {name}");
+            assert_eq!(
+                launches(&exe, split),
+                counted + behind,
+                "split keys on {name}"
+            );
         }
     }
 }

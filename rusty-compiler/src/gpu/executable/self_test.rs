@@ -8,7 +8,7 @@
 //! Not tested: tokens that the step before chose; embeddings that adapters change; tables of adapters in other formats than f16 and q8_0; windows of more keys than [`rows`]
 //! have.
 
-mod adapters;
+pub(super) mod adapters;
 mod comparison;
 mod inputs;
 mod reference;
@@ -276,11 +276,13 @@ fn attention(template: &Template) -> bool {
     )
 }
 
-/// The first launch of each kernel, in order; of layers in several buffers, that of each buffer.
+/// The first launch of each kernel, in order; of layers in several buffers that of each buffer, of experts' parts, which lie in one chunk
+/// of the weights, that of each part.
 fn distinct<'a>(templates: impl Iterator<Item = &'a Template>) -> Vec<Template> {
     let mut all: Vec<Template> = Vec::new();
     for template in templates {
-        let same = |t: &Template| t.spec == template.spec && t.piece == template.piece;
+        let part = |t: &Template| t.weights == template.weights && t.scalars != template.scalars;
+        let same = |t: &Template| t.spec == template.spec && t.piece == template.piece && !part(t);
         if !all.iter().any(same) {
             all.push(template.clone());
         }

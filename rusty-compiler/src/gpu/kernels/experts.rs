@@ -1,15 +1,16 @@
 //! Products of few rows with the experts that each row takes, or with the matrices of all heads: [matrix-vector
 //! products](super::gemv) whose weights are found by an expert's index, for one of a row's experts or for the sum over all of them.
-//! Experts lie at equal distances in the weights. Limits: all experts of a kernel have one format.
+//! Parts that share an input (gate and up) are multiplied side by side, and tails make of them what is stored. Experts lie at equal
+//! distances in the weights. Limits: all experts of a part have one format.
 
 use super::contract::{self, ContractConfig, lane_tile};
 use super::env::{Buffers, bound, put};
 use super::gemv_products::{add_products, span_of};
-use super::gemv_sums::{CubeMemory, share};
+use super::gemv_sums::{CubeMemory, share, total_at};
 use super::reduce::no_sums;
+use super::sink::{Store, store_pair};
 use super::unit_lanes::{Lanes, lanes_of_tile};
 use cubecl::prelude::*;
-use rusty_loader::Format;
 
 /// Scalars of a launch. The first are those of a contraction's unit.
 pub mod scalar {
@@ -21,18 +22,28 @@ pub mod scalar {
     pub const END: usize = unit::END;
     /// Tiles of lanes.
     pub const TILES: usize = unit::TILES;
-    /// Byte of the first expert's row of the first lane.
-    pub const ROWS: usize = unit::COUNT;
-    /// Bytes from an expert to the next.
-    pub const STRIDE: usize = ROWS + 1;
     /// Arena word of the inputs.
-    pub const X: usize = ROWS + 2;
+    pub const X: usize = unit::COUNT;
     /// Arena word of the routes.
-    pub const ROUTES: usize = ROWS + 3;
-    /// Arena word of the result.
-    pub const OUT: usize = ROWS + 4;
-    /// How many they are.
-    pub const COUNT: usize = ROWS + 5;
+    pub const ROUTES: usize = X + 1;
+    /// Arena word of products that are left as they are.
+    pub const OUT: usize = X + 2;
+    const PARTS: usize = X + 3;
+
+    /// Of a part, the byte of the first expert's row of the first lane.
+    pub const fn rows(part: usize) -> usize {
+        PARTS + 2 * part
+    }
+
+    /// Of a part, bytes from an expert to the next.
+    pub const fn stride(part: usize) -> usize {
+        rows(part) + 1
+    }
+
+    /// How many they are; those of tails come behind.
+    pub const fn count(parts: usize) -> usize {
+        rows(parts)
+    }
 }
 
 /// What kernels of products are specialised for.
@@ -50,12 +61,8 @@ pub struct ExpertsConfig {
     pub routed: bool,
     /// Whether products are summed in the end: each has an input of its own.
     pub combine: bool,
-    /// Whether the launch sums them.
-    pub sums: bool,
-    /// Format of all experts.
-    pub format: Format,
-    /// Stored bytes of a row of an expert.
-    pub row_bytes: u32,
+    /// Products with each of a row's experts.
+    pub parts: u32,
 }
 
 impl ExpertsConfig {
@@ -67,9 +74,14 @@ impl ExpertsConfig {
         }
     }
 
-    /// Results that a row has.
-    pub fn results_per_row(&self) -> u32 {
-        if self.sums { 1 } else { self.used }
+    /// Lanes of a part's products of a row.
+    pub fn part_lanes(&self) -> u32 {
+        self.used * self.n
+    }
+
+    /// Lanes of all of a row's products.
+    pub fn row_lanes(&self) -> u32 {
+        self.parts * self.part_lanes()
     }
 }
 
@@ -78,8 +90,22 @@ impl ExpertsConfig {
 pub struct FewExpertsConfig {
     /// Which products.
     pub experts: ExpertsConfig,
-    /// One of them as a contraction of one part.
+    /// Those of one expert as a contraction of one unit.
     pub product: ContractConfig,
+    /// Whether the launch sums them.
+    pub sums: bool,
+    /// What becomes of them; none where they are left as they are.
+    pub tails: Vec<Store>,
+}
+
+impl FewExpertsConfig {
+    /// Results that a row has.
+    pub fn results_per_row(&self) -> u32 {
+        match self.sums {
+            true => 1,
+            false => self.experts.used,
+        }
+    }
 }
 
 /// Cubes: `(results of all rows, y * z >= tiles)`.
@@ -95,7 +121,7 @@ pub fn experts(
     #[comptime] config: FewExpertsConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let per_row = comptime!(config.experts.results_per_row());
+    let per_row = comptime!(config.results_per_row());
     let memory = CubeMemory::new(comptime!(config.product.clone()));
     if CUBE_POS_X < buffers.step[comptime!(config.experts.rows)] * per_row {
         let (lanes, product) = comptime!((config.product.cube_lanes(), config.product.clone()));
@@ -117,10 +143,10 @@ fn result_lanes(
     #[comptime] config: FewExpertsConfig,
 ) {
     let experts = comptime!(config.experts);
-    let per_row = comptime!(experts.results_per_row());
+    let per_row = comptime!(config.results_per_row());
     let row = result / per_row;
     let routes = buffers.args[scalar::ROUTES] + row * comptime!(2 * experts.used);
-    let count = comptime!(config.product.sums(1));
+    let count = comptime!(config.product.sums(experts.parts as usize));
     let mut sums = no_sums(count);
     for j in 0..comptime!(experts.used / per_row) {
         let place = result % per_row + j;
@@ -132,7 +158,7 @@ fn result_lanes(
             true => row * comptime!(experts.used) + place,
             false => row,
         };
-        let own = lanes_behind(lanes, expert * buffers.args[scalar::STRIDE]);
+        let own = lanes_of_expert(buffers, lanes, expert, comptime!(experts.parts as usize));
         let span = span_of(input, &own, Sequence::new());
         let mut products = no_sums(count);
         let mut squares = no_sums(1usize);
@@ -148,7 +174,7 @@ fn result_lanes(
             alike,
         );
         let mut weight = 1.0f32.runtime();
-        if comptime!(experts.sums) {
+        if comptime!(config.sums) {
             weight = buffers.arena[(routes + comptime!(experts.used) + place) as usize];
             // The next product's inputs take the place of this one's.
             sync_cube();
@@ -159,18 +185,71 @@ fn result_lanes(
         }
     }
     share(memory, &mut sums, comptime!(config.product.clone()), count);
-    let lane = lanes.first + UNIT_POS;
-    if UNIT_POS < comptime!(config.product.cube_lanes()) && lane < lanes.end {
-        let at = buffers.args[scalar::OUT] + result * comptime!(experts.n) + lane;
-        put(buffers.arena, at, memory.totals[UNIT_POS as usize]);
+    let local = UNIT_POS * 2;
+    let there = UNIT_POS < comptime!(config.product.cube_lanes() / 2);
+    if there && lanes.first + local < lanes.end {
+        finish(buffers, memory, row, result % per_row, local, lanes, config);
     }
 }
 
-/// The same lanes of weights that lie `bytes` behind.
+/// What becomes of a pair of the cube's lanes, from `local` on, of a row's products with the expert at `place`, or of their sums.
 #[cube]
-fn lanes_behind(lanes: &Lanes, bytes: u32) -> Lanes {
+fn finish(
+    buffers: &Buffers<'_>,
+    memory: &CubeMemory,
+    row: u32,
+    place: u32,
+    local: u32,
+    lanes: &Lanes,
+    #[comptime] config: FewExpertsConfig,
+) {
+    let experts = comptime!(config.experts);
+    let parts = comptime!(experts.parts as usize);
+    let lane = place * comptime!(experts.n) + lanes.first + local;
+    let end = place * comptime!(experts.n) + lanes.end;
+    let mut first = Sequence::<f32>::new();
+    let mut second = Sequence::<f32>::new();
+    let at = total_at(0u32, local, parts, comptime!(config.product.clone()));
+    let next = total_at(0u32, local + 1, parts, comptime!(config.product.clone()));
+    #[unroll]
+    for p in 0..parts {
+        first.push(memory.totals[(at + comptime!(p as u32)) as usize]);
+        second.push(memory.totals[(next + comptime!(p as u32)) as usize]);
+    }
+    if comptime!(config.tails.is_empty()) {
+        let out = buffers.args[scalar::OUT] + row * comptime!(experts.row_lanes()) + lane;
+        #[unroll]
+        for p in 0..parts {
+            let at = out + comptime!(p as u32 * experts.part_lanes());
+            put(buffers.arena, at, first[p]);
+            if lane + 1 < end {
+                put(buffers.arena, at + 1, second[p]);
+            }
+        }
+    }
+    let factors = Sequence::<f32>::new();
+    #[unroll]
+    for t in 0..comptime!(config.tails.len()) {
+        let tail = comptime!(config.tails[t].clone());
+        store_pair(
+            buffers, &first, &second, &factors, 0u32, row, lane, end, tail,
+        );
+    }
+}
+
+/// The same lanes of expert `expert`; those given are the first's.
+#[cube]
+fn lanes_of_expert(
+    buffers: &Buffers<'_>,
+    lanes: &Lanes,
+    expert: u32,
+    #[comptime] parts: usize,
+) -> Lanes {
     let mut rows = Sequence::<u32>::new();
-    rows.push(lanes.rows[0] + bytes);
+    #[unroll]
+    for p in 0..parts {
+        rows.push(lanes.rows[p] + expert * buffers.args[comptime!(scalar::stride(p))]);
+    }
     Lanes {
         first: lanes.first,
         end: lanes.end,

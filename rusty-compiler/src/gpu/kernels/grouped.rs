@@ -2,8 +2,8 @@
 //! take it, whose numbers it gathers from the routes, [`ROWS`] at a time. So each weight is
 //! read and dequantized once for [`ROWS`] rows, and an expert that no row takes is not read.
 //!
-//! A row's products lie in the order of its places, and [`sum_products()`] adds them in that order: among steps that run
-//! this kernel, a result does not depend on the rows beside it. Limits: barriers lie in loops whose length comes from shared
+//! A row's products lie in the order of its places, and [what becomes of them](super::expert_results) adds them in that order: among
+//! steps that run this kernel, a result does not depend on the rows beside it. Limits: one part of a kernel a launch; barriers lie in loops whose length comes from shared
 //! memory; it is the same for all units of a cube, which strict analyses of uniformity (DX12's older compiler) may not see.
 
 use super::contract::tile_number;
@@ -13,6 +13,18 @@ use super::tile::{
     QUAD, Quad, SIDE, TileShape, UNITS, WeightRows, load_weights, multiply, own_lane, own_row,
 };
 use cubecl::prelude::*;
+use rusty_loader::Format;
+
+/// What the kernel is specialised for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupedConfig {
+    /// Which products.
+    pub experts: ExpertsConfig,
+    /// Format of all experts of the launch's part, which is the first of its scalars.
+    pub format: Format,
+    /// Stored bytes of a row of an expert.
+    pub row_bytes: u32,
+}
 
 /// The tile: all units have sums of their own.
 pub const TILE: TileShape = TileShape::MIDDLE;
@@ -34,14 +46,14 @@ pub fn grouped(
     words: &[u32],
     pool: &[u32],
     args: Sequence<u32>,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: GroupedConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let x_tile = Shared::<[Quad]>::new_slice(comptime!((ROWS * STRIDE) as usize));
     let w_tile = Shared::<[Quad]>::new_slice(comptime!((TILE.lanes * STRIDE) as usize));
     let products = Shared::<[u32]>::new_slice(comptime!(GATHERED as usize));
     let counts = Shared::<[u32]>::new_slice(comptime!(UNITS as usize));
-    let rows = buffers.step[comptime!(config.rows)];
+    let rows = buffers.step[comptime!(config.experts.rows)];
     let lane = buffers.args[scalar::FIRST] + tile_number() * comptime!(TILE.lanes);
     if lane < buffers.args[scalar::END] {
         let mut row = 0u32;
@@ -70,15 +82,15 @@ fn gather(
     row: u32,
     rows: u32,
     have: u32,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: GroupedConfig,
 ) -> u32 {
     let own = row + UNIT_POS;
     let mut taken = 0u32;
     let mut place = CUBE_POS_Z;
     if own < rows {
-        if comptime!(config.routed) {
-            let routes = buffers.args[scalar::ROUTES] + own * comptime!(2 * config.used);
-            for j in 0..comptime!(config.used) {
+        if comptime!(config.experts.routed) {
+            let routes = buffers.args[scalar::ROUTES] + own * comptime!(2 * config.experts.used);
+            for j in 0..comptime!(config.experts.used) {
                 if u32::cast_from(buffers.arena[(routes + j) as usize]) == CUBE_POS_Z {
                     place = j;
                     taken = 1u32;
@@ -104,7 +116,7 @@ fn gather(
     }
     if taken > 0 {
         let at = have + counts[UNIT_POS as usize] - 1;
-        put(products, at, own * comptime!(config.used) + place);
+        put(products, at, own * comptime!(config.experts.used) + place);
     }
     let all = counts[comptime!((UNITS - 1) as usize)];
     sync_cube();
@@ -131,14 +143,15 @@ fn tile(
     products: &Shared<[u32]>,
     count: u32,
     lane: u32,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: GroupedConfig,
 ) {
     let first = buffers.args[scalar::FIRST];
     let end = buffers.args[scalar::END];
-    let expert = buffers.args[scalar::ROWS] + CUBE_POS_Z * buffers.args[scalar::STRIDE];
+    let stride = buffers.args[comptime!(scalar::stride(0))];
+    let expert = buffers.args[comptime!(scalar::rows(0))] + CUBE_POS_Z * stride;
     let mut sums = Array::<f32>::new(comptime!(SIDE * SIDE));
     let mut depth = 0u32;
-    while depth < config.k {
+    while depth < config.experts.k {
         load_inputs(buffers, x_tile, products, count, depth, config);
         load_weights::<f32>(
             buffers,
@@ -149,7 +162,7 @@ fn tile(
             comptime!(WeightRows {
                 format: config.format,
                 row_bytes: config.row_bytes,
-                k: config.k,
+                k: config.experts.k,
             }),
             TILE,
         );
@@ -165,7 +178,9 @@ fn tile(
         let l = lane + own_lane(comptime!(i % SIDE), TILE);
         if m < count && l < end {
             let product = products[m as usize];
-            put(buffers.arena, out + product * config.n + l, sums[i]);
+            let (used, n) = comptime!((config.experts.used, config.experts.n));
+            let row = product / used * comptime!(config.experts.row_lanes());
+            put(buffers.arena, out + row + product % used * n + l, sums[i]);
         }
     }
 }
@@ -178,7 +193,7 @@ fn load_inputs(
     products: &Shared<[u32]>,
     count: u32,
     depth: u32,
-    #[comptime] config: ExpertsConfig,
+    #[comptime] config: GroupedConfig,
 ) {
     let x = buffers.args[scalar::X];
     for i in 0..comptime!(ROWS * DEPTH / QUAD / UNITS) {
@@ -187,77 +202,20 @@ fn load_inputs(
         let m = element / comptime!(DEPTH / QUAD);
         let lane = depth + q * QUAD;
         let product = products[min(m, count - 1) as usize];
-        let input = match comptime!(config.inputs_per_row() > 1) {
+        let input = match comptime!(config.experts.inputs_per_row() > 1) {
             true => product,
-            false => product / comptime!(config.used),
+            false => product / comptime!(config.experts.used),
         };
         let mut quad = Quad::empty();
         #[unroll]
         for i in 0..comptime!(QUAD as usize) {
             let mut value = 0.0f32;
-            if lane + (i as u32) < config.k {
-                value = buffers.arena[(x + input * config.k + lane + i as u32) as usize];
+            if lane + (i as u32) < config.experts.k {
+                let row = x + input * config.experts.k;
+                value = buffers.arena[(row + lane + i as u32) as usize];
             }
             quad.insert(i, value);
         }
         put(x_tile, m * STRIDE + q, quad);
-    }
-}
-
-/// Scalars of [`sum_products()`], counted from [`SumConfig::arg`].
-pub mod sum_scalar {
-    /// Arena word of the products.
-    pub const PRODUCTS: usize = 0;
-    /// Arena word of the routes.
-    pub const ROUTES: usize = 1;
-    /// Arena word of the result.
-    pub const OUT: usize = 2;
-    /// How many they are.
-    pub const COUNT: usize = 3;
-}
-
-/// What [`sum_products()`] is specialised for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SumConfig {
-    /// Header word of the row count.
-    pub rows: usize,
-    /// Output width of an expert.
-    pub n: u32,
-    /// Experts that a row takes.
-    pub used: u32,
-    /// First of the launch's [scalars](sum_scalar).
-    pub arg: usize,
-}
-
-/// The sum of each row's products by the weights of its experts, in the order of their places.
-///
-/// Cubes: `(rows, y)`, a lane to a unit.
-#[cube(launch_unchecked)]
-pub fn sum_products(
-    weights: &[u32],
-    arena: &[f32],
-    vectors: &[f32],
-    step: &[u32],
-    words: &[u32],
-    pool: &[u32],
-    args: Sequence<u32>,
-    #[comptime] config: SumConfig,
-) {
-    let buffers = bound(weights, arena, vectors, step, words, pool, args);
-    let row = CUBE_POS_X;
-    let lane = CUBE_POS_Y * UNITS + UNIT_POS;
-    if row < buffers.step[comptime!(config.rows)] && lane < config.n {
-        let products = buffers.args[comptime!(config.arg + sum_scalar::PRODUCTS)]
-            + row * comptime!(config.used * config.n)
-            + lane;
-        let routes = buffers.args[comptime!(config.arg + sum_scalar::ROUTES)]
-            + row * comptime!(2 * config.used);
-        let mut sum = 0.0f32;
-        for place in 0..comptime!(config.used) {
-            let weight = buffers.arena[(routes + comptime!(config.used) + place) as usize];
-            sum += weight * buffers.arena[(products + place * config.n) as usize];
-        }
-        let out = buffers.args[comptime!(config.arg + sum_scalar::OUT)];
-        put(buffers.arena, out + row * config.n + lane, sum);
     }
 }

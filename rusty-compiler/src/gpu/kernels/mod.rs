@@ -20,7 +20,7 @@ pub mod depth_shares;
 pub mod elementwise;
 pub mod embedding;
 pub mod env;
-pub mod expert_deltas;
+pub mod expert_results;
 pub mod experts;
 pub mod factors;
 pub mod fragments;

@@ -1,9 +1,16 @@
 //! The choice of experts by router logits, see [`RouteSpec::choose`](rusty_graph::RouteSpec::choose).
+//!
+//! A unit has some of a row's experts, and finds the place of each by counting those that come before it: that takes as many steps as there
+//! are experts, which all units take at once, and no exchange among them. Where a rank is not a number it is the lowest.
 
 use super::env::{Buffers, bound, put};
+use super::reduce::{Team, team_largest, team_sum};
 use crate::plan::F32;
 use cubecl::prelude::*;
 use rusty_graph::{GroupScore, RouteGroups, RouteScore};
+
+/// Units of a cube at most.
+const UNITS: u32 = 128;
 
 /// What a routing kernel is specialised for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,21 +35,55 @@ pub struct RouteConfig {
     pub bias: Option<usize>,
 }
 
+impl RouteConfig {
+    /// Units of a cube, one for each expert that a row takes at least.
+    pub fn units(&self) -> u32 {
+        let least = self.used.next_power_of_two();
+        self.experts.next_power_of_two().min(UNITS).max(least)
+    }
+
+    /// They sum in shared memory, which needs nothing of the device.
+    fn team(&self) -> Team {
+        Team {
+            units: self.units(),
+            plane: 0,
+        }
+    }
+
+    /// Bytes of shared memory.
+    pub fn shared_bytes(&self) -> u32 {
+        let words = 2 * self.experts + 2 * self.group_count() + self.used + 2 * self.units();
+        words * 4
+    }
+
+    fn group_count(&self) -> u32 {
+        self.groups.map_or(1, |g| g.count)
+    }
+
+    fn group_size(&self) -> u32 {
+        self.experts / self.group_count()
+    }
+}
+
 /// Below every rank.
 const LOWEST: f32 = -1.0e30;
 
-/// A row's logits, and what scores need to know of all of them.
+/// What the units of a cube know together.
 #[derive(CubeType)]
-struct Logits {
-    /// Arena word of the first.
-    at: u32,
-    /// The largest.
-    most: f32,
-    /// Sum of all exponentials, relative to the largest.
-    total: f32,
+struct Ballot {
+    /// What experts are ordered by.
+    ranks: Shared<[f32]>,
+    /// Their scores.
+    scores: Shared<[f32]>,
+    /// What groups are ordered by.
+    group_ranks: Shared<[f32]>,
+    /// 1 for each group that is taken.
+    open: Shared<[u32]>,
+    /// The chosen, in order.
+    chosen: Shared<[u32]>,
 }
 
-/// Cubes: `(rows)`; one unit does the work, which is small.
+/// Cubes: `(rows)`.
 #[cube(launch_unchecked)]
 pub fn route(
     weights: &[u32],
@@ -55,142 +96,160 @@ pub fn route(
     #[comptime] config: RouteConfig,
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
+    let ballot = Ballot {
+        ranks: Shared::<[f32]>::new_slice(comptime!(config.experts as usize)),
+        scores: Shared::<[f32]>::new_slice(comptime!(config.experts as usize)),
+        group_ranks: Shared::<[f32]>::new_slice(comptime!(config.group_count() as usize)),
+        open: Shared::<[u32]>::new_slice(comptime!(config.group_count() as usize)),
+        chosen: Shared::<[u32]>::new_slice(comptime!(config.used as usize)),
+    };
     let row = CUBE_POS_X;
-    if row < buffers.step[comptime!(config.rows)] && UNIT_POS == 0 {
-        let logits = survey(&buffers, row, config);
-        let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
-        let closed = closed_groups(&buffers, &logits, config);
-        let mut chosen = Array::<u32>::new(comptime!(config.used as usize));
-        let mut scores = Array::<f32>::new(comptime!(config.used as usize));
-        let mut sum = 0.0f32;
-        #[unroll]
-        for j in 0..comptime!(config.used as usize) {
-            let mut best = comptime!(config.experts).runtime();
-            let mut highest = 0.0f32;
-            for e in 0..config.experts {
-                let rank = rank_of(&buffers, &logits, e, config);
-                let mut free = true;
-                #[unroll]
-                for i in 0..j {
-                    free = free && chosen[i] != e;
+    if row < buffers.step[comptime!(config.rows)] {
+        rank(&buffers, &ballot, row, config);
+        if let Some(groups) = comptime!(config.groups) {
+            choose_groups(&ballot, groups, config);
+        }
+        choose(&ballot, config);
+        if UNIT_POS < comptime!(config.used) {
+            let routes = buffers.args[comptime!(config.arg + 1)] + row * comptime!(2 * config.used);
+            let mut by = comptime!(config.scale.get()).runtime();
+            if comptime!(config.normalize) {
+                let mut sum = 0.0f32;
+                for j in 0..config.used {
+                    sum += ballot.scores[ballot.chosen[j as usize] as usize];
                 }
-                if comptime!(config.groups.is_some()) {
-                    free = free && closed[(e / comptime!(group_size(config))) as usize] == 0;
-                }
-                if free && (best == config.experts || rank > highest) {
-                    best = e;
-                    highest = rank;
-                }
+                by /= sum;
             }
-            chosen[j] = best;
-            let score = score_of(&buffers, &logits, best, config);
-            scores[j] = score;
-            sum += score;
-        }
-        let mut by = comptime!(config.scale.get()).runtime();
-        if comptime!(config.normalize) {
-            by /= sum;
-        }
-        #[unroll]
-        for j in 0..comptime!(config.used as usize) {
-            put(buffers.arena, routes + j as u32, f32::cast_from(chosen[j]));
-            let place = routes + comptime!(config.used + j as u32);
-            put(buffers.arena, place, scores[j] * by);
+            let expert = ballot.chosen[UNIT_POS as usize];
+            put(buffers.arena, routes + UNIT_POS, f32::cast_from(expert));
+            let place = routes + config.used + UNIT_POS;
+            put(buffers.arena, place, ballot.scores[expert as usize] * by);
         }
     }
 }
 
-fn group_count(config: RouteConfig) -> u32 {
-    config.groups.map_or(1, |g| g.count)
-}
-
-fn group_size(config: RouteConfig) -> u32 {
-    config.experts / group_count(config)
-}
-
+/// Scores and ranks of all experts; all groups are taken so far.
 #[cube]
-fn survey(buffers: &Buffers<'_>, row: u32, #[comptime] config: RouteConfig) -> Logits {
-    let at = buffers.args[comptime!(config.arg)] + row * config.experts;
-    let mut most = buffers.arena[at as usize];
-    for e in 1..config.experts {
-        most = max(most, buffers.arena[(at + e) as usize]);
+fn rank(buffers: &Buffers<'_>, ballot: &Ballot, row: u32, #[comptime] config: RouteConfig) {
+    let logits = buffers.args[comptime!(config.arg)] + row * config.experts;
+    let units = comptime!(config.units());
+    let mut most = LOWEST.runtime();
+    let mut total = 1.0f32;
+    if comptime!(config.score == RouteScore::Softmax) {
+        let mut e = UNIT_POS;
+        while e < config.experts {
+            most = max(most, buffers.arena[(logits + e) as usize]);
+            e += units;
+        }
+        most = team_largest(most, comptime!(config.team()));
+        let mut own = 0.0f32;
+        let mut e = UNIT_POS;
+        while e < config.experts {
+            own += (buffers.arena[(logits + e) as usize] - most).exp();
+            e += units;
+        }
+        total = team_sum(own, comptime!(config.team()));
     }
-    let mut total = 0.0f32;
-    for e in 0..config.experts {
-        total += (buffers.arena[(at + e) as usize] - most).exp();
+    let mut e = UNIT_POS;
+    while e < config.experts {
+        let logit = buffers.arena[(logits + e) as usize];
+        let score = match comptime!(config.score) {
+            RouteScore::Softmax => (logit - most).exp() / total,
+            RouteScore::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+        };
+        // Without a bias by the logits themselves, whose order is that of the scores and finer.
+        let rank = match comptime!(config.bias) {
+            Some(bias) => score + buffers.vectors[(buffers.args[bias] + e) as usize],
+            None => logit,
+        };
+        put(&ballot.scores, e, score);
+        // Not the larger of both, which some devices say is no number.
+        put(
+            &ballot.ranks,
+            e,
+            select(rank > LOWEST, rank, LOWEST.runtime()),
+        );
+        e += units;
     }
-    Logits { at, most, total }
+    if UNIT_POS < comptime!(config.used) {
+        put(&ballot.chosen, UNIT_POS, UNIT_POS);
+    }
+    let mut g = UNIT_POS;
+    while g < comptime!(config.group_count()) {
+        put(&ballot.open, g, 1u32.runtime());
+        g += units;
+    }
+    sync_cube();
 }
 
+/// Leaves the groups open that are taken.
 #[cube]
-fn score_of(
-    buffers: &Buffers<'_>,
-    logits: &Logits,
-    e: u32,
+fn choose_groups(
+    ballot: &Ballot,
+    #[comptime] groups: RouteGroups,
     #[comptime] config: RouteConfig,
-) -> f32 {
-    let logit = buffers.arena[(logits.at + e) as usize];
-    match comptime!(config.score) {
-        RouteScore::Softmax => (logit - logits.most).exp() / logits.total,
-        RouteScore::Sigmoid => 1.0 / (1.0 + (-logit).exp()),
+) {
+    let (count, size) = comptime!((config.group_count(), config.group_size()));
+    let units = comptime!(config.units());
+    let mut g = UNIT_POS;
+    while g < count {
+        let mut best = ballot.ranks[(g * size) as usize];
+        // Groups of one expert have none.
+        let mut second = LOWEST.runtime();
+        for i in 1..size {
+            let rank = ballot.ranks[(g * size + i) as usize];
+            second = max(second, min(rank, best));
+            best = max(best, rank);
+        }
+        let rank = match comptime!(groups.score) {
+            GroupScore::BestTwo if comptime!(size > 1) => best + second,
+            _ => best,
+        };
+        put(&ballot.group_ranks, g, rank);
+        g += units;
     }
+    sync_cube();
+    let mut g = UNIT_POS;
+    while g < count {
+        let own = ballot.group_ranks[g as usize];
+        let mut before = 0u32;
+        for other in 0..count {
+            before += comes_before(ballot.group_ranks[other as usize], other, own, g);
+        }
+        let taken = before < groups.used;
+        put(
+            &ballot.open,
+            g,
+            select(taken, 1u32.runtime(), 0u32.runtime()),
+        );
+        g += units;
+    }
+    sync_cube();
 }
 
-/// What experts are ordered by.
+/// Finds the experts of open groups that come first.
 #[cube]
-fn rank_of(buffers: &Buffers<'_>, logits: &Logits, e: u32, #[comptime] config: RouteConfig) -> f32 {
-    match comptime!(config.bias) {
-        Some(bias) => {
-            let bias = buffers.vectors[(buffers.args[bias] + e) as usize];
-            score_of(buffers, logits, e, config) + bias
+fn choose(ballot: &Ballot, #[comptime] config: RouteConfig) {
+    let (units, size) = comptime!((config.units(), config.group_size()));
+    let mut e = UNIT_POS;
+    while e < config.experts {
+        let own = ballot.ranks[e as usize];
+        let mut before = 0u32;
+        for other in 0..config.experts {
+            let earlier = comes_before(ballot.ranks[other as usize], other, own, e);
+            before += earlier * ballot.open[(other / size) as usize];
         }
-        None => buffers.arena[(logits.at + e) as usize],
+        if before < config.used && ballot.open[(e / size) as usize] == 1 {
+            put(&ballot.chosen, before, e);
+        }
+        e += units;
     }
+    sync_cube();
 }
 
-/// 1 for each group that is not taken.
+/// 1 where a rank at a place comes before another: the higher one, the first among equals.
 #[cube]
-fn closed_groups(
-    buffers: &Buffers<'_>,
-    logits: &Logits,
-    #[comptime] config: RouteConfig,
-) -> Array<u32> {
-    let count = comptime!(group_count(config));
-    let mut closed = Array::<u32>::new(comptime!(group_count(config) as usize));
-    match comptime!(config.groups) {
-        None => closed[0] = 0u32.runtime(),
-        Some(groups) => {
-            let size = comptime!(group_size(config));
-            let mut scores = Array::<f32>::new(comptime!(group_count(config) as usize));
-            for g in 0..count {
-                let mut best = rank_of(buffers, logits, g * size, config);
-                // Groups of one expert have none.
-                let mut second = LOWEST.runtime();
-                for i in 1..size {
-                    let rank = rank_of(buffers, logits, g * size + i, config);
-                    second = max(second, min(rank, best));
-                    best = max(best, rank);
-                }
-                let score = match comptime!(groups.score) {
-                    GroupScore::BestTwo if comptime!(size > 1) => best + second,
-                    _ => best,
-                };
-                scores[g as usize] = score;
-                closed[g as usize] = 1u32;
-            }
-            for _ in 0..groups.used {
-                let mut pick = count.runtime();
-                let mut highest = 0.0f32;
-                for g in 0..count {
-                    let score = scores[g as usize];
-                    if closed[g as usize] == 1 && (pick == count || score > highest) {
-                        pick = g;
-                        highest = score;
-                    }
-                }
-                closed[pick as usize] = 0u32;
-            }
-        }
-    }
-    closed
+fn comes_before(rank: f32, at: u32, other: f32, place: u32) -> u32 {
+    let before = rank > other || (rank == other && at < place);
+    select(before, 1u32.runtime(), 0u32.runtime())
 }

@@ -15,7 +15,11 @@ use std::sync::Arc;
 const TABLES: [(&str, usize, bool); 2] = [("f16", 5, false), ("q8_0", 37, true)];
 
 /// As many adapters, at most one for each of [`TABLES`].
-pub(super) fn random(plan: &Plan, kernel: &Kernel, count: u32) -> Result<Vec<Arc<SlotData>>> {
+pub(in crate::gpu::executable) fn random(
+    plan: &Plan,
+    kernel: &Kernel,
+    count: u32,
+) -> Result<Vec<Arc<SlotData>>> {
     let sites: BTreeSet<SiteId> = kernel.sites().flatten().collect();
     let tables = TABLES.iter().zip(1..).take(count as usize);
     let adapters = tables.map(|(table, number)| adapter(plan, &sites, *table, number));
@@ -29,11 +33,11 @@ fn adapter(
     number: u32,
 ) -> Result<Arc<SlotData>> {
     let format = Format::by_name(format);
-    // Of hundreds of experts every other one has the same tables: a wrong one would be a neighbour's.
+    // Of hundreds of experts every third one has the same tables: a wrong one would be a neighbour's, or of another part.
     let mut known: BTreeMap<(u32, u32, u32), SiteDelta> = BTreeMap::new();
     let deltas = sites.iter().map(|id| {
         let site = &plan.sites[id.index()];
-        let of = if site.grouped { id.0 % 2 } else { id.0 };
+        let of = if site.grouped { id.0 % 3 } else { id.0 };
         let seed = 100 * number + 2 * of;
         let key = (seed, site.k, site.n);
         if let Some(delta) = known.get(&key) {

@@ -38,9 +38,12 @@ impl Inputs {
             match &kernel.anchor {
                 Anchor::Experts {
                     routes: Some(routes),
-                    weights,
+                    parts,
                     ..
-                } if usize::from(*routes) == number => fill_routes(&mut matrix, weights.len()),
+                } if usize::from(*routes) == number => {
+                    let experts = parts.first().map_or(0, |part| part.weights.len());
+                    fill_routes(&mut matrix, experts);
+                }
                 // Logits whose order rounding does not change.
                 Anchor::Route { .. } | Anchor::ArgMax { .. } => {
                     fill(&mut matrix, |i| 4.0 * apart(i));

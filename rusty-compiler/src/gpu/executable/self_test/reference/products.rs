@@ -1,13 +1,13 @@
 //! Products of contractions, with adapters, and of experts: of lanes that a launch makes.
 
 use super::bodies::{Rows, some_rows};
-use super::{Expected, Found, Reference, picks};
+use super::{Expected, Reference, picks};
 use crate::Result;
 use crate::gpu::kernels::contract::{ContractConfig, scalar};
 use crate::gpu::kernels::experts;
 use crate::gpu::stage::Template;
 use crate::gpu::text::Kind;
-use crate::plan::{Anchor, Part, Sink};
+use crate::plan::{Anchor, ExpertPart, Part};
 use crate::slots::{SiteDelta, SlotData};
 use rusty_graph::interpret::{Matrix, SiteLora, ops};
 use rusty_graph::{SiteId, WeightId};
@@ -107,8 +107,7 @@ impl Reference<'_> {
             n,
             used,
             combine,
-            weights,
-            sites,
+            parts,
             ..
         } = &self.kernel.anchor
         else {
@@ -122,46 +121,53 @@ impl Reference<'_> {
             return Ok(());
         };
         let lanes: Vec<u32> = picks(*start, *end, EXPERT_LANES).collect();
-        let routes = routes.map(|r| rows.lanes(r));
-        let taken = self.matrices(weights, routes, *used, &lanes)?;
-        let site = |expert: usize| sites.map(|first| SiteId(first.0 + expert as u32));
+        let taken = (rows.lanes(*x), routes.map(|r| rows.lanes(r)));
+        let results = parts
+            .iter()
+            .map(|part| self.expert_part(rows, taken, part, (*used, *combine), &lanes));
+        let results = results.collect::<Result<Vec<_>>>()?;
+        let each = if *combine { 1 } else { *used };
+        let lanes: Vec<u32> = (0..each)
+            .flat_map(|j| lanes.iter().map(move |lane| j * n + lane))
+            .collect();
+        for tail in &self.kernel.tails {
+            let made = rows.body(&tail.body, &results, Some(&lanes));
+            self.store(rows, tail, &made, Some(&lanes), out);
+        }
+        Ok(())
+    }
+
+    /// Some lanes of a part's products with `used` experts of each row, or of their sum.
+    fn expert_part(
+        &self,
+        rows: &Rows,
+        (x, routes): (&Matrix, Option<&Matrix>),
+        part: &ExpertPart,
+        (used, combine): (u32, bool),
+        lanes: &[u32],
+    ) -> Result<Matrix> {
+        let taken = self.matrices(&part.weights, routes, used, lanes)?;
+        let site = |expert: usize| part.sites.map(|first| SiteId(first.0 + expert as u32));
         let product = |row: usize, expert: usize, x: &Matrix| {
             let acting = self.adapter(rows.numbers[row]).zip(site(expert));
             let delta = acting.and_then(|(adapter, site)| Some((site, adapter.site(site)?)));
             match delta {
-                Some((site, delta)) => {
-                    Adapted::new(site, delta, &lanes).product(x, &taken[&expert])
-                }
+                Some((site, delta)) => Adapted::new(site, delta, lanes).product(x, &taken[&expert]),
                 None => ops::product(x, &taken[&expert]),
             }
         };
-        let each = rows.numbers.len();
-        let made = (0..each).map(|row| {
-            let x = some_rows(rows.lanes(*x), &[row]);
+        let results = if combine { 1 } else { used as usize };
+        let mut all = Matrix::zeros(rows.numbers.len(), results * lanes.len());
+        for row in 0..all.rows {
+            let x = some_rows(x, &[row]);
             let product = |expert: usize, x: &Matrix| product(row, expert, x);
-            match routes {
-                Some(routes) => ops::experts(&x, &some_rows(routes, &[row]), product, *combine),
-                None => ops::head_products(&x, product, *used as usize),
-            }
-        });
-        let made: Vec<Matrix> = made.collect();
-        let results = if *combine { 1 } else { *used };
-        let lanes: Vec<u32> = (0..results)
-            .flat_map(|j| lanes.iter().map(move |lane| j * n + lane))
-            .collect();
-        let Some(Sink::Value(value)) = self.kernel.tails.first().map(|t| t.sink) else {
-            return Ok(());
-        };
-        out.extend((0usize..).zip(&rows.numbers).map(|(i, row)| Expected {
-            found: Found::Value {
-                value,
-                row: *row,
-                lanes: lanes.clone(),
-            },
-            want: made[i].data.clone(),
-            counts: false,
-        }));
-        Ok(())
+            let made = match routes {
+                Some(routes) => ops::experts(&x, &some_rows(routes, &[row]), product, combine),
+                None => ops::head_products(&x, product, used as usize),
+            };
+            all.row_mut(row).copy_from_slice(made.row(0));
+        }
+        Ok(all)
     }
 
     /// Some lanes of the experts that rows take, and of the first, which tells all experts' shape; without routes of all.
