@@ -4,7 +4,7 @@ use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::expert_results::{self, ExpertResultsConfig};
-use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
+use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, Summing, scalar};
 use super::kernels::grouped::{GroupedConfig, TILE};
 use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
@@ -22,6 +22,8 @@ use rusty_graph::{RouteSpec, WeightDecl, WeightId};
 /// Units of a cube of products of few rows, and outputs of a team: an expert has few, but a row takes several experts.
 const UNITS: u32 = 128;
 const LANES: u32 = 2;
+/// Outputs of a cube whose teams have experts of their own, for all of which it makes the inputs.
+const SHARED_LANES: u32 = 4;
 
 /// A kernel's products with experts.
 struct Products<'a> {
@@ -226,20 +228,40 @@ impl Lowering<'_> {
                 Vec::new()
             }
         };
-        let config = FewExpertsConfig {
+        let mut config = FewExpertsConfig {
             experts: products.config,
             product: self.product_of_expert(products, vectors),
-            sums: products.config.combine && left == Left::Results,
+            sums: Summing::Nothing,
             tails,
         };
-        self.fits(kernel, config.product.row_bytes())?;
+        if products.config.combine && left == Left::Results {
+            config = self.summed(config);
+        }
+        self.fits(kernel, config.shared_bytes())?;
         let lanes = chunk.end - chunk.first;
-        let tiles = lanes.div_ceil(config.product.cube_lanes());
+        let tiles = lanes.div_ceil(config.cube_lanes());
         scalars.0[scalar::TILES] = tiles;
         let per_row = config.results_per_row();
         let grid = Grid::Results { tiles, per_row };
         let kind = Kind::Experts(config);
         Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
+    }
+
+    /// The same for products that are summed: side by side, where half of the shared memory has room for their inputs, so that a
+    /// processor has more than one cube.
+    fn summed(&self, config: FewExpertsConfig) -> FewExpertsConfig {
+        let mut beside = config.clone();
+        beside.product.lanes = SHARED_LANES;
+        match beside.may_sum_side_by_side(self.target.shared_bytes / 2) {
+            true => FewExpertsConfig {
+                sums: Summing::SideBySide,
+                ..beside
+            },
+            false => FewExpertsConfig {
+                sums: Summing::InTurn,
+                ..config
+            },
+        }
     }
 
     /// The products with an expert as a contraction of one unit.

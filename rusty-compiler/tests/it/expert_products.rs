@@ -13,8 +13,9 @@ use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Format, LoadedModel};
 use std::collections::HashMap;
 
-/// Input width: more than a cube holds at a time.
-const K: u32 = 4608;
+/// Input widths: more than a cube holds at a time, and some blocks of a team's of which a cube holds those of two inputs.
+const LONG: u32 = 4608;
+const SHORT: u32 = 1536;
 const EXPERTS: u32 = 3;
 const USED: u32 = 2;
 
@@ -43,11 +44,11 @@ impl Products {
     }
 }
 
-/// Logits by experts of a row of a table.
-fn of_experts(products: Products) -> (Graph, LoadedModel) {
+/// Logits by experts of a row of a table, which take `k` lanes.
+fn of_experts(products: Products, k: u32) -> (Graph, LoadedModel) {
     let (width, lanes) = match products.sums() {
-        true => (USED * K, OUTPUTS),
-        false => (K, OUTPUTS / USED),
+        true => (USED * k, OUTPUTS),
+        false => (k, OUTPUTS / USED),
     };
     let mut builder = GraphBuilder::new("experts", 64, OUTPUTS);
     let mut tensors = Vec::new();
@@ -64,10 +65,10 @@ fn of_experts(products: Products) -> (Graph, LoadedModel) {
     let router = weight("router", [EXPERTS, width], Format::F32, &router);
     let mut part = |(p, format): (u32, Format)| -> Vec<_> {
         let expert = |e| {
-            let values: Vec<f32> = numbers((lanes * K) as usize, 99 + 100 * p + e)
+            let values: Vec<f32> = numbers((lanes * k) as usize, 99 + 100 * p + e)
                 .map(|n| n as f32 / 100.0 - 1.3)
                 .collect();
-            weight(&format!("expert.{p}.{e}"), [lanes, K], format, &values)
+            weight(&format!("expert.{p}.{e}"), [lanes, k], format, &values)
         };
         (0..EXPERTS).map(expert).collect()
     };
@@ -113,8 +114,10 @@ fn long_rows_agree_with_the_oracle() {
         Products::Gated(blocks[0], blocks[1]),
         Products::Gated(blocks[1], Format::F16),
     ];
-    for products in alone.concat().into_iter().chain(gated) {
-        let (graph, file) = of_experts(products);
+    let long = alone.concat().into_iter().chain(gated);
+    let short = formats.map(|f| (Products::Summed(f), SHORT));
+    for (products, k) in long.map(|products| (products, LONG)).chain(short) {
+        let (graph, file) = of_experts(products, k);
         let ids = [3, 1, 7, 0, 5, 2];
         let oracle = Interpreter::new(&graph, &file).expect("oracle");
         let want = oracle.run(&ids, &[]).expect("values");
@@ -127,7 +130,7 @@ fn long_rows_agree_with_the_oracle() {
             assert_eq!(takes(&graph, &on, &[Implementation::ExpertsBytes]), bytes);
             let mut exe = bound_graph(&graph, &file, &on);
             for chunk in [1, 3] {
-                let name = format!("{products:?} {on:?}, by {chunk}");
+                let name = format!("{products:?} of {k} {on:?}, by {chunk}");
                 assert_close(&name, &all_logits(&mut *exe, &ids, chunk, &[0]), want, near);
             }
         }
@@ -136,7 +139,7 @@ fn long_rows_agree_with_the_oracle() {
             let mut exe = bound_graph(&graph, &file, &on);
             let have = all_logits(&mut *exe, &ids, 3, &[0]).concat();
             let (_, away) = distance(&have, want);
-            assert!(away < 5e-3, "{products:?} {on:?}: {away}");
+            assert!(away < 5e-3, "{products:?} of {k} {on:?}: {away}");
         }
     }
 }

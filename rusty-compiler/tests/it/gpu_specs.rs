@@ -9,7 +9,7 @@ use rusty_compiler::gpu::kernels::choose::ChooseConfig;
 use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::expert_results::ExpertResultsConfig;
-use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, scalar};
+use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, Summing, scalar};
 use rusty_compiler::gpu::kernels::grouped::GroupedConfig;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::pieces::Piece;
@@ -211,7 +211,10 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             Kind::Experts(FewExpertsConfig {
                 experts: config,
                 product: of_expert(team, (config.k, parts as usize), format, wide),
-                sums: combine,
+                sums: match combine {
+                    true => Summing::SideBySide,
+                    false => Summing::Nothing,
+                },
                 tails,
             })
         };

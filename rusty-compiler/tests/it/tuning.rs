@@ -75,8 +75,9 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     let device = gpu_device();
     let file = rusty_loader::random::model("qwen3-tiny", "q8_0").expect("random");
     let plan = plan(&*file, &device);
+    // Of its five products those of most bytes, gate and up, then down; and attention.
     let effort = Effort {
-        least_bytes: 0,
+        least_bytes: 256 << 10,
         fewest_cubes: 1,
         repetitions: 1,
         limit: Duration::from_secs(3600),
@@ -89,7 +90,7 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     };
     tune(&mut exe, &effort, &progress).expect("tuned");
     let (done, total) = told.get();
-    assert!(done == total && total > 20, "{done} of {total}");
+    assert!(done == total && total > 15, "{done} of {total}");
     let tuned = exe.plan().tuning.clone();
     assert_eq!(kept(&plan, &OPTIONS, &effort).as_ref(), Some(&tuned));
     // Other keys and values are read in other times.

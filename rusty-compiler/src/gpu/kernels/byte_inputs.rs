@@ -35,8 +35,8 @@ pub struct ByteInputs {
     pub sums: Array<f32>,
 }
 
-/// The inputs of a cube's rows from block `block` on, `here` blocks of them, as bytes where each unit looks for its runs:
-/// `[row][block][run of the unit][word][unit]`. Their squares are added to `squares`. All units of the cube must call it together.
+/// The inputs of a cube's rows from block `block` on, `here` blocks of them, as bytes where each unit looks for its runs, from word `begin`
+/// of the segment on: `[row][block][run of the unit][word][unit]`. Their squares are added to `squares`. All units of the cube must call it together.
 ///
 /// Four units make a run where planes let them find the largest magnitude together, else one does.
 #[cube]
@@ -47,6 +47,7 @@ pub fn make_bytes(
     span: &Span<'_>,
     block: u32,
     here: u32,
+    begin: u32,
     #[comptime] config: ContractConfig,
 ) {
     let lanes = comptime!(config.block());
@@ -64,7 +65,7 @@ pub fn make_bytes(
         let of_block = lane % lanes;
         let of_unit = of_block % width;
         let run = lane / lanes * comptime!(config.runs()) + of_unit / RUN as u32;
-        let at = run * comptime!(RUN_WORDS * stride) + of_block / width;
+        let at = begin + run * comptime!(RUN_WORDS * stride) + of_block / width;
         #[unroll]
         for m in 0..comptime!(config.cube_rows) {
             let own = cube_row(buffers, span.row, m, comptime!(config.clone()));

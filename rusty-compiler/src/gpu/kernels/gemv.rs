@@ -36,7 +36,7 @@ pub fn gemv(
 ) {
     let buffers = bound(weights, arena, vectors, step, words, pool, args);
     let tile = lane_tile();
-    let memory = CubeMemory::new(comptime!(config.clone()));
+    let memory = CubeMemory::new(comptime!(config.clone()), 1u32);
     half(
         &buffers,
         &memory,
@@ -64,7 +64,7 @@ pub fn gemv_shrinking(
     // No tail stores keys or values.
     let buffers = bound(weights, arena, vectors, step, step, pool, args);
     let cubes = comptime!(config.shrink_cubes());
-    let memory = CubeMemory::new(comptime!(config.clone()));
+    let memory = CubeMemory::new(comptime!(config.clone()), 1u32);
     let own = lane_tile();
     // Shares that this cube makes: one of the first its own, another none, or all that it waited for in vain. Others leave the same
     // there then.

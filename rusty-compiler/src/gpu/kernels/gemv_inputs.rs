@@ -7,8 +7,8 @@ use super::gemv_products::Span;
 use super::norms::{input_at, input_pair};
 use cubecl::prelude::*;
 
-/// The inputs of a cube's rows from block `block` on, `here` blocks of them, each lane where its unit looks for it:
-/// `[row][block][lane of the unit][unit]`. Their squares are added to `squares`.
+/// The inputs of a cube's rows from block `block` on, `here` blocks of them, each lane where its unit looks for it, from word `begin` of the
+/// segment on: `[row][block][lane of the unit][unit]`. Their squares are added to `squares`.
 #[cube]
 pub fn make_inputs(
     buffers: &Buffers<'_>,
@@ -17,6 +17,7 @@ pub fn make_inputs(
     span: &Span<'_>,
     block: u32,
     here: u32,
+    begin: u32,
     #[comptime] config: ContractConfig,
 ) {
     let team = comptime!(config.team_units());
@@ -27,7 +28,8 @@ pub fn make_inputs(
     while lane < here * lanes {
         let number = lane % lanes / chunk;
         let of_unit = number / team * chunk + lane % chunk;
-        let at = (lane / lanes * comptime!(config.width()) + of_unit) * stride + number % team;
+        let of_block = lane / lanes * comptime!(config.width()) + of_unit;
+        let at = begin + of_block * stride + number % team;
         #[unroll]
         for m in 0..comptime!(config.cube_rows) {
             let own = cube_row(buffers, span.row, m, comptime!(config.clone()));

@@ -177,30 +177,61 @@ fn accumulate(
     while block < blocks {
         let here = min(held.runtime(), blocks - block);
         let settings = comptime!(config.clone());
-        if comptime!(config.bytes) {
-            make_bytes(buffers, segment, squares, span, block, here, settings);
-        } else {
-            make_inputs(buffers, segment, squares, span, block, here, settings);
-        }
+        make_segment(buffers, segment, squares, span, block, here, 0u32, settings);
         sync_cube();
         for b in 0..here {
             let place = Place {
                 start,
                 block: block + b,
             };
-            let settings = comptime!(config.clone());
-            let alike = comptime!(alike.clone());
-            if comptime!(config.bytes) {
-                let x = load_bytes(segment, b, comptime!(config.clone()));
-                byte_block(buffers, sums, &x, span, &place, settings, alike);
-            } else {
-                let x = load_floats(segment, b, comptime!(config.clone()));
-                float_block(buffers, sums, &x, span, &place, settings, alike);
-            }
+            let (settings, alike) = comptime!((config.clone(), alike.clone()));
+            add_block(buffers, segment, sums, span, &place, b, settings, alike);
         }
         if comptime!(blocks > held) {
             sync_cube();
         }
         block += held;
+    }
+}
+
+/// Makes a segment of a cube's inputs, `here` blocks from block `block` on, from word `begin` of shared memory on. All units of the cube
+/// must call it together.
+#[cube]
+pub fn make_segment(
+    buffers: &Buffers<'_>,
+    segment: &Shared<[u32]>,
+    squares: &mut Array<f32>,
+    span: &Span<'_>,
+    block: u32,
+    here: u32,
+    begin: u32,
+    #[comptime] config: ContractConfig,
+) {
+    if comptime!(config.bytes) {
+        make_bytes(buffers, segment, squares, span, block, here, begin, config);
+    } else {
+        make_inputs(buffers, segment, squares, span, block, here, begin, config);
+    }
+}
+
+/// Adds the products of a team's block, whose inputs are block `b` of those in shared memory.
+#[cube]
+pub fn add_block(
+    buffers: &Buffers<'_>,
+    segment: &Shared<[u32]>,
+    sums: &mut Array<f32>,
+    span: &Span<'_>,
+    place: &Place,
+    b: u32,
+    #[comptime] config: ContractConfig,
+    #[comptime] alike: AlikeUnits,
+) {
+    let settings = comptime!(config.clone());
+    if comptime!(config.bytes) {
+        let x = load_bytes(segment, b, settings);
+        byte_block(buffers, sums, &x, span, place, config, alike);
+    } else {
+        let x = load_floats(segment, b, settings);
+        float_block(buffers, sums, &x, span, place, config, alike);
     }
 }

@@ -20,10 +20,12 @@ pub struct CubeMemory {
 
 #[cube]
 impl CubeMemory {
-    /// Memory for a configuration.
-    pub fn new(#[comptime] config: ContractConfig) -> Self {
+    /// Memory for a configuration, and `segments` segments of its inputs.
+    pub fn new(#[comptime] config: ContractConfig, #[comptime] segments: u32) -> Self {
         CubeMemory {
-            segment: Shared::<[u32]>::new_slice(comptime!(config.all_segment_words() as usize)),
+            segment: Shared::<[u32]>::new_slice(comptime!(
+                (segments * config.all_segment_words()) as usize
+            )),
             totals: Shared::<[f32]>::new_slice(comptime!(config.total_words())),
             partial: Shared::<[f32]>::new_slice(comptime!(config.partial_words())),
             squares: Shared::<[f32]>::new_slice(comptime!(
