@@ -2,9 +2,10 @@
 
 use super::attention::tasks::Attend;
 use super::contract::Contract;
-use super::experts::{Experts, Route};
+use super::experts::Experts;
 use super::kv::PageShape;
 use super::largest::Largest;
+use super::route::Route;
 use super::rows::Rows;
 use super::stream::Next;
 use super::weights::Weights;

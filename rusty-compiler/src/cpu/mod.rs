@@ -59,6 +59,7 @@ mod quads;
 mod quantize;
 mod registers;
 mod repacking;
+mod route;
 mod row_panels;
 mod row_tiles;
 mod rows;

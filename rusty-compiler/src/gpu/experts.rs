@@ -22,8 +22,10 @@ use rusty_graph::{RouteSpec, WeightDecl, WeightId};
 /// Units of a cube of products of few rows, and outputs of a team: an expert has few, but a row takes several experts.
 const UNITS: u32 = 128;
 const LANES: u32 = 2;
-/// Outputs of a cube whose teams have experts of their own, for all of which it makes the inputs.
+/// Outputs of a cube whose teams have experts of their own, for all of which it makes the inputs, and bytes of shared memory that it may
+/// take for those: a processor is to have several such cubes.
 const SHARED_LANES: u32 = 4;
+const SHARED_ROOM: u32 = 48 << 10;
 
 /// A kernel's products with experts.
 struct Products<'a> {
@@ -247,12 +249,12 @@ impl Lowering<'_> {
         Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
     }
 
-    /// The same for products that are summed: side by side, where half of the shared memory has room for their inputs, so that a
-    /// processor has more than one cube.
+    /// The same for products that are summed: side by side, where there is room for their inputs.
     fn summed(&self, config: FewExpertsConfig) -> FewExpertsConfig {
         let mut beside = config.clone();
         beside.product.lanes = SHARED_LANES;
-        match beside.may_sum_side_by_side(self.target.shared_bytes / 2) {
+        let room = SHARED_ROOM.min(self.target.shared_bytes / 2);
+        match beside.may_sum_side_by_side(room) {
             true => FewExpertsConfig {
                 sums: Summing::SideBySide,
                 ..beside

@@ -9,8 +9,9 @@ use super::kernels::attention::{self, AttentionConfig};
 use super::kernels::choose::{self, ChooseConfig};
 use super::kernels::contract::ContractConfig;
 use super::kernels::env::BINDINGS;
+use super::kernels::expert_products;
 use super::kernels::expert_results::{self, ExpertResultsConfig};
-use super::kernels::experts::{self, FewExpertsConfig};
+use super::kernels::experts::FewExpertsConfig;
 use super::kernels::gemm::{self, GemmConfig};
 use super::kernels::grouped::{self, GroupedConfig};
 use super::kernels::matrix::{self, MatrixConfig};
@@ -259,7 +260,7 @@ impl KernelSpec {
             Kind::MeetSplits(c) => define!(row_attention::meet_splits::MeetSplits, c),
             Kind::Choose(c) => define!(choose::choose::Choose, c),
             Kind::Route(c) => define!(route::route::Route, c),
-            Kind::Experts(c) => define!(experts::experts::Experts, c),
+            Kind::Experts(c) => define!(expert_products::experts::Experts, c),
             Kind::Grouped(c) => define!(grouped::grouped::Grouped, c),
             Kind::ExpertResults(c) => define!(expert_results::expert_results::ExpertResults, c),
             Kind::Random(c) => define!(random::random::Random, c),

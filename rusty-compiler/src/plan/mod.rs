@@ -10,6 +10,7 @@
 pub mod body;
 pub mod byte_codes;
 pub(crate) mod exclusion;
+mod experts;
 pub mod held_lanes;
 mod implementation;
 mod text;
@@ -19,6 +20,7 @@ mod verify;
 
 pub use body::{Body, F32, Inst, Reg};
 pub use exclusion::Exclusion;
+pub use experts::ExpertPart;
 pub use implementation::Implementation;
 pub(crate) use implementation::{Sums, Way, Work};
 pub use tuning::{AttentionCut, ContractionFamily, Teams, Tuning};
@@ -89,15 +91,6 @@ pub struct Part {
     pub n: u32,
     /// Where adapters act.
     pub site: Option<SiteId>,
-}
-
-/// One product with each of a row's experts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ExpertPart {
-    /// The experts' matrices.
-    pub weights: Vec<WeightId>,
-    /// Where adapters act on the first expert's product; the sites of the others follow it.
-    pub sites: Option<SiteId>,
 }
 
 /// The heavy work of a kernel. Operand numbers index [`Kernel::operands`].
@@ -256,28 +249,6 @@ impl Kernel {
             experts.map(|e| part.sites.map(|first| SiteId(first.0 + e)))
         });
         parts.iter().map(|p| p.site).chain(of_experts)
-    }
-
-    /// Whether what it stores are products with experts as they are.
-    pub(crate) fn stores_products(&self) -> bool {
-        match (&self.anchor, &self.tails[..]) {
-            (Anchor::Experts { combine, parts, .. }, [tail]) => {
-                let as_it_is = tail.body.as_identity() == Some(Inst::Result(0));
-                !combine && parts.len() == 1 && as_it_is
-            }
-            _ => false,
-        }
-    }
-
-    /// Lanes of a row of products with experts that a launch leaves for another one to sum, or to make of them what tails say: where a
-    /// variant has both, and on GPUs in steps with adapters.
-    pub(crate) fn products_apart(&self, target: &Target) -> Option<u32> {
-        let Anchor::Experts { n, used, parts, .. } = &self.anchor else {
-            return None;
-        };
-        let adapted = self.has_sites() && !target.is_cpu();
-        let apart = self.variants.iter().any(|v| adapted || v.dispatches > 1);
-        (apart && !self.stores_products()).then(|| n * used * parts.len() as u32)
     }
 
     /// Launches more in a step of `rows` rows with adapters: on GPUs one makes their first factor for all rows and parts of a

@@ -4,7 +4,8 @@ use crate::byte_products::{OUTPUTS, TOKENS, encoded, inputs, numbers, takes};
 use crate::expected::Expected;
 use crate::golden_paths::golden;
 use crate::reference::{
-    On, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes, instruction_sets, plain,
+    On, all_logits, assert_close, bound_graph, distance, gpu, gpu_by_bytes, gpu_without_planes,
+    instruction_sets, plain,
 };
 use rusty_compiler::plan::Implementation;
 use rusty_graph::{Graph, GraphBuilder, Interpreter, RouteScore, RouteSpec, UnaryOp};
@@ -13,11 +14,31 @@ use rusty_loader::quantize::{Target, quantize};
 use rusty_loader::{Format, LoadedModel};
 use std::collections::HashMap;
 
-/// Input widths: more than a cube holds at a time, and some blocks of a team's of which a cube holds those of two inputs.
-const LONG: u32 = 4608;
-const SHORT: u32 = 1536;
-const EXPERTS: u32 = 3;
-const USED: u32 = 2;
+/// Input widths, experts, and those that a row takes.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    k: u32,
+    experts: u32,
+    used: u32,
+}
+
+/// Inputs that are longer than a cube holds at a time.
+const LONG: Sizes = Sizes {
+    k: 4608,
+    experts: 3,
+    used: 2,
+};
+/// Inputs of which a cube holds all of a row's, two or one for each of its four teams: as bytes of some blocks of a team's, of which the
+/// last is half empty, and as floats of one.
+const BESIDE: [Sizes; 2] = [beside(1280), beside(512)];
+
+const fn beside(k: u32) -> Sizes {
+    Sizes {
+        k,
+        experts: 7,
+        used: 6,
+    }
+}
 
 /// What becomes of a row's products with experts.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +65,12 @@ impl Products {
     }
 }
 
-/// Logits by experts of a row of a table, which take `k` lanes.
-fn of_experts(products: Products, k: u32) -> (Graph, LoadedModel) {
+/// Logits by experts of a row of a table.
+fn of_experts(products: Products, sizes: Sizes) -> (Graph, LoadedModel) {
+    let Sizes { k, experts, used } = sizes;
     let (width, lanes) = match products.sums() {
-        true => (USED * k, OUTPUTS),
-        false => (k, OUTPUTS / USED),
+        true => (used * k, OUTPUTS),
+        false => (k, OUTPUTS / used),
     };
     let mut builder = GraphBuilder::new("experts", 64, OUTPUTS);
     let mut tensors = Vec::new();
@@ -59,10 +81,10 @@ fn of_experts(products: Products, k: u32) -> (Graph, LoadedModel) {
         builder.weight(name, &shape, format).expect("weight")
     };
     let table = weight("table", [TOKENS, width], Format::F32, &inputs(width));
-    let router: Vec<f32> = numbers((EXPERTS * width) as usize, 5)
+    let router: Vec<f32> = numbers((experts * width) as usize, 5)
         .map(|n| n as f32 / 1000.0 - 0.12)
         .collect();
-    let router = weight("router", [EXPERTS, width], Format::F32, &router);
+    let router = weight("router", [experts, width], Format::F32, &router);
     let mut part = |(p, format): (u32, Format)| -> Vec<_> {
         let expert = |e| {
             let values: Vec<f32> = numbers((lanes * k) as usize, 99 + 100 * p + e)
@@ -70,15 +92,15 @@ fn of_experts(products: Products, k: u32) -> (Graph, LoadedModel) {
                 .collect();
             weight(&format!("expert.{p}.{e}"), [lanes, k], format, &values)
         };
-        (0..EXPERTS).map(expert).collect()
+        (0..experts).map(expert).collect()
     };
     let parts: Vec<_> = (0..).zip(products.formats()).map(&mut part).collect();
     let x = builder.gather("x", table, ids).expect("x");
     let x = builder.select_rows("selected", x).expect("selected");
     let scores = builder.matmul("scores", x, router, None).expect("scores");
     let spec = RouteSpec {
-        experts: EXPERTS,
-        used: USED,
+        experts,
+        used,
         score: RouteScore::Softmax,
         groups: None,
         normalize: true,
@@ -114,33 +136,50 @@ fn long_rows_agree_with_the_oracle() {
         Products::Gated(blocks[0], blocks[1]),
         Products::Gated(blocks[1], Format::F16),
     ];
-    let long = alone.concat().into_iter().chain(gated);
-    let short = formats.map(|f| (Products::Summed(f), SHORT));
-    for (products, k) in long.map(|products| (products, LONG)).chain(short) {
-        let (graph, file) = of_experts(products, k);
-        let ids = [3, 1, 7, 0, 5, 2];
-        let oracle = Interpreter::new(&graph, &file).expect("oracle");
-        let want = oracle.run(&ids, &[]).expect("values");
-        let want = &want.logits().data;
-        let near = 2e-5 * want.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
-        let by_bytes = [gpu_by_bytes(true), gpu_by_bytes(false)];
-        for on in [gpu()].into_iter().chain(by_bytes) {
-            let coded = !products.formats().contains(&Format::F16);
-            let bytes = matches!(on, On::GpuAs(..)) && coded;
-            assert_eq!(takes(&graph, &on, &[Implementation::ExpertsBytes]), bytes);
-            let mut exe = bound_graph(&graph, &file, &on);
-            for chunk in [1, 3] {
-                let name = format!("{products:?} of {k} {on:?}, by {chunk}");
-                assert_close(&name, &all_logits(&mut *exe, &ids, chunk, &[0]), want, near);
-            }
+    for products in alone.concat().into_iter().chain(gated) {
+        let devices = [
+            (gpu(), false),
+            (gpu_by_bytes(true), true),
+            (gpu_by_bytes(false), true),
+        ];
+        agree(products, LONG, &devices);
+    }
+}
+
+/// Where units have no planes, a cube has four teams.
+#[test]
+fn experts_that_have_teams_of_their_own_agree_with_the_oracle() {
+    let [bytes, floats] = BESIDE;
+    let of_blocks = Products::Summed(Format::Blocks(&Q4_K));
+    agree(of_blocks, bytes, &[(gpu_by_bytes(false), true)]);
+    let of_floats = Products::Summed(Format::F16);
+    agree(of_floats, floats, &[(gpu_without_planes(), false)]);
+}
+
+/// Whether logits on some devices, which multiply blocks as bytes or not, and on CPUs are the oracle's.
+fn agree(products: Products, sizes: Sizes, devices: &[(On, bool)]) {
+    let (graph, file) = of_experts(products, sizes);
+    let ids = [3, 1, 7, 0, 5, 2];
+    let oracle = Interpreter::new(&graph, &file).expect("oracle");
+    let want = oracle.run(&ids, &[]).expect("values");
+    let want = &want.logits().data;
+    let near = 2e-5 * want.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
+    let coded = !products.formats().contains(&Format::F16);
+    for (on, bytes) in devices {
+        let takes = takes(&graph, on, &[Implementation::ExpertsBytes]);
+        assert_eq!(takes, coded && *bytes, "{products:?} {on:?}");
+        let mut exe = bound_graph(&graph, &file, on);
+        for chunk in [1, 3] {
+            let name = format!("{products:?} {sizes:?} {on:?}, by {chunk}");
+            assert_close(&name, &all_logits(&mut *exe, &ids, chunk, &[0]), want, near);
         }
-        // CPUs round inputs by other scales.
-        for on in instruction_sets() {
-            let mut exe = bound_graph(&graph, &file, &on);
-            let have = all_logits(&mut *exe, &ids, 3, &[0]).concat();
-            let (_, away) = distance(&have, want);
-            assert!(away < 5e-3, "{products:?} of {k} {on:?}: {away}");
-        }
+    }
+    // CPUs round inputs by other scales.
+    for on in instruction_sets() {
+        let mut exe = bound_graph(&graph, &file, &on);
+        let have = all_logits(&mut *exe, &ids, 3, &[0]).concat();
+        let (_, away) = distance(&have, want);
+        assert!(away < 5e-3, "{products:?} {sizes:?} {on:?}: {away}");
     }
 }
 

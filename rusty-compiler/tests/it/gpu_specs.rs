@@ -207,14 +207,15 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             parts,
         };
         let row_bytes = format.row_bytes(256) as u32;
-        let few = |tails| {
+        let few = |sums, tails| {
+            let mut product = of_expert(team, (config.k, parts as usize), format, wide);
+            if sums == Summing::SideBySide {
+                product.lanes = 4;
+            }
             Kind::Experts(FewExpertsConfig {
                 experts: config,
-                product: of_expert(team, (config.k, parts as usize), format, wide),
-                sums: match combine {
-                    true => Summing::SideBySide,
-                    false => Summing::Nothing,
-                },
+                product,
+                sums,
                 tails,
             })
         };
@@ -231,8 +232,13 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             row_bytes,
         });
         let tails = of_products(&config);
-        let few = few(if routed { tails } else { vec![] });
-        out.extend([few, grouped, results(Some(64))]);
+        match combine {
+            true => {
+                out.extend([Summing::InTurn, Summing::SideBySide].map(|s| few(s, tails.clone())))
+            }
+            false => out.push(few(Summing::Nothing, if routed { tails } else { vec![] })),
+        }
+        out.extend([grouped, results(Some(64))]);
         if routed {
             out.push(results(None));
         }

@@ -8,7 +8,7 @@ use rusty_backend::{DescribedDevice, Family, KernelText, Language, Target, WgpuA
 use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
-use rusty_compiler::gpu::kernels::experts::ExpertsConfig;
+use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, Summing};
 use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionCut;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
@@ -137,7 +137,12 @@ fn label(spec: &KernelSpec) -> String {
         Kind::Experts(c) => {
             let format = c.product.parts[0].format.name();
             let left = if c.tails.is_empty() { " left" } else { "" };
-            format!("{} {format}{left}", of_experts(&c.experts))
+            let how = match c.sums {
+                Summing::Nothing => "",
+                Summing::InTurn => " in turn",
+                Summing::SideBySide => " side by side",
+            };
+            format!("{}{how} {format}{left}", of_experts(&c.experts))
         }
         Kind::Grouped(c) => format!("{} {}", of_experts(&c.experts), c.format.name()),
         Kind::ExpertResults(c) => {
