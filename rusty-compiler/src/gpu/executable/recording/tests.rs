@@ -75,13 +75,7 @@ fn steps_launch_what_the_plan_counts_of_experts() {
             all.sites.sort_by_key(|(id, _)| *id);
             exe.attach(SlotId(1), Arc::new(all)).expect("attach");
             for rows in [1, 40] {
-                let launched = [false, true].map(|adapted| launches(&exe, shape(rows, adapted)));
-                let counted = [
-                    exe.plan.dispatches(rows),
-                    exe.plan.dispatches_with_adapters(rows),
-                ];
-                let counted = counted.map(|launches| launches as usize);
-                assert_eq!(launched, counted, "{model}, {rows} rows on {name}");
+                launches_as_counted(&exe, rows, &format!("{model} on {name}"));
             }
         }
     }
@@ -103,6 +97,18 @@ fn experts_of_real_models_are_summed_side_by_side() {
         let sums: Vec<Summing> = sums.collect();
         assert_eq!(sums, [Summing::SideBySide; 48], "{format}");
     }
+}
+
+/// Launches of a step of some rows without adapters and with, which are those that the plan counts.
+fn launches_as_counted(exe: &GpuExecutable, rows: u32, of: &str) -> [usize; 2] {
+    let launched = [false, true].map(|adapted| launches(exe, shape(rows, adapted)));
+    let counted = [
+        exe.plan.dispatches(rows),
+        exe.plan.dispatches_with_adapters(rows),
+    ];
+    let counted = counted.map(|launches| launches as usize);
+    assert_eq!(launched, counted, "{of}, {rows} rows");
+    launched
 }
 
 /// Launches of a step.
@@ -153,13 +159,7 @@ fn counts_agree(file: &dyn rusty_loader::ModelFile) {
         let target = Target::named(name).expect(name);
         let exe = bound(&graph, file, target);
         for rows in [1, 40] {
-            let launched = [false, true].map(|adapted| launches(&exe, shape(rows, adapted)));
-            let counted = [
-                exe.plan.dispatches(rows),
-                exe.plan.dispatches_with_adapters(rows),
-            ];
-            let counted = counted.map(|launches| launches as usize);
-            assert_eq!(launched, counted, "{rows} rows on {name}");
+            let launched = launches_as_counted(&exe, rows, name);
             // Where cubes may wait for each other few rows cost no launch more, and others where inputs are packed.
             let free = name == "h200";
             assert_eq!(launched[0] == launched[1], free, "{rows} on {name}");
