@@ -216,7 +216,7 @@ impl Experts {
                 let draw = || ctx.draw(self.counter) * strip;
                 let of = (column, columns, strip);
                 let next = self.multiply(ctx, scratch, (inputs, &chosen, &adapted), of, draw);
-                if let Some(sums) = self.sums {
+                if let Some(sums) = self.sums.filter(|_| !self.tails.is_empty()) {
                     for row in 0..rows {
                         let of_row = ctx.value_row(sums, row).add(column);
                         self.finish(ctx, scratch, row, (column, columns), |_| of_row);

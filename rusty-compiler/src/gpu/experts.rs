@@ -63,7 +63,7 @@ impl<'a> Products<'a> {
         Ok(Self {
             x: *x,
             routes: *routes,
-            count: parts.first().map_or(0, |part| part.weights.len()),
+            count: ExpertPart::experts(parts),
             decls: decls.ok_or_else(mixed)?,
             config: ExpertsConfig {
                 rows: lowering.rows_word(kernel),
@@ -140,11 +140,11 @@ impl Lowering<'_> {
     ) -> Result<Vec<Template>> {
         let products = Products::of(self, kernel)?;
         let as_they_are = kernel.stores_products();
-        let left = match (kernel.scratch, kernel.tails.first().map(|t| t.sink)) {
+        let left = match kernel.scratch {
             _ if few.is_some() && !adapted => Left::Results,
-            (None, Some(Sink::Value(result))) if as_they_are => Left::Products(self.word(result)),
-            (Some(scratch), _) => Left::Products(self.word(scratch)),
-            _ => return Err(self.refuse(kernel, "has no room for products")),
+            Some(scratch) => Left::Products(self.word(scratch)),
+            None if as_they_are => Left::Products(self.result(kernel)?),
+            None => return Err(self.refuse(kernel, "has no room for products")),
         };
         let mut launches = Vec::new();
         for chunk in self.expert_chunks(kernel, &products, store)? {

@@ -3,7 +3,7 @@
 //! matrix units: a router is narrow, what it would hold back is not.
 
 use super::rewrite::{last_word, moved};
-use crate::plan::{Anchor, Inst, Kernel, Operand, Part, Plan};
+use crate::plan::{Anchor, ExpertPart, Inst, Kernel, Operand, Part, Plan};
 use rusty_backend::Target;
 use rusty_graph::Dim;
 use rusty_loader::Format;
@@ -62,7 +62,7 @@ fn input(plan: &Plan, kernel: &Kernel, matrix_units: bool) -> Option<Input> {
             parts,
             ..
         } => {
-            let count = parts.first().map_or(0, |part| part.weights.len());
+            let count = ExpertPart::experts(parts);
             (*k, Kind::Experts { n: *n, count })
         }
         _ => return None,

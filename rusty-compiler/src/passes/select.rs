@@ -4,8 +4,8 @@
 use crate::plan::byte_codes::ByteCodes;
 use crate::plan::exclusion::{HALVES, SHRINK_INSIDE};
 use crate::plan::{
-    Anchor, ContractionFamily, Element, Exclusion, Implementation, Kernel, Part, Plan, PlanValue,
-    PlanValueId, Variant, Work,
+    Anchor, ContractionFamily, Element, Exclusion, ExpertPart, Implementation, Kernel, Part, Plan,
+    PlanValue, PlanValueId, Variant, Work,
 };
 use crate::{Error, Result};
 use rusty_backend::{Family, Language, Target};
@@ -150,7 +150,7 @@ fn middle_tile(plan: &Plan, anchor: &Anchor) -> u32 {
 fn few(plan: &Plan, anchor: &Anchor) -> u32 {
     match anchor {
         Anchor::Experts { used, parts, .. } => {
-            let experts = parts.first().map_or(0, |part| part.weights.len());
+            let experts = ExpertPart::experts(parts);
             ROWS_PER_EXPERT * experts as u32 / (*used).max(1)
         }
         _ => plan.tuning.gemv_rows,

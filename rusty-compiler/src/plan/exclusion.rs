@@ -1,6 +1,6 @@
 //! What a plan does without: kernels that went wrong on its device, or that the device did not take.
 
-use super::{Anchor, ContractionFamily, Kernel, Plan, Way};
+use super::{Anchor, ContractionFamily, ExpertPart, Kernel, Plan, Way};
 use std::fmt::{Display, Formatter, Result};
 
 /// Attention of tiles of rows on matrix units.
@@ -90,7 +90,7 @@ fn shape(plan: &Plan, kernel: &Kernel) -> String {
             let firsts = parts.iter().filter_map(|part| part.weights.first());
             let formats = firsts.map(|w| plan.weights[w.index()].format.name());
             let formats = formats.collect::<Vec<_>>().join(" ");
-            let all = parts.first().map_or(0, |part| part.weights.len());
+            let all = ExpertPart::experts(parts);
             format!("{used} of {all} experts, {k} to {n} in {formats}")
         }
         Anchor::Attention { spec, .. } => {

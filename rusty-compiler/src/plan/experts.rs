@@ -13,6 +13,18 @@ pub struct ExpertPart {
     pub sites: Option<SiteId>,
 }
 
+impl ExpertPart {
+    /// Experts that there are to choose from: as many for each part.
+    pub fn experts(parts: &[Self]) -> usize {
+        parts.first().map_or(0, |part| part.weights.len())
+    }
+
+    /// Where adapters act on an expert's product.
+    pub fn site(&self, expert: usize) -> Option<SiteId> {
+        self.sites.map(|first| SiteId(first.0 + expert as u32))
+    }
+}
+
 impl Kernel {
     /// Whether what it stores are products with experts as they are.
     pub(crate) fn stores_products(&self) -> bool {

@@ -196,8 +196,8 @@ pub struct Variant {
     pub rows: RangeInclusive<u32>,
     /// What runs, from the target's rule table.
     pub implementation: Implementation,
-    /// Launches, with that of what a contraction has [made before](Kernel::first), or of what is made of experts' products; one more for attention that makes its heads in a step
-    /// whose rows see each other's keys, and another where such a step has both tiles of rows and rows whose keys are split.
+    /// Launches, with that of what a contraction has [made before](Kernel::first), or of what is made of experts' products; one more for
+    /// attention that makes its heads in a step whose rows see each other's keys, and another where such a step has both tiles of rows and rows whose keys are split.
     pub dispatches: u32,
 }
 
@@ -244,10 +244,9 @@ impl Kernel {
             Anchor::Experts { parts, .. } => (&[][..], &parts[..]),
             _ => (&[][..], &[][..]),
         };
-        let of_experts = of_experts.iter().flat_map(|part| {
-            let experts = 0..part.weights.len() as u32;
-            experts.map(|e| part.sites.map(|first| SiteId(first.0 + e)))
-        });
+        let of_experts = of_experts
+            .iter()
+            .flat_map(|part| (0..part.weights.len()).map(|e| part.site(e)));
         parts.iter().map(|p| p.site).chain(of_experts)
     }
 

@@ -1,6 +1,6 @@
 //! The plan as text, for people and for snapshots: one line per kernel, its bodies below.
 
-use super::{Anchor, Body, Inst, Kernel, Operand, Plan, Sink};
+use super::{Anchor, Body, ExpertPart, Inst, Kernel, Operand, Plan, Sink};
 use rusty_graph::{AttentionSpec, AttentionValues, Dim, RouteSpec, WeightId};
 use std::fmt::{Debug, Display, Formatter, Result, Write};
 
@@ -83,7 +83,7 @@ fn anchor(plan: &Plan, kernel: &Kernel) -> String {
         } => {
             let summed = if *combine { " summed" } else { "" };
             let routes = routes.map_or_else(|| "head".into(), operand);
-            let all = parts.first().map_or(0, |part| part.weights.len());
+            let all = ExpertPart::experts(parts);
             let mut text = format!("experts {} by {routes} {used} of {all} {k} ->", operand(*x));
             for part in parts {
                 let site = if part.sites.is_some() { "*" } else { "" };

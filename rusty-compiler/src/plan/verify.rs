@@ -142,7 +142,7 @@ impl State<'_> {
             } => {
                 let each = *combine || routes.is_none();
                 let inputs = if each { used * k } else { *k };
-                let experts = parts.first().map_or(0, |part| part.weights.len());
+                let experts = ExpertPart::experts(parts);
                 let routed = match routes {
                     Some(routes) => self.plan.value(value(*routes)?).width == 2 * used,
                     None => experts == *used as usize && !combine,

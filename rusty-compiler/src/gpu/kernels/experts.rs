@@ -132,7 +132,7 @@ impl FewExpertsConfig {
         self.product.row_bytes() + 4 * further
     }
 
-    /// Whether it may sum products side by side, cut as it is: each team has one, and a cube the inputs of all of them in so many bytes of
+    /// Whether it may sum products, which are summed, side by side, cut as it is: each team has one, and a cube the inputs of all of them in so many bytes of
     /// shared memory.
     pub fn may_sum_side_by_side(&self, room: u32) -> bool {
         let whole = self.product.segment() >= self.experts.k;
@@ -141,6 +141,6 @@ impl FewExpertsConfig {
             sums: Summing::SideBySide,
             ..self.clone()
         };
-        self.experts.combine && whole && busy && all.shared_bytes() <= room
+        whole && busy && all.shared_bytes() <= room
     }
 }

@@ -3,7 +3,7 @@
 use super::rows::TrialRows;
 use crate::gpu::executable::GpuExecutable;
 use crate::gpu::pages::kept_lanes;
-use crate::plan::{Anchor, Kernel, Operand, Plan, PlanValueId, Sink};
+use crate::plan::{Anchor, ExpertPart, Kernel, Operand, Plan, PlanValueId, Sink};
 use crate::{PAGE_TOKENS, Result};
 use rusty_graph::L;
 use rusty_graph::interpret::Matrix;
@@ -41,7 +41,7 @@ impl Inputs {
                     parts,
                     ..
                 } if usize::from(*routes) == number => {
-                    let experts = parts.first().map_or(0, |part| part.weights.len());
+                    let experts = ExpertPart::experts(parts);
                     fill_routes(&mut matrix, experts);
                 }
                 // Logits whose order rounding does not change.

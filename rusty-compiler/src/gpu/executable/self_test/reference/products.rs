@@ -147,9 +147,8 @@ impl Reference<'_> {
         lanes: &[u32],
     ) -> Result<Matrix> {
         let taken = self.matrices(&part.weights, routes, used, lanes)?;
-        let site = |expert: usize| part.sites.map(|first| SiteId(first.0 + expert as u32));
         let product = |row: usize, expert: usize, x: &Matrix| {
-            let acting = self.adapter(rows.numbers[row]).zip(site(expert));
+            let acting = self.adapter(rows.numbers[row]).zip(part.site(expert));
             let delta = acting.and_then(|(adapter, site)| Some((site, adapter.site(site)?)));
             match delta {
                 Some((site, delta)) => Adapted::new(site, delta, lanes).product(x, &taken[&expert]),
