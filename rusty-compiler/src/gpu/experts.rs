@@ -88,7 +88,7 @@ enum Left {
 }
 
 /// Lanes of all experts in one chunk of the weights.
-struct Chunk {
+struct LanesOfExperts {
     id: ChunkId,
     first: u32,
     end: u32,
@@ -170,7 +170,7 @@ impl Lowering<'_> {
         kernel: &Kernel,
         products: &Products<'_>,
         store: &mut WeightStore<'_>,
-    ) -> Result<Vec<Chunk>> {
+    ) -> Result<Vec<LanesOfExperts>> {
         let Anchor::Experts { parts, .. } = &kernel.anchor else {
             return Ok(Vec::new());
         };
@@ -183,7 +183,7 @@ impl Lowering<'_> {
             // Experts of equal size lie at equal distances.
             let starts = chunk.offsets[0].chunks(products.count);
             let place = |s: &[u32]| [s[0], s.get(1).map_or(0, |second| second - s[0])];
-            Ok(Chunk {
+            Ok(LanesOfExperts {
                 id: chunk.id,
                 first: spans[0].first,
                 end: spans[0].end,
@@ -198,7 +198,7 @@ impl Lowering<'_> {
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
-        chunk: &Chunk,
+        chunk: &LanesOfExperts,
         parts: &[[u32; 2]],
     ) -> Result<Scalars> {
         let mut values = vec![0; scalar::count(parts.len())];
@@ -218,7 +218,7 @@ impl Lowering<'_> {
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
-        chunk: &Chunk,
+        chunk: &LanesOfExperts,
         left: Left,
         vectors: Vectors,
     ) -> Result<Template> {
@@ -313,7 +313,7 @@ impl Lowering<'_> {
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
-        chunk: &Chunk,
+        chunk: &LanesOfExperts,
         left: Left,
     ) -> Result<Vec<Template>> {
         let Left::Products(out) = left else {

@@ -78,15 +78,9 @@ fn input(plan: &Plan, kernel: &Kernel, matrix_units: bool) -> Option<Input> {
 fn absorb(kernel: &mut Kernel, other: Kernel) {
     let shift = match (&mut kernel.anchor, other.anchor) {
         (Anchor::Contract { parts, .. }, Anchor::Contract { parts: more, .. }) => {
-            let shift = parts.len();
-            parts.extend(more);
-            shift
+            append(parts, more)
         }
-        (Anchor::Experts { parts, .. }, Anchor::Experts { parts: more, .. }) => {
-            let shift = parts.len();
-            parts.extend(more);
-            shift
-        }
+        (Anchor::Experts { parts, .. }, Anchor::Experts { parts: more, .. }) => append(parts, more),
         _ => return,
     };
     kernel.name = format!("{}+{}", kernel.name, last_word(&other.name));
@@ -95,4 +89,11 @@ fn absorb(kernel: &mut Kernel, other: Kernel) {
         tail.body = moved(&tail.body, &other.operands, operands, shift as u16);
         kernel.tails.push(tail);
     }
+}
+
+/// Appends parts, and returns the number of the first of them.
+fn append<T>(parts: &mut Vec<T>, more: Vec<T>) -> usize {
+    let first = parts.len();
+    parts.extend(more);
+    first
 }
