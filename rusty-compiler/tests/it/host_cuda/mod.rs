@@ -1,5 +1,5 @@
 //! A device that runs CUDA texts on the host, so that what only CUDA's kernels do is tested where there is none of its GPUs: each text is
-//! compiled as C++ with [an emulator](../emulator.hpp) of cubes and of the instructions that kernels are written in.
+//! compiled as C++ with [an emulator](../emulator.cpp) of cubes and of the instructions that kernels are written in.
 //!
 //! It needs a C++ compiler for x86-64 with half precision (GCC 12), and is slow: a launch takes milliseconds to seconds.
 
@@ -12,14 +12,15 @@ use rusty_backend::{
     Result, Target,
 };
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The emulator.
-const EMULATOR: &str = include_str!("emulator.hpp");
+/// The emulator, which is compiled once, and what texts see of it.
+const EMULATOR: &str = include_str!("emulator.cpp");
+const HEADER: &str = include_str!("emulator.hpp");
 
 /// What a compiled text exports: buffers, info block, groups, units of a group, bytes of shared memory.
 type Run = unsafe extern "C" fn(*const *mut c_void, *const u64, *const u32, *const u32, u32);
@@ -201,7 +202,7 @@ fn refusal(text: &KernelText, log: String) -> Error {
     }
 }
 
-/// What libraries are compiled as; not optimised, since each is run little.
+/// What all is compiled as. Texts are not optimised beyond that, since each is run little.
 const OPTIONS: [&str; 5] = [
     "-std=c++17",
     "-w",
@@ -214,37 +215,35 @@ const OPTIONS: [&str; 5] = [
 fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
     let source = text::on_host(text)?;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-cuda");
-    let header = header(&folder)?;
-    let library = folder.join(format!(
-        "{}-{}.so",
-        text.entry,
-        hashed((&source, &header, OPTIONS))
-    ));
+    let emulator = emulator(&folder)?;
+    let hash = hashed((&source, EMULATOR, HEADER, OPTIONS));
+    let library = folder.join(format!("{}-{hash}.so", text.entry));
     if library.is_file() {
         return Ok(library);
     }
     let input = own(&library, "cpp");
-    let whole = format!("#include \"{header}\"\n{source}");
-    std::fs::write(&input, whole).map_err(|e| e.to_string())?;
-    compile(&["-shared"], &input, &library)?;
+    std::fs::write(&input, format!("{HEADER}{source}")).map_err(|e| e.to_string())?;
+    compile(&["-shared".as_ref(), emulator.as_ref()], &input, &library)?;
     std::fs::remove_file(&input).map_err(|e| e.to_string())?;
     Ok(library)
 }
 
-/// The name of what texts include, which is compiled once for all of them.
-fn header(folder: &Path) -> std::result::Result<String, String> {
-    static MADE: OnceLock<std::result::Result<String, String>> = OnceLock::new();
+/// The object file of the emulator, which every library has within.
+fn emulator(folder: &Path) -> std::result::Result<PathBuf, String> {
+    static MADE: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let make = || {
         std::fs::create_dir_all(folder).map_err(|e| e.to_string())?;
-        let name = format!("emulator-{}.hpp", hashed((EMULATOR, OPTIONS)));
-        let (file, compiled) = (folder.join(&name), folder.join(format!("{name}.gch")));
-        if !compiled.is_file() {
-            let written = own(&file, "hpp");
-            std::fs::write(&written, EMULATOR).map_err(|e| e.to_string())?;
-            std::fs::rename(&written, &file).map_err(|e| e.to_string())?;
-            compile(&["-x", "c++-header"], &file, &compiled)?;
+        let object = folder.join(format!(
+            "emulator-{}.o",
+            hashed((EMULATOR, HEADER, OPTIONS))
+        ));
+        if !object.is_file() {
+            let input = own(&object, "cpp");
+            std::fs::write(&input, format!("{HEADER}{EMULATOR}")).map_err(|e| e.to_string())?;
+            compile(&["-O2".as_ref(), "-c".as_ref()], &input, &object)?;
+            std::fs::remove_file(&input).map_err(|e| e.to_string())?;
         }
-        Ok(name)
+        Ok(object)
     };
     MADE.get_or_init(make).clone()
 }
@@ -262,7 +261,7 @@ fn own(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Compiles a file as `how` says.
-fn compile(how: &[&str], input: &Path, output: &Path) -> std::result::Result<(), String> {
+fn compile(how: &[&OsStr], input: &Path, output: &Path) -> std::result::Result<(), String> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
     let part = own(output, "part");
     let made = Command::new(&compiler)

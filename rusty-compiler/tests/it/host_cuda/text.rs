@@ -1,4 +1,4 @@
-//! From CUDA text to C++ for the [emulator](../emulator.hpp): instructions in assembly become calls, shared memory a pointer.
+//! From CUDA text to C++ for the [emulator](../emulator.cpp): instructions in assembly become calls, shared memory a pointer.
 
 use rusty_backend::KernelText;
 
