@@ -51,27 +51,37 @@ const STEPS: &[Task] = &[
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => {
-            STEPS.iter().try_for_each(run_step)?;
-            println!("all steps passed");
-            Ok(())
-        }
+        ["test"] => run_all(),
         ["gpu-pack"] => gpu_pack::pack(),
         ["sass", shape, ref formats @ ..] if !formats.is_empty() => sass::print(shape, formats),
         [name] => match STEPS.iter().find(|(task, _)| *task == name) {
-            Some(step) => run_step(step),
+            Some(step) => run_step(step).map(drop),
             None => bail!("no task '{name}'\n{USAGE}"),
         },
         _ => bail!("{USAGE}"),
     }
 }
 
-fn run_step((name, task): &Task) -> Result<()> {
+/// Behind every step stands what all so far took, so that the end of a long log says where the time went.
+fn run_all() -> Result<()> {
+    let mut took = String::new();
+    for step in STEPS {
+        let seconds = run_step(step)?;
+        took += &format!(" {} {seconds:.0} s,", step.0);
+        println!("== took{}", took.trim_end_matches(','));
+    }
+    println!("all steps passed");
+    Ok(())
+}
+
+/// Runs a step and says how many seconds it took.
+fn run_step((name, task): &Task) -> Result<f64> {
     println!("== {name}");
     let start = Instant::now();
     task().with_context(|| format!("{name} failed; `cargo xtask {name}` runs it alone"))?;
-    println!("== {name}: ok in {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
+    let seconds = start.elapsed().as_secs_f64();
+    println!("== {name}: ok in {seconds:.0} s");
+    Ok(seconds)
 }
 
 fn setup() -> Result<()> {

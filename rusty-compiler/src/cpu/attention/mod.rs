@@ -17,7 +17,7 @@ use super::kv::LayerView;
 use super::prefetch::{LINE, ask_for};
 use super::quantize::{InputRows, fill_row_with};
 use super::simd::word_products::WordProducts;
-use super::simd::{LANES, Vector, math, per_isa, vectors};
+use super::simd::{LANES, Level, Vector, math, per_isa, vectors};
 use crate::PAGE_TOKENS;
 use crate::rotation::rotate_all;
 use crate::step::KvFormat;
@@ -110,16 +110,12 @@ unsafe fn quantize_queries_with<V: WordProducts>(block: Block<'_>) {
 /// Scratch of a thread: scores of a chunk.
 pub(super) const SCORE_WORDS: usize = MAX_QUERIES * CHUNK;
 
-per_isa! {
-    /// Attends over one span into `out`, which is overwritten.
-    ///
-    /// # Safety
-    /// The block's pages are written up to its last position; `out` and `scores` are this thread's.
-    pub(super) fn attend(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) = products attend_with
-}
-
-#[inline(always)]
-unsafe fn attend_with<V: WordProducts>(
+/// Attends over one span into `out`, which is overwritten.
+///
+/// # Safety
+/// The block's pages are written up to its last position; `out` and `scores` are this thread's.
+pub(super) unsafe fn attend(
+    level: Level,
     block: Block<'_>,
     span: usize,
     scores: *mut f32,
@@ -128,13 +124,21 @@ unsafe fn attend_with<V: WordProducts>(
     // SAFETY: the caller's duty.
     unsafe {
         match block.layer.shape.format {
-            KvFormat::F32 => span_of::<V, InFloats<InF32>>(&block, span, scores, out),
-            KvFormat::F16 => span_of::<V, InFloats<InF16>>(&block, span, scores, out),
-            KvFormat::Bf16 => span_of::<V, InFloats<InBf16>>(&block, span, scores, out),
-            KvFormat::Q8_0 => span_of::<V, InBlocks<Bytes>>(&block, span, scores, out),
-            KvFormat::Q4_0 => span_of::<V, InBlocks<Nibbles>>(&block, span, scores, out),
+            KvFormat::F32 => attend_to::<InFloats<InF32>>(level, block, span, scores, out),
+            KvFormat::F16 => attend_to::<InFloats<InF16>>(level, block, span, scores, out),
+            KvFormat::Bf16 => attend_to::<InFloats<InBf16>>(level, block, span, scores, out),
+            KvFormat::Q8_0 => attend_to::<InBlocks<Bytes>>(level, block, span, scores, out),
+            KvFormat::Q4_0 => attend_to::<InBlocks<Nibbles>>(level, block, span, scores, out),
         }
     }
+}
+
+per_isa! {
+    /// [`attend`] to what is cached in one way: a function for each is compiled in half the time of one for all.
+    ///
+    /// # Safety
+    /// As above.
+    fn attend_to<C: Cached>(block: Block<'_>, span: usize, scores: *mut f32, out: Partial) = products span_of
 }
 
 /// How the keys and values of a chunk are multiplied, by how they are stored. Queries are `q .. q + M`.
@@ -170,11 +174,12 @@ trait Cached {
 
 #[inline(always)]
 unsafe fn span_of<V: WordProducts, C: Cached>(
-    block: &Block<'_>,
+    block: Block<'_>,
     span: usize,
     scores: *mut f32,
     out: Partial,
 ) {
+    let block = &block;
     let queries = block.queries();
     let last = block.position + block.rows - 1;
     let from = (span * SPAN).max(block.first_key(0)) / CHUNK;
