@@ -134,7 +134,7 @@ pub(super) unsafe fn attend(
 }
 
 per_isa! {
-    /// [`attend`] to what is cached in one way: a function for each is compiled in half the time of one for all.
+    /// [`attend`] to what is cached in one way. Compilers take less time for a function of each than for one of all.
     ///
     /// # Safety
     /// As above.

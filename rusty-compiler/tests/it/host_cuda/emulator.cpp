@@ -1,5 +1,5 @@
-// What texts see of CUDA by `emulator.hpp`, compiled once for all of them: units are fibers, which meet at barriers and at what planes
-// do together. Copies that are asynchronous are made as late as the waits for them allow, so that a wait that is missing shows.
+// What texts see of CUDA by `emulator.hpp`, which is put before this: compiled once for all of them. Units are fibers, which meet at
+// barriers and at what planes do together. Copies that are asynchronous are made as late as the waits for them allow, so that a wait that is missing shows.
 //
 // Fragments lie as the PTX ISA says ("Matrix Fragments for mma.m16n8k16", "ldmatrix"). Limits: cubes run one after the other, so
 // races between them do not show, and units between two barriers in order, so that those of a cube show only at barriers that lack.

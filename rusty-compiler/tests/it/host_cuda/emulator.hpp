@@ -20,6 +20,8 @@ template <size_t AT, typename T> struct Argument<AT, T *> {
 };
 
 template <size_t... AT> struct Places {};
+template <size_t COUNT, size_t... AT> struct First : First<COUNT - 1, COUNT - 1, AT...> {};
+template <size_t... AT> struct First<0, AT...> { using These = Places<AT...>; };
 
 // Calls a kernel with the buffers that its pointers stand for and the info block.
 template <typename... A, size_t... AT>
@@ -28,7 +30,7 @@ void call(void (*kernel)(A...), void *const *buffers, const void *info, Places<A
 }
 
 template <typename... A> void call(void (*kernel)(A...), void *const *buffers, const void *info) {
-    call(kernel, buffers, info, Places<__integer_pack(sizeof...(A))...>());
+    call(kernel, buffers, info, typename First<sizeof...(A)>::These());
 }
 
 // Runs all cubes of a launch in the order of their numbers.
