@@ -116,7 +116,7 @@ fn what_is_measured_is_kept_and_computes_the_same() {
     exe.retune(same_products).expect("as guessed");
     let want = logits(&mut exe);
     let kl = mean_kl(&have.concat(), &want.concat(), want.len());
-    // Sums in another order may round an input to the next byte: logits were up to 0.0095 apart.
+    // Products of bytes: sums in another order may round an input to the next one.
     assert!(kl < 1e-4, "tuned: mean KL {kl}");
     // So few bytes are not worth it.
     let mut exe = bound(plan.clone(), &*file, &device);

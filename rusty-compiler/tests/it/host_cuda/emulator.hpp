@@ -101,11 +101,7 @@ namespace kernel {
 inline float fabs(float x) { return __builtin_fabsf(x); }
 inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 inline float exp(float x) { return __builtin_expf(x); }
-inline float floor(float x) { return __builtin_floorf(x); }
-inline float log(float x) { return __builtin_logf(x); }
 inline float rint(float x) { return __builtin_rintf(x); }
-inline float sqrt(float x) { return __builtin_sqrtf(x); }
-inline float tanh(float x) { return __builtin_tanhf(x); }
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float min(float a, float b) { return __builtin_fminf(a, b); }
 inline float max(float a, float b) { return __builtin_fmaxf(a, b); }

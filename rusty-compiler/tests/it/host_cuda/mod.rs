@@ -202,7 +202,7 @@ fn refusal(text: &KernelText, log: String) -> Error {
     }
 }
 
-/// What all is compiled as. Texts are not optimised beyond that, since each is run little.
+/// What the emulator and texts are compiled as. Texts are not optimised, since each is run little.
 const OPTIONS: [&str; 5] = [
     "-std=c++17",
     "-w",
@@ -211,20 +211,17 @@ const OPTIONS: [&str; 5] = [
     "-fvisibility=hidden",
 ];
 
-/// The library of a text, compiled unless an earlier run left it.
+/// The library of a text.
 fn compiled(text: &KernelText) -> std::result::Result<PathBuf, String> {
     let source = text::on_host(text)?;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-cuda");
     let emulator = emulator(&folder)?;
-    let hash = hashed((&source, EMULATOR, HEADER, OPTIONS));
-    let library = folder.join(format!("{}-{hash}.so", text.entry));
-    if library.is_file() {
-        return Ok(library);
-    }
-    let input = own(&library, "cpp");
-    std::fs::write(&input, format!("{HEADER}{source}")).map_err(|e| e.to_string())?;
-    compile(&["-shared".as_ref(), emulator.as_ref()], &input, &library)?;
-    std::fs::remove_file(&input).map_err(|e| e.to_string())?;
+    let library = folder.join(format!(
+        "{}-{}.so",
+        text.entry,
+        hashed((&source, &emulator))
+    ));
+    compile(&["-shared".as_ref(), emulator.as_ref()], &source, &library)?;
     Ok(library)
 }
 
@@ -237,12 +234,7 @@ fn emulator(folder: &Path) -> std::result::Result<PathBuf, String> {
             "emulator-{}.o",
             hashed((EMULATOR, HEADER, OPTIONS))
         ));
-        if !object.is_file() {
-            let input = own(&object, "cpp");
-            std::fs::write(&input, format!("{HEADER}{EMULATOR}")).map_err(|e| e.to_string())?;
-            compile(&["-O2".as_ref(), "-c".as_ref()], &input, &object)?;
-            std::fs::remove_file(&input).map_err(|e| e.to_string())?;
-        }
+        compile(&["-O2".as_ref(), "-c".as_ref()], EMULATOR, &object)?;
         Ok(object)
     };
     MADE.get_or_init(make).clone()
@@ -260,19 +252,25 @@ fn own(path: &Path, ending: &str) -> PathBuf {
     path.with_extension(format!("{process}-{thread:?}.{ending}"))
 }
 
-/// Compiles a file as `how` says.
-fn compile(how: &[&OsStr], input: &Path, output: &Path) -> std::result::Result<(), String> {
+/// Compiles what stands behind the header as `how` says, unless an earlier run left it.
+fn compile(how: &[&OsStr], source: &str, output: &Path) -> std::result::Result<(), String> {
+    if output.is_file() {
+        return Ok(());
+    }
+    let input = own(output, "cpp");
+    std::fs::write(&input, format!("{HEADER}{source}")).map_err(|e| e.to_string())?;
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
     let part = own(output, "part");
     let made = Command::new(&compiler)
         .args(OPTIONS)
         .args(how)
         .arg("-o")
-        .args([&part, input])
+        .args([&part, &input])
         .output()
         .map_err(|e| format!("{compiler}: {e}; a C++ compiler is needed (Debian: g++)"))?;
     if !made.status.success() {
         return Err(String::from_utf8_lossy(&made.stderr).into_owned());
     }
+    std::fs::remove_file(&input).map_err(|e| e.to_string())?;
     std::fs::rename(&part, output).map_err(|e| e.to_string())
 }
