@@ -7,6 +7,7 @@
 //! * `opening`: from the start of a process to first logits.
 //! * `memory`: what a 7B model holds.
 //! * `scaling`: speed over depth, batch and prompt, as curves.
+//! * `sampling`: chains of stages over a large vocabulary.
 //! * `reading_ahead`: one row on cores that read memory ahead on their own, and asked.
 //! * `fusion`: chains of operations, fused, beside Burn and PyTorch op by op, and the traffic that fusion saves.
 //! * `peers`: speed beside llama.cpp and PyTorch, installed where they are missing.
@@ -23,6 +24,15 @@ pub mod kernels;
 pub mod machine;
 pub mod python;
 pub mod vocabulary;
+
+/// The cosine of the angle between two vectors.
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
+        products.sum()
+    };
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
 
 /// The middle of some numbers; of an even count the mean of the two in the middle.
 pub fn middle(mut all: Vec<f64>) -> f64 {

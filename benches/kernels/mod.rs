@@ -1,19 +1,21 @@
 //! Kernels one by one: a step of a graph that has one kind of kernel takes as long as that kind takes. Answers are checked
 //! before anything is timed.
 
+mod deltas;
 mod graphs;
 mod peak;
 mod running;
 
 pub use peak::Peak;
 
-use crate::{bandwidth, copies, middle};
+use crate::{bandwidth, copies, cosine, middle};
 use criterion::{Criterion, Throughput};
+use deltas::check_deltas;
 use graphs::Subject;
-use running::{Rows, Running, check, cosine};
+use running::{Rows, Running, check};
 use rusty_adapters::Precision;
 use rusty_backend::Device;
-use rusty_compiler::SlotId;
+use rusty_compiler::{KvFormat, SlotData, SlotId};
 use rusty_loader::{Format, formats};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -115,7 +117,7 @@ impl Bounds {
         Ok(match device {
             Device::Cpu(_) => Self {
                 bandwidth: bandwidth::read(threads),
-                peak: peak::measure(threads),
+                peak: peak::measure(threads, device.target().isa),
             },
             Device::Gpu(gpu) => Self {
                 bandwidth: copies::inside(&**gpu)?,
@@ -184,7 +186,7 @@ impl Row {
 }
 
 /// Rows of a whole run; fewer were filtered.
-pub const ALL: usize = 16;
+pub const ALL: usize = 21;
 
 /// Measures all kernels on a device as its plan guesses them, and tells each as soon as it is known. `criterion` has the filters.
 ///
@@ -206,9 +208,11 @@ pub fn measure(
     };
     bench.products(Format::Blocks(&formats::Q4_0), Kind::Bytes, 0.98);
     bench.products(Format::Blocks(&formats::Q8_0), Kind::Bytes, 0.98);
+    bench.products(Format::Blocks(&formats::Q4_K), Kind::Bytes, 0.98);
     bench.products(Format::Bf16, Kind::Brains, 0.9999);
     bench.adapters();
-    bench.attention();
+    bench.attention(KvFormat::F16, 0.9999);
+    bench.attention(KvFormat::Q8_0, 0.999);
     bench.norms();
     bench.criterion.final_summary();
 }
@@ -252,7 +256,15 @@ impl Bench<'_> {
     }
 
     fn bound(&self, subject: &Subject, slots: u32) -> Running {
-        Running::new(subject, &self.device, slots)
+        Running::new(subject, &self.device, slots, KvFormat::F16)
+    }
+
+    /// Bytes of so many weights where products read them: CPUs hold BF16 in twelve bits a value.
+    fn stored(&self, format: Format, weights: u64) -> u64 {
+        match (&self.device, format) {
+            (Device::Cpu(_), Format::Bf16) => weights * 12 / 8,
+            _ => weights * format.block_bytes() as u64 / format.block_len() as u64,
+        }
     }
 
     /// Whether a row that was multiplied beside others is as it is alone.
@@ -284,7 +296,7 @@ impl Bench<'_> {
             ("gemm 512 rows", PROMPT),
         ] {
             let work = Work {
-                bytes: weights * format.block_bytes() as u64 / format.block_len() as u64,
+                bytes: self.stored(format, weights),
                 operations: 2 * weights * rows as u64,
                 kind,
             };
@@ -297,69 +309,64 @@ impl Bench<'_> {
 
     fn adapters(&mut self) {
         let format = Format::Blocks(&formats::Q4_0);
+        let few = Sizes {
+            pairs: self.sizes.pairs.min(CHECKED),
+            ..self.sizes
+        };
+        let checked = graphs::products(format, &few);
         let subject = graphs::products(format, &self.sizes);
         for (name, precision) in [("f16", Precision::F16), ("int8", Precision::Int8)] {
-            let mut running = self.bound(&subject, BATCH as u32);
-            let base = running.step(Rows::of_one(1, 0));
-            let mut bytes = 0;
-            for slot in 1..=BATCH as u32 {
-                let sites = &subject.graph.sites;
-                let seed = u64::from(slot);
-                let adapter = rusty_adapters::random("random", sites, RANK, seed, precision);
-                bytes = adapter.bytes() as u64;
-                let attached = running.executable().attach(SlotId(slot), Arc::new(adapter));
-                attached.expect("attached");
-            }
-            let adapted = |count: usize| Rows {
-                slots: BATCH as u32,
-                apart: count > 1,
-                ..Rows::of_one(count, 0)
-            };
-            let changed = running.step(adapted(1));
-            assert!(
-                cosine(&base, &changed) < 0.9999,
-                "the adapter changes nothing"
+            check_deltas(
+                &checked,
+                &mut self.bound(&checked, BATCH as u32),
+                |running| attach_all(&checked, running, precision),
             );
+            let mut running = self.bound(&subject, BATCH as u32);
+            let attached = attach_all(&subject, &mut running, precision);
+            let bytes = attached[0].bytes() as u64;
             let weights = self.sizes.weights();
             for (rows, text) in [(1, "1 row"), (BATCH, "16 rows, 16 adapters")] {
                 let work = Work {
-                    bytes: weights * format.block_bytes() as u64 / format.block_len() as u64
-                        + bytes * rows as u64,
+                    bytes: self.stored(format, weights) + bytes * rows as u64,
                     operations: 2 * weights * rows as u64,
                     kind: Kind::Bytes,
                 };
                 self.time(&format!("LoRA rank 16 {name}/{text}"), work, || {
-                    running.step(adapted(rows));
+                    running.step(Rows::adapted(rows, BATCH as u32));
                 });
             }
         }
     }
 
-    fn attention(&mut self) {
+    /// Attention over keys and values of a format: the last of a prompt's rows is near the interpreter's, with and without the others.
+    fn attention(&mut self, kv: KvFormat, least: f64) {
         let subject = graphs::attention(&self.sizes);
-        let mut running = self.bound(&subject, 0);
-        check(&subject, &mut running, PROMPT, 0.9999);
-        let (heads, kv_heads) = (u64::from(graphs::HEADS), u64::from(graphs::KV_HEADS));
-        let lanes = u64::from(graphs::HEAD_DIM);
+        let mut running = Running::new(&subject, &self.device, 0, kv);
+        check(&subject, &mut running, PROMPT, least);
+        let last = running.step(Rows::of_one(PROMPT, 0));
+        let alone = running.step(Rows::of_one(1, PROMPT - 1));
+        assert!(cosine(&last, &alone) >= least, "a row depends on its step");
+        let (heads, lanes) = (u64::from(graphs::HEADS), u64::from(graphs::HEAD_DIM));
         // A pair of a query and a key: two dot products of a head's lanes.
         let pair = 4 * heads * lanes;
         let rows = PROMPT as u64;
         let work = Work {
-            bytes: 4 * rows * kv_heads * lanes,
+            bytes: rows * running.kv_bytes(),
             operations: pair * rows * (rows + 1) / 2,
             kind: Kind::Floats,
         };
-        self.time("attention/512 rows", work, || {
+        let name = kv.name();
+        self.time(&format!("attention/512 rows, {name}"), work, || {
             running.step(Rows::of_one(PROMPT, 0));
         });
         let depth = self.sizes.depth;
         running.fill(depth);
         let work = Work {
-            bytes: 4 * depth as u64 * kv_heads * lanes,
+            bytes: depth as u64 * running.kv_bytes(),
             operations: pair * depth as u64,
             kind: Kind::Floats,
         };
-        self.time(&format!("attention/1 row at {depth}"), work, || {
+        self.time(&format!("attention/1 row at {depth}, {name}"), work, || {
             running.step(Rows::of_one(1, depth));
         });
     }
@@ -379,4 +386,21 @@ impl Bench<'_> {
             running.step(Rows::of_one(rows, 0));
         });
     }
+}
+
+/// A different adapter in each slot.
+fn attach_all(
+    subject: &Subject,
+    running: &mut Running,
+    precision: Precision,
+) -> Vec<Arc<SlotData>> {
+    let sites = &subject.graph.sites;
+    let attach = |slot: u32| {
+        let adapter = rusty_adapters::random("random", sites, RANK, u64::from(slot), precision);
+        let adapter = Arc::new(adapter);
+        let attached = running.executable().attach(SlotId(slot), adapter.clone());
+        attached.expect("attached");
+        adapter
+    };
+    (1..=BATCH as u32).map(attach).collect()
 }

@@ -1,5 +1,6 @@
 //! How fast this machine multiplies, from registers alone.
 
+use rusty_backend::Isa;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -18,13 +19,23 @@ pub struct Peak {
     pub bytes: f64,
 }
 
-/// The peaks of `threads` threads: with AVX-512 and VNNI, else with AVX2, where byte products are summed in words if there is
-/// no AVX-VNNI. None where the machine has neither.
-pub fn measure(threads: usize) -> Option<Peak> {
+/// The peaks of `threads` threads, with the instructions that kernels for `isa` have: those of AVX-512 with VNNI, and of AMX beside them, else
+/// of AVX2, where byte products are summed in words if there is no AVX-VNNI. None where the machine has neither.
+pub fn measure(threads: usize, isa: Isa) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
         // SAFETY: the features were found.
         let floats = rate(threads, 16 * 2, || unsafe { avx512::floats() });
+        #[cfg(target_os = "linux")]
+        if let Isa::Avx512 { amx: true, .. } = isa {
+            return Some(Peak {
+                floats,
+                // SAFETY: the process may use tile registers, else kernels would not be chosen that do.
+                brains: rate(threads, 16 * 16 * 32 * 2, || unsafe { amx::brains() }),
+                // SAFETY: as above.
+                bytes: rate(threads, 16 * 16 * 64 * 2, || unsafe { amx::bytes() }),
+            });
+        }
         return Some(Peak {
             floats,
             brains: match is_x86_feature_detected!("avx512bf16") {
@@ -51,7 +62,7 @@ pub fn measure(threads: usize) -> Option<Peak> {
             },
         });
     }
-    let _ = (threads, rate as fn(usize, usize, fn()) -> f64);
+    let _ = (threads, isa, rate as fn(usize, usize, fn()) -> f64);
     None
 }
 
@@ -126,6 +137,76 @@ mod avx512 {
             black_box(_mm512_reduce_add_epi32(sum));
         }
     }
+}
+
+/// AMX's tile registers (Intel SDM, TDPBF16PS and TDPBUSD): products of sixteen rows by sixteen columns. No compiled code uses them, so what
+/// is in them stays from one block of assembly to the next.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use super::{CHAINS, PASSES};
+    use std::arch::asm;
+
+    /// What `ldtilecfg` loads: palette 1, and eight registers of sixteen rows of 64 bytes.
+    #[repr(C, align(64))]
+    struct Shapes {
+        palette: [u8; 16],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+
+    const fn shapes() -> Shapes {
+        let mut shapes = Shapes {
+            palette: [0; 16],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        shapes.palette[0] = 1;
+        let mut i = 0;
+        while i < 8 {
+            shapes.row_bytes[i] = 64;
+            shapes.rows[i] = 16;
+            i += 1;
+        }
+        shapes
+    }
+
+    static SHAPES: Shapes = shapes();
+
+    /// As many products as the other loops make additions, by four registers of sums.
+    macro_rules! products {
+        ($name:ident, $instruction:literal) => {
+            /// # Safety
+            /// The process may use AMX.
+            pub(super) unsafe fn $name() {
+                // SAFETY: the shapes are valid and 64 bytes long. Cleared registers are multiplied; all are given up in the end.
+                unsafe {
+                    asm!(
+                        "ldtilecfg [{shapes}]",
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        "tilezero tmm2",
+                        "tilezero tmm3",
+                        "tilezero tmm4",
+                        "tilezero tmm5",
+                        "2:",
+                        concat!($instruction, " tmm0, tmm4, tmm5"),
+                        concat!($instruction, " tmm1, tmm4, tmm5"),
+                        concat!($instruction, " tmm2, tmm4, tmm5"),
+                        concat!($instruction, " tmm3, tmm4, tmm5"),
+                        "dec {passes}",
+                        "jnz 2b",
+                        "tilerelease",
+                        shapes = in(reg) &SHAPES,
+                        passes = inout(reg) PASSES * CHAINS / 4 => _,
+                        options(nostack, readonly),
+                    );
+                }
+            }
+        };
+    }
+
+    products!(brains, "tdpbf16ps");
+    products!(bytes, "tdpbusd");
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,7 @@
 //! A subject, bound to a device and fed with rows.
 
 use super::graphs::{Subject, VOCAB};
+use crate::cosine;
 use rusty_backend::Device;
 use rusty_compiler::{
     BindOptions, Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile,
@@ -14,6 +15,7 @@ pub struct Running {
     executable: Box<dyn Executable>,
     /// Pages of the one long sequence; those of their own follow, one each.
     pages: u32,
+    kv_bytes: u64,
 }
 
 /// Rows of a step: of one sequence, or each of a sequence of its own.
@@ -37,28 +39,44 @@ impl Rows {
             slots: 0,
         }
     }
+
+    /// Rows that wear the adapters of so many slots in turn, each of a sequence of its own where they are several.
+    pub fn adapted(count: usize, slots: u32) -> Self {
+        Self {
+            slots,
+            apart: count > 1,
+            ..Self::of_one(count, 0)
+        }
+    }
 }
 
 /// Some token for a position.
-fn token(position: usize) -> u32 {
+pub fn token(position: usize) -> u32 {
     (position * 31 % VOCAB as usize) as u32
 }
 
 impl Running {
-    pub fn new(subject: &Subject, device: &Device, slots: u32) -> Self {
+    pub fn new(subject: &Subject, device: &Device, slots: u32, kv: KvFormat) -> Self {
         let plan = compile(&subject.graph, device.target()).expect("plan");
         let pages = BindOptions::pages_for(subject.graph.context as usize);
         let options = BindOptions {
             pages: pages + APART,
-            kv: KvFormat::F16,
+            kv,
             slots,
         };
+        let kv_bytes = plan.kv_bytes_per_token(kv);
         // Without kernels that the device does not take or that go wrong there, as an engine binds.
         let executable = rusty_compiler::bind_tested(plan, &subject.file, device, &options, None);
         Self {
             executable: executable.expect("binds"),
             pages,
+            kv_bytes,
         }
+    }
+
+    /// Bytes of a token's keys and values.
+    pub fn kv_bytes(&self) -> u64 {
+        self.kv_bytes
     }
 
     pub fn executable(&mut self) -> &mut dyn Executable {
@@ -129,12 +147,4 @@ pub fn check(subject: &Subject, running: &mut Running, count: usize, least: f64)
     let have = running.step(Rows::of_one(count, 0));
     let cosine = cosine(values.hidden().row(count - 1), &have);
     assert!(cosine >= least, "cosine {cosine} to the interpreter");
-}
-
-pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        let products = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b));
-        products.sum()
-    };
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }

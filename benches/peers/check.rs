@@ -2,6 +2,7 @@
 
 use super::works::Kind;
 use super::{Job, Reply};
+use rusty_benches::cosine;
 
 /// Least cosine between logits: both round activations to bytes, each in its own way, and each layer of random weights
 /// spreads what the ones before differ by (28 of them leave 0.9996, the 32 wide ones of 8 billion parameters 0.992). Of 16
@@ -36,13 +37,7 @@ pub fn answers_agree(
     let want = peer(&job).logits;
     let have = own(&job).logits;
     assert_eq!(have.len(), want.len(), "{name}");
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter()
-            .zip(b)
-            .map(|(a, b)| f64::from(*a) * f64::from(*b))
-            .sum()
-    };
-    let cosine = dot(&have, &want) / (dot(&have, &have) * dot(&want, &want)).sqrt();
+    let cosine = cosine(&have, &want);
     assert!(cosine > COSINE, "{name}: cosine {cosine} of the logits");
     cosine
 }

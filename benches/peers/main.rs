@@ -11,7 +11,7 @@
 //! cache, with a vocabulary of the shape's size, to the first token. Memory is what a process takes at most beside weights.
 //! What an adapter costs is told beside Rusty without it, in turn in one process.
 //!
-//! * `RUSTY_PEERS_ONLY=TEXT`: works whose name holds the text; nothing is recorded. `formats`: whether llama.cpp reads
+//! * `RUSTY_PEERS_ONLY=TEXT,...`: works whose name holds one of the texts; nothing is recorded. `formats`: whether llama.cpp reads
 //!   every format that Rusty writes, which comes first otherwise.
 //! * `RUSTY_PEERS_ROUNDS=N`: rounds, 3 by default.
 //! * `RUSTY_PEERS_PYTHON=PATH`: a Python that has the packages of `requirements.txt`, which are installed below `target/`
@@ -203,10 +203,8 @@ fn main() {
     }
     let mut report = Report::new(threads, rounds);
     for work in WORKS {
-        if only
-            .as_ref()
-            .is_some_and(|only| !work.name().contains(only.as_str()))
-        {
+        let is_wanted = |only: &String| only.split(',').any(|text| work.name().contains(text));
+        if !only.as_ref().is_none_or(is_wanted) {
             continue;
         }
         let file = files.of(work);

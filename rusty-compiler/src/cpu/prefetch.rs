@@ -164,6 +164,24 @@ pub(super) fn ask_for(at: usize) {
     let _ = at;
 }
 
+/// Asks for a line to be brought into the first-level cache: for what is read next.
+#[inline(always)]
+pub(super) fn ask_for_soon(at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as for [`ask_for`].
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(at));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

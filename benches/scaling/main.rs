@@ -1,17 +1,23 @@
 //! How speed changes with depth, batch and prompt: `cargo bench -p rusty-benches --bench scaling`.
 //!
-//! Random weights of Qwen3-0.6B's shape in Q4_0, on this machine's CPU. Decoding stands beside what reading weights,
-//! keys and values once per step allows at the bandwidth that is measured in the same run. The tables and the plot of
+//! Random weights of Qwen3-0.6B's shape in Q4_0, on this machine's CPU, whose answers are checked first. Each speed stands beside what
+//! the machine allows: weights, keys and values are read once per step, products multiply bytes, and attention single precision,
+//! each as fast as loops do it in the same run. The tables and the plot of
 //! the last run lie in `benches/record/scaling.md` and `scaling.svg`; what makes the knees says `docs/performance.md`.
 //!
 //! `RUSTY_SCALING_ONLY=TEXT`: curves whose name holds the text; nothing is recorded.
 
+mod check;
+mod curve;
+
+use curve::{Curve, Need, Point, plot};
 use rusty_backend::{CpuDevice, Device};
+use rusty_benches::kernels::Bounds;
 use rusty_benches::{bandwidth, machine, middle};
 use rusty_compiler::{BindOptions, Executable, KvFormat, Plan};
 use rusty_engine::throughput::{Workload, measure};
+use rusty_graph::{Graph, Op};
 use rusty_loader::ModelFile;
-use std::fmt::Write;
 use std::path::Path;
 
 const SHAPE: &str = "qwen3-0.6b";
@@ -23,25 +29,10 @@ const PROMPTS: [usize; 12] = [1, 4, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 
 const DECODED: usize = 16;
 const REPETITIONS: usize = 3;
 
-/// A point of a curve.
-struct Point {
-    x: usize,
-    /// Tokens per second, all sequences together.
-    rate: f64,
-    /// Bytes that a step reads; none where operations bound it.
-    bytes: Option<u64>,
-}
-
-/// Speed over one quantity.
-struct Curve {
-    name: String,
-    quantity: &'static str,
-    points: Vec<Point>,
-}
-
 /// The model and the device.
 struct Subject<'a> {
     file: &'a dyn ModelFile,
+    graph: Graph,
     device: Device,
     plan: Plan,
 }
@@ -63,10 +54,26 @@ impl Subject<'_> {
         middle(found.into_iter().flat_map(|t| t.samples).collect())
     }
 
-    /// Bytes of the weights that a decoded token needs.
-    fn weights(&self) -> u64 {
+    /// What a token needs, of a step's so many rows behind `depth` others each on average; each row needs the head, or only one does.
+    fn need(&self, rows: usize, depth: f64, kv: KvFormat, heads: usize) -> Need {
         // The embedding of a token is one row of a table that is read as the head.
-        self.plan.weights.iter().map(|w| w.bytes()).sum()
+        let weights: u64 = self.plan.weights.iter().map(|w| w.bytes()).sum();
+        let products = |head: bool| -> u64 {
+            let sites = self.graph.sites.iter().filter(|s| s.is_head() == head);
+            sites.map(|s| 2 * u64::from(s.k) * u64::from(s.n)).sum()
+        };
+        // A pair of a query and a key: two dot products of a head's lanes.
+        let pair = |op: &Op| match op {
+            Op::Attention(spec) => 4 * u64::from(spec.heads) * u64::from(spec.head_dim),
+            _ => 0,
+        };
+        let pairs: u64 = self.graph.nodes.iter().map(|node| pair(&node.op)).sum();
+        let rows = rows as f64;
+        Need {
+            bytes: weights as f64 / rows + depth * self.plan.kv_bytes_per_token(kv) as f64,
+            products: products(false) as f64 + products(true) as f64 * heads as f64 / rows,
+            attention: depth * pairs as f64,
+        }
     }
 
     fn depths(&self, kv: KvFormat) -> Curve {
@@ -81,7 +88,7 @@ impl Subject<'_> {
         let point = |depth: usize| Point {
             x: depth,
             rate: self.rate(&mut *executable, &at(depth)),
-            bytes: Some(self.weights() + depth as u64 * self.plan.kv_bytes_per_token(kv)),
+            need: self.need(1, depth as f64, kv, 1),
         };
         Curve {
             name: format!("decoding at a depth, {} keys and values", kv.name()),
@@ -102,7 +109,7 @@ impl Subject<'_> {
         let point = |batch: usize| Point {
             x: batch,
             rate: self.rate(&mut *executable, &of(batch)),
-            bytes: Some(self.weights() / batch as u64),
+            need: self.need(batch, 0.0, KvFormat::F16, batch),
         };
         Curve {
             name: "decoding several sequences".into(),
@@ -120,10 +127,18 @@ impl Subject<'_> {
             adapters: 0,
         };
         let mut executable = self.bound(&of(PROMPTS[PROMPTS.len() - 1]), KvFormat::F16);
-        let point = |prompt: usize| Point {
-            x: prompt,
-            rate: self.rate(&mut *executable, &of(prompt)),
-            bytes: None,
+        let point = |prompt: usize| {
+            let keys = (prompt + 1) as f64 / 2.0;
+            let need = self.need(prompt, keys, KvFormat::F16, 1);
+            Point {
+                x: prompt,
+                rate: self.rate(&mut *executable, &of(prompt)),
+                // Rows of a step share keys and values, too.
+                need: Need {
+                    bytes: self.need(prompt, 1.0, KvFormat::F16, 1).bytes,
+                    ..need
+                },
+            }
         };
         Curve {
             name: "reading a prompt".into(),
@@ -131,103 +146,6 @@ impl Subject<'_> {
             points: PROMPTS.into_iter().map(point).collect(),
         }
     }
-}
-
-impl Curve {
-    /// Its table; `bandwidth` in bytes per second.
-    fn table(&self, bandwidth: f64) -> String {
-        let mut out = format!("## {}\n\n", capital(&self.name));
-        let bounded = self.points.iter().any(|p| p.bytes.is_some());
-        let (head, rule) = match bounded {
-            true => (" bound by bytes | share of it |", "---|---|"),
-            false => ("", ""),
-        };
-        let _ = writeln!(out, "| {} | tok/s |{head}\n|---|---|{rule}", self.quantity);
-        for p in &self.points {
-            let _ = write!(out, "| {} | {:.1} |", p.x, p.rate);
-            if let Some(bytes) = p.bytes {
-                let bound = bandwidth / bytes as f64;
-                let _ = write!(out, " {bound:.1} | {:.0}% |", 100.0 * p.rate / bound);
-            }
-            out += "\n";
-        }
-        out + "\n"
-    }
-
-    /// Its plot, `TALL` high from `top` on: the quantity in doublings, speed from 0 up.
-    fn plot(&self, top: f64) -> String {
-        const COLOUR: &str = "#2a7f62";
-        let most = self.points.iter().map(|p| p.rate).fold(1.0, f64::max);
-        let place = |x: usize| ((x.max(1)) as f64).log2();
-        let (from, to) = (
-            place(self.points[0].x),
-            place(self.points[self.points.len() - 1].x),
-        );
-        // A depth of 0 stands one doubling before the next point.
-        let from = if self.points[0].x == 0 {
-            place(self.points[1].x) - 1.0
-        } else {
-            from
-        };
-        let at = |p: &Point| {
-            let x = if p.x == 0 { from } else { place(p.x) };
-            (
-                60.0 + 700.0 * (x - from) / (to - from),
-                top + 150.0 - 120.0 * p.rate / most,
-            )
-        };
-        let mut out = format!(
-            "<text x=\"8\" y=\"{}\">{}, tok/s</text>\n",
-            top + 14.0,
-            capital(&self.name)
-        );
-        let line: Vec<String> = self
-            .points
-            .iter()
-            .map(|p| {
-                let (x, y) = at(p);
-                format!("{x:.1},{y:.1}")
-            })
-            .collect();
-        let _ = writeln!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{COLOUR}\" stroke-width=\"2\"/>",
-            line.join(" ")
-        );
-        for p in &self.points {
-            let (x, y) = at(p);
-            let _ = writeln!(
-                out,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{COLOUR}\"/><text x=\"{x:.1}\" y=\"{:.1}\" \
-                 text-anchor=\"middle\">{:.0}</text><text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{}</text>",
-                y - 6.0,
-                p.rate,
-                top + 168.0,
-                p.x
-            );
-        }
-        out
-    }
-}
-
-/// Height of a curve's plot.
-const TALL: f64 = 185.0;
-
-fn plot(curves: &[Curve]) -> String {
-    let height = TALL * curves.len() as f64;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for (i, curve) in curves.iter().enumerate() {
-        out += &curve.plot(TALL * i as f64);
-    }
-    out + "</svg>\n"
-}
-
-fn capital(text: &str) -> String {
-    let (first, rest) = text.split_at(1);
-    first.to_uppercase() + rest
 }
 
 fn main() {
@@ -243,16 +161,29 @@ fn main() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let file = rusty_loader::random::model(SHAPE, FORMAT).expect("a shape");
     let device = Device::Cpu(CpuDevice::new(Some(threads)));
+    let bounds = Bounds::of(&device).expect("bounds of a CPU");
     let graph = rusty_graph::arch::build(&*file).expect("graph");
     let plan = rusty_compiler::compile(&graph, device.target()).expect("plan");
     let subject = Subject {
         file: &*file,
+        graph,
         device,
         plan,
     };
+    let formats = [
+        KvFormat::F16,
+        KvFormat::Bf16,
+        KvFormat::Q8_0,
+        KvFormat::Q4_0,
+    ];
+    let oracle = check::Oracle::new(&subject.graph, &*file);
+    for kv in formats {
+        oracle.check(&mut *subject.bound(&check::WORKLOAD, kv), kv);
+    }
+    drop(oracle);
     let mut curves = vec![];
-    let mut bandwidths = vec![bandwidth::read(threads)];
-    for kv in [KvFormat::F16, KvFormat::Q8_0, KvFormat::Q4_0] {
+    let mut bandwidths = vec![bounds.bandwidth];
+    for kv in formats {
         if wanted("depth") {
             curves.push(subject.depths(kv));
             bandwidths.push(bandwidth::read(threads));
@@ -265,18 +196,21 @@ fn main() {
     if wanted("prompt") {
         curves.push(subject.prompts());
     }
-    let bandwidth = middle(bandwidths);
+    let bounds = Bounds {
+        bandwidth: middle(bandwidths),
+        ..bounds
+    };
     let mut text = format!(
         "# Speed over depth, batch and prompt, {}\n\n{}, {threads} threads; commit {}. `cargo bench -p rusty-benches --bench \
          scaling`: random weights of {SHAPE} in {FORMAT}; each figure is the middle of {REPETITIONS} repetitions. Read \
-         bandwidth: {:.1} GB/s.\n\n![curves](scaling.svg)\n\n",
+         bandwidth: {:.1} GB/s. A bound is the longer of what bytes and what operations take.\n\n![curves](scaling.svg)\n\n",
         machine::now(),
         machine::cpu(),
         machine::commit(),
-        bandwidth / 1e9
+        bounds.bandwidth / 1e9
     );
     for curve in &curves {
-        text += &curve.table(bandwidth);
+        text += &curve.table(&bounds);
     }
     println!("{text}");
     if only.is_none() {
