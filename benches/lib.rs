@@ -1,4 +1,4 @@
-//! Benchmarks with checked answers: `cargo bench -p rusty-benches`.
+//! Benchmarks with checked answers: `cargo bench -p benches`.
 //!
 //! * `kernels`: products, attention, norms and adapters one by one, each beside its bound.
 //! * `model`: opening, quantizing, prefill and decode of whole models on the CPU.

@@ -1,5 +1,5 @@
 //! One row on cores that [read ahead](rusty_backend::Target::reads_ahead) on their own beside one whose weights are asked for:
-//! `cargo bench -p rusty-benches --no-default-features --bench reading_ahead`.
+//! `cargo bench -p benches --no-default-features --bench reading_ahead`.
 //!
 //! The same random weights of a real shape are bound twice, each way with its own threads, and a few tokens are decoded in one
 //! way and then in the other, again and again. Other guests of a shared machine disturb both alike, so quantiles of many such

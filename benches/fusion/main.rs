@@ -1,5 +1,5 @@
 //! Chains of operations as Rusty fuses them, beside Burn and PyTorch op by op, and the traffic that fusion saves:
-//! `cargo bench -p rusty-benches --bench fusion`.
+//! `cargo bench -p benches --bench fusion`.
 //!
 //! How they are compared says `fusion/mod.rs`. Burn is a program of its own (`benches/burn`), which is compiled when this
 //! first runs and takes some minutes: its Flex back end on the CPU, its wgpu back end beside any GPU. PyTorch is the one
@@ -70,7 +70,7 @@ fn main() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let Effort { rounds, timed, .. } = effort;
     let report = format!(
-        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}, {places}; commit {} (but for this file). `cargo bench -p rusty-benches --bench fusion`: \
+        "# Chains fused and op by op, {}\n\n{}, {threads} threads, device {}, {places}; commit {} (but for this file). `cargo bench -p benches --bench fusion`: \
          {rounds} rounds in turn of {timed} s, the middle of each and of all; answers agreed. Kernels: those that the chain and its gathers become, of as many operations. \
          Rusty gathers inputs from tables, which takes a kernel that the others do not have.\n\n{table}\n{}",
         machine::now(),

@@ -1,4 +1,4 @@
-//! Kernels one by one, each beside its bound: `cargo bench -p rusty-benches --bench kernels`.
+//! Kernels one by one, each beside its bound: `cargo bench -p benches --bench kernels`.
 //!
 //! Each stands beside the longer of two times: its bytes at the bandwidth that a loop reads memory with, or that a GPU copies
 //! with, and its operations at the rate that a loop reaches in registers, both measured in the same run. A loop's bandwidth

@@ -47,7 +47,7 @@ impl Table {
     pub fn finish(&self) {
         let mut text = format!(
             "# Kernels beside their bounds\n\n{}, {}, commit {}.\n\
-             `cargo bench -p rusty-benches --bench kernels`; medians of ten samples, microseconds.\n\n",
+             `cargo bench -p benches --bench kernels`; medians of ten samples, microseconds.\n\n",
             self.device,
             machine::now(),
             machine::commit()

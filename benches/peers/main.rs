@@ -1,4 +1,4 @@
-//! Rusty beside llama.cpp and PyTorch on this machine's CPU: `cargo bench -p rusty-benches --bench peers`.
+//! Rusty beside llama.cpp and PyTorch on this machine's CPU: `cargo bench -p benches --bench peers`.
 //!
 //! Every work runs in processes of its own, Rusty's and the peer's in turn, on the same file of random weights of a real
 //! shape, with the same threads and context, after a warm-up of the same work. Before anything is timed the two answer the
@@ -14,6 +14,8 @@
 //! * `RUSTY_PEERS_ONLY=TEXT,...`: works whose name holds one of the texts; nothing is recorded. `formats`: whether llama.cpp reads
 //!   every format that Rusty writes, which comes first otherwise.
 //! * `RUSTY_PEERS_ROUNDS=N`: rounds, 3 by default.
+//! * `RUSTY_PEERS_BANDWIDTH=GB/s`: sides of works that memory bounds [wait](quiet) until memory is read that fast, and count only if it
+//!   still is behind them; rounds that wait too long are left out.
 //! * `RUSTY_PEERS_PYTHON=PATH`: a Python that has the packages of `requirements.txt`, which are installed below `target/`
 //!   otherwise. llama.cpp is built from source then, which takes some minutes.
 
@@ -21,9 +23,11 @@ mod check;
 mod formats;
 mod own;
 mod plot;
+mod quiet;
 mod report;
 mod works;
 
+use quiet::Quiet;
 use report::{Report, Row};
 use rusty_backend::{CpuDevice, Device};
 use rusty_benches::kernels::Bounds;
@@ -161,14 +165,23 @@ fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: us
         check_answers(work, &job, peer);
     }
     let mut row = Row::new(work);
+    let quiet = Quiet::asked(threads).filter(|_| work.is_bound_by_memory());
+    let side = |side: &dyn Fn() -> Reply| match quiet {
+        Some(quiet) => quiet.of(side),
+        None => Some(side()),
+    };
     for round in 0..rounds {
-        let own = own::process(&job);
-        let other = match &peer {
-            Some(peer) => peer(&job),
-            None => Reply {
+        let own = side(&|| own::process(&job));
+        let other = match (&peer, &own) {
+            (Some(peer), _) => side(&|| peer(&job)),
+            (None, own) => own.as_ref().map(|own| Reply {
                 samples: own.base.clone(),
                 ..Reply::default()
-            },
+            }),
+        };
+        let Some((own, other)) = own.zip(other) else {
+            eprintln!("{:<44} round {round}: memory was too slow", work.name());
+            continue;
         };
         eprintln!(
             "{:<44} round {round}: {:>9} {:>9}",
@@ -201,16 +214,15 @@ fn main() {
     if only.as_ref().is_none_or(|only| only == "formats") {
         formats::are_read(threads, |job| ask(&python, "run_llama_cpp.py", job));
     }
-    let mut report = Report::new(threads, rounds);
+    let mut report = Report::new(threads, rounds, Quiet::asked(threads).map(Quiet::least));
     for work in WORKS {
         let is_wanted = |only: &String| only.split(',').any(|text| work.name().contains(text));
         if !only.as_ref().is_none_or(is_wanted) {
             continue;
         }
         let file = files.of(work);
-        report
-            .rows
-            .push(compare(work, &python, &file, threads, rounds));
+        let row = compare(work, &python, &file, threads, rounds);
+        report.rows.extend((!row.is_empty()).then_some(row));
         report.bounds.push(Bounds::of(&device).expect("bounds"));
         // After each work, so that a run that ends early leaves something.
         if only.is_none() {

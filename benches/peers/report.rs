@@ -66,6 +66,11 @@ impl Row {
         )
     }
 
+    /// Whether no round counted.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
     /// The ratio of each side's best repetition.
     fn best_ratio(&self) -> f64 {
         self.best.map_or(f64::NAN, |(own, peer)| own / peer)
@@ -97,15 +102,18 @@ pub struct Report {
     pub bounds: Vec<Bounds>,
     threads: usize,
     rounds: usize,
+    /// GB/s without which no round of works counts that memory bounds.
+    quiet: Option<f64>,
 }
 
 impl Report {
-    pub fn new(threads: usize, rounds: usize) -> Self {
+    pub fn new(threads: usize, rounds: usize, quiet: Option<f64>) -> Self {
         Self {
             rows: vec![],
             bounds: vec![],
             threads,
             rounds,
+            quiet,
         }
     }
 
@@ -168,16 +176,21 @@ impl Report {
             ),
             _ => String::new(),
         };
+        let quiet = self.quiet.map_or(String::new(), |least| {
+            format!(
+                " Sides of works that decode one sequence ran while memory was read at {least} GB/s or more before them and behind them."
+            )
+        });
         format!(
             "# Rusty beside its peers, {}\n\n\
-             {}, {} threads; commit {}. `cargo bench -p rusty-benches --bench peers`: random weights of real shapes, \
+             {}, {} threads; commit {}. `cargo bench -p benches --bench peers`: random weights of real shapes, \
              {} rounds in turn, f16 keys and values, llama.cpp built for this machine but without AMX; each figure is \
              the middle of its rounds, the ratio the middle of the rounds' ratios; that of the best is of each side's fastest \
              repetition, which other guests of a shared machine disturbed least. The peer is llama.cpp where none is \
              named; that of an adapter (rank 16, f16, all linear layers but the head) is Rusty without it. Opening is of \
              a file in the page cache and has a prompt of 32 tokens. Measured after each work: memory is read at {:.1} \
              GB/s ({:.1} to {:.1}){peaks}. The fraction of the roofline is what a step's bytes or products take at \
-             least, whichever is longer, of the time that it took; attention's products are not counted.\n\n",
+             least, whichever is longer, of the time that it took; attention's products are not counted.{quiet}\n\n",
             machine::now(),
             machine::cpu(),
             self.threads,

@@ -97,6 +97,12 @@ impl Work {
         }
     }
 
+    /// Whether it decodes one sequence at no depth, so that memory bounds it, in a few seconds.
+    pub fn is_bound_by_memory(&self) -> bool {
+        let decodes = self.kind == Kind::Speed && self.prompt == 0 && self.depth == 0;
+        decodes && self.batch == 1 && !matches!(self.peer, Peer::PyTorch(_))
+    }
+
     /// Whether weights are floats, and so multiplied as such.
     pub fn is_float(&self) -> bool {
         matches!(self.format, "bf16" | "f16" | "f32")

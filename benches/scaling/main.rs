@@ -1,4 +1,4 @@
-//! How speed changes with depth, batch and prompt: `cargo bench -p rusty-benches --bench scaling`.
+//! How speed changes with depth, batch and prompt: `cargo bench -p benches --bench scaling`.
 //!
 //! Random weights of Qwen3-0.6B's shape in Q4_0, on this machine's CPU, whose answers are checked first. Each speed stands beside what
 //! the machine allows: weights, keys and values are read once per step, products multiply bytes, and attention single precision,
@@ -201,7 +201,7 @@ fn main() {
         ..bounds
     };
     let mut text = format!(
-        "# Speed over depth, batch and prompt, {}\n\n{}, {threads} threads; commit {}. `cargo bench -p rusty-benches --bench \
+        "# Speed over depth, batch and prompt, {}\n\n{}, {threads} threads; commit {}. `cargo bench -p benches --bench \
          scaling`: random weights of {SHAPE} in {FORMAT}; each figure is the middle of {REPETITIONS} repetitions. Read \
          bandwidth: {:.1} GB/s. A bound is the longer of what bytes and what operations take.\n\n![curves](scaling.svg)\n\n",
         machine::now(),

@@ -1,4 +1,4 @@
-//! Kernels one by one, and chains of operations: what `rusty-benches` measures, on a device.
+//! Kernels one by one, and chains of operations: what `benches` measures, on a device.
 
 use crate::devices::Present;
 use crate::job::{self, Job};

@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["rusty-engine"],
     &["rusty-serve"],
     &["rusty-cli"],
-    &["rusty-benches", "rusty-examples"],
+    &["benches", "rusty-examples"],
     &["rusty-gpu-check"],
 ];
 

@@ -5,7 +5,9 @@ use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::expert_results::{self, ExpertResultsConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, Summing, scalar};
-use super::kernels::grouped::{GroupedConfig, TILE};
+use super::kernels::grouped::{GroupedConfig, Tiles};
+use super::kernels::grouped_matrix;
+use super::kernels::matrix::MatrixConfig;
 use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
 use super::kernels::sink::Store;
@@ -15,7 +17,7 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, ExpertPart, F32, Inst, Kernel, Operand, Sink};
+use crate::plan::{Anchor, ExpertPart, ExpertWay, F32, Inst, Kernel, Operand, Sink, Sums};
 use rusty_backend::Language;
 use rusty_graph::{RouteSpec, WeightDecl, WeightId};
 
@@ -128,31 +130,35 @@ impl Lowering<'_> {
         Ok(template(kernel, Kind::Route(config), grid, scalars, None))
     }
 
-    /// The launches of products with chosen experts, one for each chunk of lanes: for few rows as matrix-vector products, or, where it
-    /// is not said how, for many rows by tiles, one for each part. A launch makes of them what is stored where they do not do so
+    /// The launches of products with chosen experts, one for each chunk of lanes: for few rows as matrix-vector products, for many by
+    /// tiles, one for each part. A launch makes of them what is stored where they do not do so
     /// themselves: of tiles that are not stored as they are, and with adapters.
     pub(super) fn experts(
         &self,
         kernel: &Kernel,
-        few: Option<Vectors>,
+        way: ExpertWay,
         adapted: bool,
         store: &mut WeightStore<'_>,
     ) -> Result<Vec<Template>> {
         let products = Products::of(self, kernel)?;
         let as_they_are = kernel.stores_products();
         let left = match kernel.scratch {
-            _ if few.is_some() && !adapted => Left::Results,
+            _ if matches!(way, ExpertWay::Few(_)) && !adapted => Left::Results,
             Some(scratch) => Left::Products(self.word(scratch)),
             None if as_they_are => Left::Products(self.result(kernel)?),
             None => return Err(self.refuse(kernel, "has no room for products")),
         };
         let mut launches = Vec::new();
         for chunk in self.expert_chunks(kernel, &products, store)? {
-            match few {
-                Some(vectors) => {
+            let on_units = way == ExpertWay::Matrix;
+            match way {
+                ExpertWay::Few(sums) => {
+                    let vectors = self.vectors_of(sums);
                     launches.push(self.few_experts(kernel, &products, &chunk, left, vectors)?);
                 }
-                None => launches.extend(self.grouped(kernel, &products, &chunk, left)?),
+                ExpertWay::Tiles | ExpertWay::Matrix => {
+                    launches.extend(self.grouped(kernel, &products, &chunk, left, on_units)?);
+                }
             }
         }
         match left {
@@ -232,7 +238,7 @@ impl Lowering<'_> {
         };
         let mut config = FewExpertsConfig {
             experts: products.config,
-            product: self.product_of_expert(products, vectors),
+            product: self.product_of_expert(products.config, &products.decls, vectors),
             sums: Summing::Nothing,
             tails,
         };
@@ -266,9 +272,13 @@ impl Lowering<'_> {
         }
     }
 
-    /// The products with an expert as a contraction of one unit.
-    fn product_of_expert(&self, products: &Products<'_>, vectors: Vectors) -> ContractConfig {
-        let ExpertsConfig { rows, k, .. } = products.config;
+    /// The products of some parts with an expert as a contraction of one unit.
+    fn product_of_expert(
+        &self,
+        ExpertsConfig { rows, k, .. }: ExpertsConfig,
+        parts: &[&WeightDecl],
+        vectors: Vectors,
+    ) -> ContractConfig {
         let input = Place::Arena {
             arg: scalar::X,
             width: k,
@@ -292,9 +302,9 @@ impl Lowering<'_> {
                 source: Source::None,
                 segment: k,
             },
-            parts: products.decls.iter().enumerate().map(part).collect(),
+            parts: parts.iter().enumerate().map(part).collect(),
             units: vec![UnitConfig {
-                parts: (0..products.decls.len()).collect(),
+                parts: (0..parts.len()).collect(),
                 tails: Vec::new(),
                 arg: scalar::FIRST,
             }],
@@ -308,18 +318,18 @@ impl Lowering<'_> {
         }
     }
 
-    /// The launches of many rows' products with a chunk of lanes, one for each part.
+    /// The launches of many rows' products with a chunk of lanes, one for each part, on matrix units or not.
     fn grouped(
         &self,
         kernel: &Kernel,
         products: &Products<'_>,
         chunk: &LanesOfExperts,
         left: Left,
+        on_units: bool,
     ) -> Result<Vec<Template>> {
         let Left::Products(out) = left else {
             return Err(self.refuse(kernel, "has no room for products"));
         };
-        let tiles = (chunk.end - chunk.first).div_ceil(TILE.lanes);
         let experts = products.count as u32;
         let parts = (0u32..).zip(&products.decls).zip(&chunk.parts);
         let launch = |((p, decl), place): ((u32, &&WeightDecl), &[u32; 2])| {
@@ -327,14 +337,30 @@ impl Lowering<'_> {
             scalars.0[scalar::OUT] = out + p * products.config.part_lanes();
             let config = GroupedConfig {
                 experts: products.config,
-                format: decl.format,
-                row_bytes: row_bytes(decl) as u32,
+                tiles: match on_units {
+                    true => Tiles::Matrix(self.matrix_of_expert(products.config, decl)),
+                    false => Tiles::Single {
+                        format: decl.format,
+                        row_bytes: row_bytes(decl) as u32,
+                    },
+                },
             };
+            self.fits(kernel, config.shared_bytes())?;
+            let tiles = (chunk.end - chunk.first).div_ceil(config.lanes());
             let grid = Grid::Experts { tiles, experts };
             let kind = Kind::Grouped(config);
             Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
         };
         parts.map(launch).collect()
+    }
+
+    /// The product of a part with an expert on matrix units.
+    fn matrix_of_expert(&self, config: ExpertsConfig, decl: &WeightDecl) -> MatrixConfig {
+        let floats = self.vectors_of(Sums::Planes);
+        grouped_matrix::config(
+            self.product_of_expert(config, &[decl], floats),
+            self.target.language == Language::CudaC,
+        )
     }
 
     /// The launch that makes of products, which lie from arena word `made` on, what is stored, with adapters or without.

@@ -115,7 +115,11 @@ impl KernelSpec {
     /// Whether its cubes may begin while those of the launch before end. Cubes that fill a processor may not: those that come first
     /// would crowd on the processors that are idle first, and wait there for each other.
     fn begins_early(&self) -> bool {
-        !matches!(self.kind, Kind::Matrix(_) | Kind::MatrixAttention(_))
+        match &self.kind {
+            Kind::Matrix(_) | Kind::MatrixAttention(_) => false,
+            Kind::Grouped(config) => matches!(config.tiles, grouped::Tiles::Single { .. }),
+            _ => true,
+        }
     }
 
     /// Whether it applies adapters to products with experts.

@@ -9,7 +9,7 @@ use crate::plan::exclusion::{
     FIRST_INSIDE, FIRST_PLANE, HALF_TILES, MATRIX_ATTENTION, ROW_ATTENTION, SHRINK_INSIDE,
     SHRINK_PLANE,
 };
-use crate::plan::{Anchor, Exclusion, Implementation, Kernel, Sums, Way, Work};
+use crate::plan::{Anchor, Exclusion, ExpertWay, Implementation, Kernel, Way, Work};
 
 /// What a variant launches.
 struct Launches {
@@ -68,7 +68,7 @@ impl Lowering<'_> {
             Work::Contraction(way) => self.contraction(kernel, way, store),
             Work::Attention => self.attention(kernel),
             Work::Route => self.choice_of_experts(kernel),
-            Work::Experts(few) => self.products(kernel, few, store),
+            Work::Experts(way) => self.products(kernel, way, store),
             Work::Rows { planes } => {
                 let plane = if planes { self.target.plane_size } else { 0 };
                 self.whole_rows(kernel, plane, store)
@@ -135,13 +135,12 @@ impl Lowering<'_> {
     fn products(
         &self,
         kernel: &Kernel,
-        few: Option<Sums>,
+        way: ExpertWay,
         store: &mut WeightStore<'_>,
     ) -> Result<Launches> {
-        let few = few.map(|sums| self.vectors_of(sums));
-        let mut launches = Launches::always(self.experts(kernel, few, false, store)?);
+        let mut launches = Launches::always(self.experts(kernel, way, false, store)?);
         if self.adapters && kernel.has_sites() {
-            launches.adapted = Some(self.experts(kernel, few, true, store)?);
+            launches.adapted = Some(self.experts(kernel, way, true, store)?);
         }
         Ok(launches)
     }

@@ -4,8 +4,8 @@
 use crate::plan::byte_codes::ByteCodes;
 use crate::plan::exclusion::{HALVES, SHRINK_INSIDE};
 use crate::plan::{
-    Anchor, ContractionFamily, Element, Exclusion, ExpertPart, Implementation, Kernel, Part, Plan,
-    PlanValue, PlanValueId, Variant, Work,
+    Anchor, ContractionFamily, Element, Exclusion, ExpertPart, ExpertWay, Implementation, Kernel,
+    Part, Plan, PlanValue, PlanValueId, Variant, Work,
 };
 use crate::{Error, Result};
 use rusty_backend::{Family, Language, Target};
@@ -116,6 +116,13 @@ const RULES: &[Rule] = &[
     ),
     rule(experts, few, planes, Implementation::ExpertsPlane, 1),
     rule(experts, few, gpu, Implementation::ExpertsShared, 1),
+    rule(
+        short_experts,
+        any,
+        Target::multiplies_bf16,
+        Implementation::ExpertsMatrix,
+        1,
+    ),
     rule(experts, any, gpu, Implementation::ExpertsGrouped, 1),
     rule(rows, any, planes, Implementation::RowsPlane, 1),
     rule(rows, any, gpu, Implementation::RowsShared, 1),
@@ -202,6 +209,15 @@ fn route(_: &Plan, anchor: &Anchor) -> bool {
 
 fn experts(_: &Plan, anchor: &Anchor) -> bool {
     matches!(anchor, Anchor::Experts { .. })
+}
+
+/// Experts whose weights lose nothing to speak of as bf16.
+fn short_experts(plan: &Plan, anchor: &Anchor) -> bool {
+    let single = |w: &WeightId| plan.weights[w.index()].format == Format::F32;
+    match anchor {
+        Anchor::Experts { parts, .. } => !parts.iter().flat_map(|p| &p.weights).any(single),
+        _ => false,
+    }
 }
 
 fn rows(plan: &Plan, anchor: &Anchor) -> bool {
@@ -317,7 +333,7 @@ fn scratch(plan: &mut Plan, at: usize) {
 fn further(plan: &Plan, kernel: &Kernel, implementation: Implementation) -> u32 {
     match (implementation.work(), &kernel.anchor) {
         (Work::Contraction(way), _) => u32::from(plan.makes_first_apart(kernel, way)),
-        (Work::Experts(None), Anchor::Experts { parts, .. }) => {
+        (Work::Experts(ExpertWay::Tiles | ExpertWay::Matrix), Anchor::Experts { parts, .. }) => {
             parts.len() as u32 - u32::from(kernel.stores_products())
         }
         _ => 0,

@@ -45,7 +45,9 @@ pub enum Implementation {
     ExpertsPlane,
     /// The same, sums in shared memory.
     ExpertsShared,
-    /// On GPUs: products with experts of many rows, each with all of its rows.
+    /// On matrix units: products with experts of many rows, each with all of its rows.
+    ExpertsMatrix,
+    /// The same in single precision.
     ExpertsGrouped,
     /// On GPUs: all that takes whole rows, sums by planes.
     RowsPlane,
@@ -64,8 +66,8 @@ pub(crate) enum Work {
     Attention,
     /// The choice of experts.
     Route,
-    /// Products with experts: of few rows, or (none) of many.
-    Experts(Option<Sums>),
+    /// Products with experts.
+    Experts(ExpertWay),
     /// All that takes whole rows; whether sums are by planes.
     Rows { planes: bool },
 }
@@ -95,6 +97,17 @@ impl Way {
     }
 }
 
+/// How products with experts run on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertWay {
+    /// Of few rows, as matrix-vector products.
+    Few(Sums),
+    /// Of many, in tiles in single precision.
+    Tiles,
+    /// Of many, in tiles on matrix units.
+    Matrix,
+}
+
 /// How the products of a matrix with vectors are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sums {
@@ -111,6 +124,7 @@ impl Implementation {
     pub(crate) fn work(self) -> Work {
         let matrix = |rows, lanes| Work::Contraction(Way::Matrix { rows, lanes });
         let tile = |rows, lanes| Work::Contraction(Way::Tile { rows, lanes });
+        let few = |sums| Work::Experts(ExpertWay::Few(sums));
         match self {
             Implementation::CpuContract
             | Implementation::CpuAttention
@@ -130,10 +144,11 @@ impl Implementation {
             Implementation::GemmTiled64 => tile(64, 64),
             Implementation::AttentionFlash => Work::Attention,
             Implementation::Route => Work::Route,
-            Implementation::ExpertsBytes => Work::Experts(Some(Sums::Bytes)),
-            Implementation::ExpertsPlane => Work::Experts(Some(Sums::Planes)),
-            Implementation::ExpertsShared => Work::Experts(Some(Sums::Shared)),
-            Implementation::ExpertsGrouped => Work::Experts(None),
+            Implementation::ExpertsBytes => few(Sums::Bytes),
+            Implementation::ExpertsPlane => few(Sums::Planes),
+            Implementation::ExpertsShared => few(Sums::Shared),
+            Implementation::ExpertsMatrix => Work::Experts(ExpertWay::Matrix),
+            Implementation::ExpertsGrouped => Work::Experts(ExpertWay::Tiles),
             Implementation::RowsPlane => Work::Rows { planes: true },
             Implementation::RowsShared => Work::Rows { planes: false },
         }
@@ -173,6 +188,7 @@ impl Implementation {
             Implementation::ExpertsBytes => "experts_bytes",
             Implementation::ExpertsPlane => "experts_plane",
             Implementation::ExpertsShared => "experts_shared",
+            Implementation::ExpertsMatrix => "experts_matrix",
             Implementation::ExpertsGrouped => "experts_grouped",
             Implementation::RowsPlane => "rows_plane",
             Implementation::RowsShared => "rows_shared",

@@ -22,7 +22,7 @@ pub use body::{Body, F32, Inst, Reg};
 pub use exclusion::Exclusion;
 pub use experts::ExpertPart;
 pub use implementation::Implementation;
-pub(crate) use implementation::{Sums, Way, Work};
+pub(crate) use implementation::{ExpertWay, Sums, Way, Work};
 pub use tuning::{AttentionCut, ContractionFamily, Teams, Tuning};
 pub use units::Unit;
 pub use verify::{Violation, verify};

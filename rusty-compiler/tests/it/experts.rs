@@ -7,7 +7,7 @@ use crate::reference::{
 };
 use rusty_backend::Target;
 use rusty_compiler::plan::verify;
-use rusty_compiler::{KvFormat, RowResult, Sequence, SlotId, Step, Want, compile};
+use rusty_compiler::{Executable, KvFormat, RowResult, Sequence, SlotId, Step, Want, compile};
 use rusty_graph::Interpreter;
 use rusty_loader::meta::keys;
 use rusty_loader::quantize::{self, quantize};
@@ -72,34 +72,37 @@ fn experts_in_blocks_on_a_gpu_match_decoded_weights() {
 fn experts_of_many_rows_agree_across_devices() {
     for model in ["mixtral", "deepseek-v3"] {
         let file = rusty_loader::open(golden(&format!("models/{model}"))).expect(model);
-        let ids: Vec<u32> = (0..300).map(|i| (i * 37 + 11) % 250).collect();
-        let last = |on: &On| {
-            let mut exe = plain(&*file, on);
-            let step = Step {
-                tokens: &ids,
-                positions: &(0..300).collect::<Vec<_>>(),
-                sequence_of: &[0; 300],
-                sequences: &[Sequence {
-                    pages: &(0..24).collect::<Vec<_>>(),
-                    rope_length: 300,
-                }],
-                slots: &[SlotId::BASE; 300],
-                wants: &std::array::from_fn::<_, 300, _>(|i| match i % 60 {
-                    59 => Want::Logits,
-                    _ => Want::Nothing,
-                }),
-            };
-            let logits = exe.run(&step).expect("step").results.into_iter();
-            let logits = logits.map(|(_, result)| match result {
-                RowResult::Logits(logits) => logits,
-                other => panic!("asked for logits, got {other:?}"),
-            });
-            logits.collect::<Vec<_>>()
-        };
-        let want = last(&instruction_sets().remove(0));
-        assert_eq!(want.len(), 5);
-        assert_close(model, &last(&gpu()), &want.concat(), 1e-3);
+        let want = of_many_rows(&mut *plain(&*file, &instruction_sets().remove(0)));
+        let have = of_many_rows(&mut *plain(&*file, &gpu()));
+        assert_close(model, &have, &want.concat(), 1e-3);
     }
+}
+
+/// Logits of five rows of a step of 300.
+pub(crate) fn of_many_rows(exe: &mut dyn Executable) -> Vec<Vec<f32>> {
+    let ids: Vec<u32> = (0..300).map(|i| (i * 37 + 11) % 250).collect();
+    let step = Step {
+        tokens: &ids,
+        positions: &(0..300).collect::<Vec<_>>(),
+        sequence_of: &[0; 300],
+        sequences: &[Sequence {
+            pages: &(0..24).collect::<Vec<_>>(),
+            rope_length: 300,
+        }],
+        slots: &[SlotId::BASE; 300],
+        wants: &std::array::from_fn::<_, 300, _>(|i| match i % 60 {
+            59 => Want::Logits,
+            _ => Want::Nothing,
+        }),
+    };
+    let logits = exe.run(&step).expect("step").results.into_iter();
+    let logits = logits.map(|(_, result)| match result {
+        RowResult::Logits(logits) => logits,
+        other => panic!("asked for logits, got {other:?}"),
+    });
+    let logits: Vec<_> = logits.collect();
+    assert_eq!(logits.len(), 5);
+    logits
 }
 
 /// Products that another launch takes need room of their width.

@@ -10,7 +10,8 @@ use rusty_compiler::gpu::kernels::delta::Adapters;
 use rusty_compiler::gpu::kernels::env::header;
 use rusty_compiler::gpu::kernels::expert_results::ExpertResultsConfig;
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, FewExpertsConfig, Summing, scalar};
-use rusty_compiler::gpu::kernels::grouped::GroupedConfig;
+use rusty_compiler::gpu::kernels::grouped::{GroupedConfig, Tiles};
+use rusty_compiler::gpu::kernels::grouped_matrix;
 use rusty_compiler::gpu::kernels::page_words::PageWords;
 use rusty_compiler::gpu::kernels::pieces::Piece;
 use rusty_compiler::gpu::kernels::random::{RandomConfig, scalar as random};
@@ -226,10 +227,12 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
                 tails: of_products(&config),
             })
         };
-        let grouped = Kind::Grouped(GroupedConfig {
-            experts: config,
-            format,
-            row_bytes,
+        let on_units = grouped_matrix::config(of_expert(team, (config.k, 1), format, wide), wide);
+        let grouped = [Tiles::Single { format, row_bytes }, Tiles::Matrix(on_units)].map(|tiles| {
+            Kind::Grouped(GroupedConfig {
+                experts: config,
+                tiles,
+            })
         });
         let tails = of_products(&config);
         match combine {
@@ -238,7 +241,8 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             }
             false => out.push(few(Summing::Nothing, if routed { tails } else { vec![] })),
         }
-        out.extend([grouped, results(Some(64))]);
+        out.extend(grouped);
+        out.push(results(Some(64)));
         if routed {
             out.push(results(None));
         }

@@ -9,6 +9,7 @@ use rusty_compiler::gpu::GpuExecutable;
 use rusty_compiler::gpu::kernels::attention_shape::AttentionShape;
 use rusty_compiler::gpu::kernels::contract::ContractConfig;
 use rusty_compiler::gpu::kernels::experts::{ExpertsConfig, Summing};
+use rusty_compiler::gpu::kernels::grouped::Tiles;
 use rusty_compiler::gpu::kernels::matrix_attention::MatrixAttentionCut;
 use rusty_compiler::gpu::kernels::rows::Origin;
 use rusty_compiler::gpu::kernels::sink::{Store, Target as Sink};
@@ -144,7 +145,13 @@ fn label(spec: &KernelSpec) -> String {
             };
             format!("{}{how} {format}{left}", of_experts(&c.experts))
         }
-        Kind::Grouped(c) => format!("{} {}", of_experts(&c.experts), c.format.name()),
+        Kind::Grouped(c) => {
+            let tiles = match &c.tiles {
+                Tiles::Single { format, .. } => format.name(),
+                Tiles::Matrix(m) => &format!("{} on units", m.contract.parts[0].format.name()),
+            };
+            format!("{} {tiles}", of_experts(&c.experts))
+        }
         Kind::ExpertResults(c) => {
             let adapted = if c.adapted.is_some() { " adapters" } else { "" };
             format!("{}{adapted}", of_experts(&c.experts))

@@ -2,11 +2,12 @@
 //! instruction, its substitute multiplies the same fragments, so that tiles, fragments and tails are tested everywhere.
 
 use crate::adapted_rows::{TOKENS, attach, logits};
+use crate::experts::of_many_rows;
 use crate::golden_paths::golden;
 use crate::reference::{distance, gpu_device, mean_kl};
 use rusty_backend::Language;
 use rusty_compiler::gpu::GpuExecutable;
-use rusty_compiler::plan::{Anchor, Tuning};
+use rusty_compiler::plan::{Anchor, Implementation, Tuning};
 use rusty_compiler::{BindOptions, KvFormat, compile};
 use rusty_loader::{Format, Meta, ModelFile, SharedBytes, WeightView};
 
@@ -132,6 +133,34 @@ fn products_agree(name: &str, file: &dyn ModelFile, most: (f64, f64, f64)) {
     ];
     let ways = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
     agrees(name, file, ways, cases, most);
+}
+
+/// Experts whose rows are less than a tile, and more than some.
+#[test]
+fn experts_on_matrix_units_agree_with_tiles() {
+    let cases = [
+        ("qwen3moe-tiny", "q4_0"),
+        ("deepseek-tiny", "bf16"),
+        ("qwen3moe-tiny", "bf16"),
+        ("deepseek-tiny", "q8_0"),
+    ];
+    for (shape, format) in some_of(cases, 1) {
+        let file = rusty_loader::random::model(shape, format).expect(shape);
+        let ways = ((vec![TILES], KvFormat::F32), (vec![], KvFormat::F32));
+        let name = format!("{shape} {format}");
+        let mut exe = bound(&*file, ways.0.clone(), 0);
+        let mut variants = exe.plan().kernels.iter().flat_map(|k| &k.variants);
+        let on_units = variants.any(|v| v.implementation == Implementation::ExpertsMatrix);
+        assert!(on_units, "{name}");
+        let have = of_many_rows(&mut exe).concat();
+        let want = of_many_rows(&mut bound(&*file, ways.1.clone(), 0)).concat();
+        let (rms, apart) = distance(&have, &want);
+        println!("{name}, 300 rows: rms {rms}, 1 - cosine {apart}");
+        assert!(rms < 0.05 && apart < 1e-4, "{name}: {rms}, {apart}");
+        let chunks = [20, 62].map(|rows| (rows, Tuning::default()));
+        let cases = vec![(1, chunks.to_vec())];
+        agrees(&name, &*file, ways, cases, (0.05, 1e-4, 1.5e-3));
+    }
 }
 
 /// Inputs beyond half precision, before a norm and of a product of their own: what they make is neither infinite nor of the largest

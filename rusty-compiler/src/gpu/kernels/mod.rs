@@ -39,6 +39,7 @@ pub mod gemv_products;
 pub mod gemv_sizes;
 pub mod gemv_sums;
 pub mod grouped;
+pub mod grouped_matrix;
 pub mod matrix;
 pub mod matrix_attention;
 pub mod matrix_attention_blocks;

@@ -3,6 +3,7 @@
 use super::reference::{Expected, Found};
 use super::rows::TrialRows;
 use crate::gpu::executable::GpuExecutable;
+use crate::gpu::kernels::grouped::Tiles;
 use crate::gpu::stage::Template;
 use crate::gpu::text::Kind;
 use crate::plan::PlanValueId;
@@ -23,6 +24,7 @@ pub(super) fn allowed(launched: &[Template], pages: Option<KvFormat>) -> f64 {
         Kind::Gemv(config) => config.bytes,
         Kind::Experts(config) => config.product.bytes,
         Kind::Matrix(_) | Kind::MatrixAttention(_) => true,
+        Kind::Grouped(config) => matches!(config.tiles, Tiles::Matrix(_)),
         _ => false,
     });
     match (pages, rounds) {
