@@ -10,21 +10,17 @@ pub use peak::Peak;
 
 use crate::{bandwidth, copies, cosine, middle};
 use criterion::{Criterion, Throughput};
-use deltas::check_deltas;
 use graphs::Subject;
 use running::{Rows, Running, check};
-use rusty_adapters::Precision;
 use rusty_backend::Device;
-use rusty_compiler::{KvFormat, SlotData, SlotId};
+use rusty_compiler::KvFormat;
 use rusty_loader::{Format, formats};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Rows of a prompt.
 const PROMPT: usize = 512;
 const BATCH: usize = 16;
-const RANK: u32 = 16;
 const SAMPLES: usize = 10;
 /// Pairs of products that are compared with the interpreter's, which decodes weights on one thread; all pairs take the
 /// same kernels.
@@ -307,37 +303,6 @@ impl Bench<'_> {
         }
     }
 
-    fn adapters(&mut self) {
-        let format = Format::Blocks(&formats::Q4_0);
-        let few = Sizes {
-            pairs: self.sizes.pairs.min(CHECKED),
-            ..self.sizes
-        };
-        let checked = graphs::products(format, &few);
-        let subject = graphs::products(format, &self.sizes);
-        for (name, precision) in [("f16", Precision::F16), ("int8", Precision::Int8)] {
-            check_deltas(
-                &checked,
-                &mut self.bound(&checked, BATCH as u32),
-                |running| attach_all(&checked, running, precision),
-            );
-            let mut running = self.bound(&subject, BATCH as u32);
-            let attached = attach_all(&subject, &mut running, precision);
-            let bytes = attached[0].bytes() as u64;
-            let weights = self.sizes.weights();
-            for (rows, text) in [(1, "1 row"), (BATCH, "16 rows, 16 adapters")] {
-                let work = Work {
-                    bytes: self.stored(format, weights) + bytes * rows as u64,
-                    operations: 2 * weights * rows as u64,
-                    kind: Kind::Bytes,
-                };
-                self.time(&format!("LoRA rank 16 {name}/{text}"), work, || {
-                    running.step(Rows::adapted(rows, BATCH as u32));
-                });
-            }
-        }
-    }
-
     /// Attention over keys and values of a format: the last of a prompt's rows is near the interpreter's, with and without the others.
     fn attention(&mut self, kv: KvFormat, least: f64) {
         let subject = graphs::attention(&self.sizes);
@@ -386,21 +351,4 @@ impl Bench<'_> {
             running.step(Rows::of_one(rows, 0));
         });
     }
-}
-
-/// A different adapter in each slot.
-fn attach_all(
-    subject: &Subject,
-    running: &mut Running,
-    precision: Precision,
-) -> Vec<Arc<SlotData>> {
-    let sites = &subject.graph.sites;
-    let attach = |slot: u32| {
-        let adapter = rusty_adapters::random("random", sites, RANK, u64::from(slot), precision);
-        let adapter = Arc::new(adapter);
-        let attached = running.executable().attach(SlotId(slot), adapter.clone());
-        attached.expect("attached");
-        adapter
-    };
-    (1..=BATCH as u32).map(attach).collect()
 }

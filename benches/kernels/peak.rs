@@ -19,48 +19,51 @@ pub struct Peak {
     pub bytes: f64,
 }
 
-/// The peaks of `threads` threads, with the instructions that kernels for `isa` have: those of AVX-512 with VNNI, and of AMX beside them, else
-/// of AVX2, where byte products are summed in words if there is no AVX-VNNI. None where the machine has neither.
+/// The peaks of `threads` threads with the instructions of an instruction set that this machine has. None for what is no such.
 pub fn measure(threads: usize, isa: Isa) -> Option<Peak> {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-        // SAFETY: the features were found.
-        let floats = rate(threads, 16 * 2, || unsafe { avx512::floats() });
-        #[cfg(target_os = "linux")]
-        if let Isa::Avx512 { amx: true, .. } = isa {
+    match isa {
+        Isa::Avx512 { vnni, bf16, amx } => {
+            assert!(is_x86_feature_detected!("avx512f"));
+            // SAFETY: the feature was found; so were the others that the set is said to have, by whoever detected it.
+            let floats = rate(threads, 16 * 2, || unsafe { avx512::floats() });
+            let brains = match (amx, bf16) {
+                // SAFETY: as above; the process may use tile registers.
+                (true, _) => rate(threads, 16 * 16 * 32 * 2, || unsafe { amx::brains() }),
+                // SAFETY: as above.
+                (_, true) => rate(threads, 32 * 2, || unsafe { avx512::brains() }),
+                _ => floats,
+            };
+            let bytes = match (amx, vnni) {
+                // SAFETY: as above.
+                (true, _) => rate(threads, 16 * 16 * 64 * 2, || unsafe { amx::bytes() }),
+                // SAFETY: as above.
+                (_, true) => rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
+                _ => return None,
+            };
             return Some(Peak {
                 floats,
-                // SAFETY: the process may use tile registers, else kernels would not be chosen that do.
-                brains: rate(threads, 16 * 16 * 32 * 2, || unsafe { amx::brains() }),
-                // SAFETY: as above.
-                bytes: rate(threads, 16 * 16 * 64 * 2, || unsafe { amx::bytes() }),
+                brains,
+                bytes,
             });
         }
-        return Some(Peak {
-            floats,
-            brains: match is_x86_feature_detected!("avx512bf16") {
-                // SAFETY: the feature was found.
-                true => rate(threads, 32 * 2, || unsafe { avx512::brains() }),
-                false => floats,
-            },
-            // SAFETY: as above.
-            bytes: rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
-        });
-    }
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the features were found.
-        let floats = rate(threads, 8 * 2, || unsafe { avx2::floats() });
-        return Some(Peak {
-            floats,
-            brains: floats,
-            bytes: match is_x86_feature_detected!("avxvnni") {
-                // SAFETY: the feature was found.
-                true => rate(threads, 32 * 2, || unsafe { avx2::bytes_at_once() }),
-                // SAFETY: as above.
-                false => rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
-            },
-        });
+        Isa::Avx2 { vnni } => {
+            assert!(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"));
+            // SAFETY: the features were found, and AVX-VNNI by whoever detected the set.
+            let floats = rate(threads, 8 * 2, || unsafe { avx2::floats() });
+            return Some(Peak {
+                floats,
+                brains: floats,
+                bytes: match vnni {
+                    // SAFETY: as above.
+                    true => rate(threads, 32 * 2, || unsafe { avx2::bytes_at_once() }),
+                    // Summed in words.
+                    // SAFETY: as above.
+                    false => rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
+                },
+            });
+        }
+        Isa::Scalar | Isa::Neon { .. } => {}
     }
     let _ = (threads, isa, rate as fn(usize, usize, fn()) -> f64);
     None
@@ -139,9 +142,8 @@ mod avx512 {
     }
 }
 
-/// AMX's tile registers (Intel SDM, TDPBF16PS and TDPBUSD): products of sixteen rows by sixteen columns. No compiled code uses them, so what
-/// is in them stays from one block of assembly to the next.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+/// AMX's tile registers (Intel SDM, TDPBF16PS and TDPBUSD): products of sixteen rows by sixteen columns. No compiled code uses them.
+#[cfg(target_arch = "x86_64")]
 mod amx {
     use super::{CHAINS, PASSES};
     use std::arch::asm;

@@ -171,14 +171,14 @@ impl Report {
         let peaks = (tera(|p| p.floats), tera(|p| p.brains), tera(|p| p.bytes));
         let peaks = match peaks {
             (Some(floats), Some(brains), Some(bytes)) => format!(
-                ", and a loop in registers does {floats:.2} T operations per second on floats, {brains:.2} T on BF16, {bytes:.2} T on \
-                 bytes (tile registers, where there are such, do more)"
+                ", and a loop in registers does {floats:.2} T operations per second on floats, {brains:.2} T on BF16, {bytes:.2} T on bytes"
             ),
             _ => String::new(),
         };
         let quiet = self.quiet.map_or(String::new(), |least| {
             format!(
-                " Sides of works that decode one sequence ran while memory was read at {least} GB/s or more before them and behind them."
+                " Sides of works that decode one sequence at no depth, but for those beside PyTorch, count while memory is read at {least} \
+                 GB/s or more before them and behind them; rounds that waited too long for it are left out."
             )
         });
         format!(

@@ -5,7 +5,7 @@
 //! each as fast as loops do it in the same run. The tables and the plot of
 //! the last run lie in `benches/record/scaling.md` and `scaling.svg`; what makes the knees says `docs/performance.md`.
 //!
-//! `RUSTY_SCALING_ONLY=TEXT`: curves whose name holds the text; nothing is recorded.
+//! `RUSTY_SCALING_ONLY=depth|batch|prompt`: those curves alone; nothing is recorded.
 
 mod check;
 mod curve;
@@ -28,6 +28,13 @@ const PROMPTS: [usize; 12] = [1, 4, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 
 /// Tokens that are decoded at a point.
 const DECODED: usize = 16;
 const REPETITIONS: usize = 3;
+/// How keys and values are stored where depth counts.
+const FORMATS: [KvFormat; 4] = [
+    KvFormat::F16,
+    KvFormat::Bf16,
+    KvFormat::Q8_0,
+    KvFormat::Q4_0,
+];
 
 /// The model and the device.
 struct Subject<'a> {
@@ -45,6 +52,14 @@ impl Subject<'_> {
             slots: 0,
         };
         rusty_compiler::bind(self.plan.clone(), self.file, &self.device, &options).expect("binds")
+    }
+
+    /// Whether answers with each format are the interpreter's.
+    fn check(&self) {
+        let oracle = check::Oracle::new(&self.graph, self.file);
+        for kv in FORMATS {
+            oracle.check(&mut *self.bound(&check::WORKLOAD, kv), kv);
+        }
     }
 
     /// The middle of a workload's repetitions.
@@ -170,20 +185,10 @@ fn main() {
         device,
         plan,
     };
-    let formats = [
-        KvFormat::F16,
-        KvFormat::Bf16,
-        KvFormat::Q8_0,
-        KvFormat::Q4_0,
-    ];
-    let oracle = check::Oracle::new(&subject.graph, &*file);
-    for kv in formats {
-        oracle.check(&mut *subject.bound(&check::WORKLOAD, kv), kv);
-    }
-    drop(oracle);
+    subject.check();
     let mut curves = vec![];
     let mut bandwidths = vec![bounds.bandwidth];
-    for kv in formats {
+    for kv in FORMATS {
         if wanted("depth") {
             curves.push(subject.depths(kv));
             bandwidths.push(bandwidth::read(threads));
@@ -200,6 +205,18 @@ fn main() {
         bandwidth: middle(bandwidths),
         ..bounds
     };
+    let text = report(&curves, &bounds, threads);
+    println!("{text}");
+    if only.is_none() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("record");
+        std::fs::write(folder.join("scaling.md"), text.trim_end().to_owned() + "\n")
+            .expect("the tables");
+        std::fs::write(folder.join("scaling.svg"), plot(&curves)).expect("the plot");
+    }
+}
+
+/// The tables of all curves.
+fn report(curves: &[Curve], bounds: &Bounds, threads: usize) -> String {
     let mut text = format!(
         "# Speed over depth, batch and prompt, {}\n\n{}, {threads} threads; commit {}. `cargo bench -p benches --bench \
          scaling`: random weights of {SHAPE} in {FORMAT}; each figure is the middle of {REPETITIONS} repetitions. Read \
@@ -209,14 +226,8 @@ fn main() {
         machine::commit(),
         bounds.bandwidth / 1e9
     );
-    for curve in &curves {
-        text += &curve.table(&bounds);
+    for curve in curves {
+        text += &curve.table(bounds);
     }
-    println!("{text}");
-    if only.is_none() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("record");
-        std::fs::write(folder.join("scaling.md"), text.trim_end().to_owned() + "\n")
-            .expect("the tables");
-        std::fs::write(folder.join("scaling.svg"), plot(&curves)).expect("the plot");
-    }
+    text
 }

@@ -1,13 +1,12 @@
 //! Experts: the launches that choose them and that multiply with them.
 
+mod grouped;
+
 use super::contraction::Vectors;
 use super::kernels::body::{Place, Program, Source};
 use super::kernels::contract::{ContractConfig, PartConfig, UnitConfig};
 use super::kernels::expert_results::{self, ExpertResultsConfig};
 use super::kernels::experts::{ExpertsConfig, FewExpertsConfig, Summing, scalar};
-use super::kernels::grouped::{GroupedConfig, Tiles};
-use super::kernels::grouped_matrix;
-use super::kernels::matrix::MatrixConfig;
 use super::kernels::reduce::Team;
 use super::kernels::route::RouteConfig;
 use super::kernels::sink::Store;
@@ -17,7 +16,7 @@ use super::stage::{Grid, Scalars, Template, template};
 use super::text::Kind;
 use super::weights::{WeightStore, row_bytes};
 use crate::Result;
-use crate::plan::{Anchor, ExpertPart, ExpertWay, F32, Inst, Kernel, Operand, Sink, Sums};
+use crate::plan::{Anchor, ExpertPart, ExpertWay, F32, Inst, Kernel, Operand, Sink};
 use rusty_backend::Language;
 use rusty_graph::{RouteSpec, WeightDecl, WeightId};
 
@@ -316,51 +315,6 @@ impl Lowering<'_> {
             ahead: false,
             shrinks: false,
         }
-    }
-
-    /// The launches of many rows' products with a chunk of lanes, one for each part, on matrix units or not.
-    fn grouped(
-        &self,
-        kernel: &Kernel,
-        products: &Products<'_>,
-        chunk: &LanesOfExperts,
-        left: Left,
-        on_units: bool,
-    ) -> Result<Vec<Template>> {
-        let Left::Products(out) = left else {
-            return Err(self.refuse(kernel, "has no room for products"));
-        };
-        let experts = products.count as u32;
-        let parts = (0u32..).zip(&products.decls).zip(&chunk.parts);
-        let launch = |((p, decl), place): ((u32, &&WeightDecl), &[u32; 2])| {
-            let mut scalars = self.expert_scalars(kernel, products, chunk, &[*place])?;
-            scalars.0[scalar::OUT] = out + p * products.config.part_lanes();
-            let config = GroupedConfig {
-                experts: products.config,
-                tiles: match on_units {
-                    true => Tiles::Matrix(self.matrix_of_expert(products.config, decl)),
-                    false => Tiles::Single {
-                        format: decl.format,
-                        row_bytes: row_bytes(decl) as u32,
-                    },
-                },
-            };
-            self.fits(kernel, config.shared_bytes())?;
-            let tiles = (chunk.end - chunk.first).div_ceil(config.lanes());
-            let grid = Grid::Experts { tiles, experts };
-            let kind = Kind::Grouped(config);
-            Ok(template(kernel, kind, grid, scalars, Some(chunk.id)))
-        };
-        parts.map(launch).collect()
-    }
-
-    /// The product of a part with an expert on matrix units.
-    fn matrix_of_expert(&self, config: ExpertsConfig, decl: &WeightDecl) -> MatrixConfig {
-        let floats = self.vectors_of(Sums::Planes);
-        grouped_matrix::config(
-            self.product_of_expert(config, &[decl], floats),
-            self.target.language == Language::CudaC,
-        )
     }
 
     /// The launch that makes of products, which lie from arena word `made` on, what is stored, with adapters or without.

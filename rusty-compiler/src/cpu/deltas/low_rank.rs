@@ -11,7 +11,7 @@ use super::kronecker;
 use super::site_tables::{SiteTables, Table, TableKind};
 use super::table_values::{InQ4, Panel};
 use crate::cpu::float::{self, FloatKind, FloatRows, InBf16, InF16, InF32, RowKind};
-use crate::cpu::prefetch::{Ahead, Ask, ask_for_soon};
+use crate::cpu::prefetch::{Ahead, Ask, LINE, ask_for_soon};
 use crate::cpu::quantize::InputRows;
 use crate::cpu::row_tiles::Extent;
 use crate::cpu::simd::byte_products::ByteProducts;
@@ -201,8 +201,8 @@ unsafe fn expand_panels<V: Vector, P: Panel>(c: Columns, u: *const f32, y: *mut 
     }
 }
 
-/// How far ahead of its use `B` is asked for into the first cache: products before had it brought into the second, and out of that a core
-/// fetches too little of several short runs by itself.
+/// How far ahead of its use a `B` of floats is asked for into the first cache: products before had it brought into the second, and out of
+/// that a core fetches too little of several short runs by itself.
 const ASKED: usize = 4 << 10;
 
 /// Columns `i ..` of the strip, up to the end of their panel and `N - 1` more panels.
@@ -222,7 +222,9 @@ unsafe fn panel_rows<V: Vector, P: Panel, const N: usize>(
         for r in 0..c.rank {
             for n in 0..N {
                 let p = at[n].add(r * P::BYTES);
-                ask_for_soon(p.addr() + ASKED);
+                for line in 0..P::BYTES / LINE {
+                    ask_for_soon(p.addr() + ASKED + line * LINE);
+                }
                 let (low, high) = P::load::<V>(p);
                 let u = V::splat(P::scale::<V>(p) * *u.add(r));
                 sums[n][0] = V::fma(low, u, sums[n][0]);

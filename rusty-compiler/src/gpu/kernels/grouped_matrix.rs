@@ -21,6 +21,9 @@ const TILE: MatrixTile = MatrixTile {
     below: 2,
 };
 
+// All that gather multiply.
+const _: () = assert!(UNITS == super::tile::UNITS);
+
 /// What a product with an expert is specialised for.
 pub fn config(contract: ContractConfig, native: bool) -> MatrixConfig {
     MatrixConfig {
@@ -45,11 +48,6 @@ pub fn matrix_tile(
 ) {
     let tile = comptime!(config.tile);
     let part = comptime!(config.contract.parts[0]);
-    // F16, too: inputs may be beyond half precision.
-    let halves = comptime!(Halves {
-        f16: false,
-        native: config.native,
-    });
     let first = buffers.args[scalar::FIRST];
     let mut rows = Sequence::<u32>::new();
     rows.push(expert_start(buffers) + (lane - first) * comptime!(part.row_bytes));
@@ -62,6 +60,27 @@ pub fn matrix_tile(
         rows,
         parts,
     };
+    let sums = tile_sums(buffers, memory, count, &lanes, config, experts);
+    store(buffers, memory, &sums, count, &lanes, tile, experts);
+}
+
+/// The sums of a unit's tile.
+#[cube]
+fn tile_sums(
+    buffers: &Buffers<'_>,
+    memory: &GroupedMemory,
+    count: u32,
+    lanes: &Lanes,
+    #[comptime] config: MatrixConfig,
+    #[comptime] experts: ExpertsConfig,
+) -> Array<f32> {
+    let tile = comptime!(config.tile);
+    let part = comptime!(config.contract.parts[0]);
+    // F16, too: inputs may be beyond half precision.
+    let halves = comptime!(Halves {
+        f16: false,
+        native: config.native,
+    });
     let mut sums = Array::<f32>::new(comptime!(tile.sums()));
     #[unroll]
     for i in 0..comptime!(tile.sums()) {
@@ -72,7 +91,7 @@ pub fn matrix_tile(
         load_weights(
             buffers,
             &memory.tiles,
-            &lanes,
+            lanes,
             step,
             0u32.runtime(),
             0usize,
@@ -103,7 +122,7 @@ pub fn matrix_tile(
         );
         sync_cube();
     }
-    store(buffers, memory, &sums, count, &lanes, tile, experts);
+    sums
 }
 
 /// The inputs of the gathered products of a step of the depth, two in a word; zero past the row's end. Rows behind the last repeat it.
