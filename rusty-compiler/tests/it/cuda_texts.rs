@@ -113,6 +113,16 @@ fn tiles_of_matrix_units_agree() {
     }
 }
 
+#[test]
+fn experts_on_matrix_units_agree() {
+    let way = Way::prompt(KvFormat::F32, &[Tuning::default()]);
+    for (shape, format) in [("qwen3moe-tiny", "bf16"), ("qwen3moe-tiny", "q4_0")] {
+        let file = rusty_loader::random::model(shape, format).expect(shape);
+        let name = format!("{shape} {format}");
+        file_agrees(&name, &*file, &way, (0.05, 1.5e-3));
+    }
+}
+
 /// Groups that divide no tile, softcaps, windows, values that are the first lanes of keys, and every storage; contractions are in single precision.
 #[test]
 fn attention_on_matrix_units_agrees() {

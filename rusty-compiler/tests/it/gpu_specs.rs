@@ -228,7 +228,11 @@ fn experts(team: Team, wide: bool) -> Vec<KernelSpec> {
             })
         };
         let on_units = grouped_matrix::config(of_expert(team, (config.k, 1), format, wide), wide);
-        let grouped = [Tiles::Single { format, row_bytes }, Tiles::Matrix(on_units)].map(|tiles| {
+        let grouped = [
+            Tiles::Single { format, row_bytes },
+            Tiles::Matrix(Box::new(on_units)),
+        ]
+        .map(|tiles| {
             Kind::Grouped(GroupedConfig {
                 experts: config,
                 tiles,

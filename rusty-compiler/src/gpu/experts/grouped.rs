@@ -35,7 +35,7 @@ impl Lowering<'_> {
             let config = GroupedConfig {
                 experts: products.config,
                 tiles: match on_units {
-                    true => Tiles::Matrix(self.matrix_of_expert(products.config, decl)),
+                    true => Tiles::Matrix(Box::new(self.matrix_of_expert(products.config, decl))),
                     false => Tiles::Single {
                         format: decl.format,
                         row_bytes: row_bytes(decl) as u32,

@@ -34,7 +34,7 @@ pub enum Tiles {
     /// Every unit, in single precision: the format of all experts of the part, and the stored bytes of a row of one.
     Single { format: Format, row_bytes: u32 },
     /// Matrix units: the product with one expert.
-    Matrix(MatrixConfig),
+    Matrix(Box<MatrixConfig>),
 }
 
 impl GroupedConfig {
@@ -167,6 +167,7 @@ pub fn grouped(
                     }
                     Tiles::Matrix(product) => {
                         let experts = comptime!(config.experts);
+                        let product = comptime!(*product);
                         matrix_tile(&buffers, &memory, count, lane, product, experts);
                     }
                 }
