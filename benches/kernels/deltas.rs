@@ -102,18 +102,8 @@ fn difference(a: &[f32], b: &[f32]) -> Vec<f32> {
 /// The factors that an adapter's tables hold, for the interpreter.
 fn low_ranks(subject: &Subject, adapter: &SlotData) -> Vec<SiteLora> {
     let factors = adapter.sites.iter().map(|(site, delta)| {
-        let mut row = vec![0.0; delta.rank as usize];
-        let mut b = vec![];
-        for output in 0..subject.graph.site(*site).n as usize {
-            delta.b_row(output, &mut row);
-            b.extend(row.iter().zip(delta.scale.iter()).map(|(b, s)| b * s));
-        }
-        SiteLora {
-            site: *site,
-            a: delta.a.as_ref().expect("a factor").values(),
-            b,
-            scale: 1.0,
-        }
+        let outputs = subject.graph.site(*site).n as usize;
+        delta.low_rank(*site, outputs).expect("two factors")
     });
     factors.collect()
 }

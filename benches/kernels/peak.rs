@@ -39,7 +39,9 @@ pub fn measure(threads: usize, isa: Isa) -> Option<Peak> {
                 (true, _) => rate(threads, 16 * 16 * 64 * 2, || unsafe { amx::bytes() }),
                 // SAFETY: as above.
                 (_, true) => rate(threads, 64 * 2, || unsafe { avx512::bytes() }),
-                _ => return None,
+                // Summed in words, as AVX2 does it, which there always is, too.
+                // SAFETY: as above.
+                _ => rate(threads, 32 * 2, || unsafe { avx2::bytes() }),
             };
             return Some(Peak {
                 floats,

@@ -140,7 +140,14 @@ fn check_answers(work: &Work, job: &Job, peer: impl Fn(&Job) -> Reply) {
     }
 }
 
-fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: usize) -> Row {
+/// `rounds` rounds of a work; where memory bounds it, those in which that is `quiet`.
+fn compare(
+    work: &Work,
+    python: &Python,
+    file: &Path,
+    (threads, rounds): (usize, usize),
+    quiet: Option<Quiet>,
+) -> Row {
     let format = match work.peer {
         Peer::PyTorch(precision) => precision,
         _ => work.format,
@@ -165,20 +172,20 @@ fn compare(work: &Work, python: &Python, file: &Path, threads: usize, rounds: us
         check_answers(work, &job, peer);
     }
     let mut row = Row::new(work);
-    let quiet = Quiet::asked(threads).filter(|_| work.is_bound_by_memory());
+    let quiet = quiet.filter(|_| work.is_bound_by_memory());
     let side = |side: &dyn Fn() -> Reply| match quiet {
         Some(quiet) => quiet.of(side),
         None => Some(side()),
     };
     for round in 0..rounds {
         let own = side(&|| own::process(&job));
-        let other = match (&peer, &own) {
-            (Some(peer), _) => side(&|| peer(&job)),
-            (None, own) => own.as_ref().map(|own| Reply {
+        let other = own.as_ref().and_then(|own| match &peer {
+            Some(peer) => side(&|| peer(&job)),
+            None => Some(Reply {
                 samples: own.base.clone(),
                 ..Reply::default()
             }),
-        };
+        });
         let Some((own, other)) = own.zip(other) else {
             eprintln!("{:<44} round {round}: memory was too slow", work.name());
             continue;
@@ -214,14 +221,15 @@ fn main() {
     if only.as_ref().is_none_or(|only| only == "formats") {
         formats::are_read(threads, |job| ask(&python, "run_llama_cpp.py", job));
     }
-    let mut report = Report::new(threads, rounds, Quiet::asked(threads).map(Quiet::least));
+    let quiet = Quiet::asked(threads);
+    let mut report = Report::new(threads, rounds, quiet.map(Quiet::least));
     for work in WORKS {
         let is_wanted = |only: &String| only.split(',').any(|text| work.name().contains(text));
         if !only.as_ref().is_none_or(is_wanted) {
             continue;
         }
         let file = files.of(work);
-        let row = compare(work, &python, &file, threads, rounds);
+        let row = compare(work, &python, &file, (threads, rounds), quiet);
         report.rows.extend((!row.is_empty()).then_some(row));
         report.bounds.push(Bounds::of(&device).expect("bounds"));
         // After each work, so that a run that ends early leaves something.

@@ -148,35 +148,40 @@ fn run(at: usize, bytes: usize) -> Run {
 /// Asks for a line to be brought into the second-level cache.
 #[inline(always)]
 pub(super) fn ask_for(at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: part of the baseline instruction set; prefetches read nothing that a program can see, and addresses
-    // that are not mapped are ignored.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(at));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
+    ask::<false>(at);
 }
 
 /// Asks for a line to be brought into the first-level cache: for what is read next.
 #[inline(always)]
 pub(super) fn ask_for_soon(at: usize) {
+    ask::<true>(at);
+}
+
+#[inline(always)]
+fn ask<const FIRST: bool>(at: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as for [`ask_for`].
+    // SAFETY: part of the baseline instruction set; prefetches read nothing that a program can see, and addresses
+    // that are not mapped are ignored.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(at));
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        let at = std::ptr::without_provenance(at);
+        match FIRST {
+            true => _mm_prefetch::<_MM_HINT_T0>(at),
+            false => _mm_prefetch::<_MM_HINT_T1>(at),
+        }
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
+        use std::arch::asm;
+        match FIRST {
+            true => {
+                asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
+            }
+            false => {
+                asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags))
+            }
+        }
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = at;

@@ -149,13 +149,13 @@ impl Lowering<'_> {
         };
         let mut launches = Vec::new();
         for chunk in self.expert_chunks(kernel, &products, store)? {
-            let on_units = way == ExpertWay::Matrix;
             match way {
                 ExpertWay::Few(sums) => {
                     let vectors = self.vectors_of(sums);
                     launches.push(self.few_experts(kernel, &products, &chunk, left, vectors)?);
                 }
                 ExpertWay::Tiles | ExpertWay::Matrix => {
+                    let on_units = way == ExpertWay::Matrix;
                     launches.extend(self.grouped(kernel, &products, &chunk, left, on_units)?);
                 }
             }

@@ -6,7 +6,8 @@
 
 use crate::delta_table::{DeltaTable, PANEL};
 use crate::interleaving::Factor;
-use rusty_graph::Site;
+use rusty_graph::interpret::SiteLora;
+use rusty_graph::{Site, SiteId};
 use std::sync::Arc;
 
 /// Factors that act on blocks: `kron(mix, B A)`, where inputs are `columns` blocks and outputs `rows` of them (KronA, arXiv
@@ -86,6 +87,24 @@ impl SiteDelta {
             Some(b) => b.read_panel_row(row, self.rank as usize, out),
             None => out.fill(0.0),
         }
+    }
+
+    /// The factors as the interpreter takes them, `B` with the scales, for a site with `outputs` outputs. None where there are no two
+    /// factors of whole inputs and outputs.
+    pub fn low_rank(&self, site: SiteId, outputs: usize) -> Option<SiteLora> {
+        let a = self.a.as_ref().filter(|_| self.kron.is_none())?;
+        let mut row = vec![0.0; self.rank as usize];
+        let mut b = Vec::with_capacity(outputs * row.len());
+        for output in 0..outputs {
+            self.b_row(output, &mut row);
+            b.extend(row.iter().zip(self.scale.iter()).map(|(b, s)| b * s));
+        }
+        Some(SiteLora {
+            site,
+            a: a.values(),
+            b,
+            scale: 1.0,
+        })
     }
 
     pub(super) fn check(&self, site: &Site) -> Result<(), String> {

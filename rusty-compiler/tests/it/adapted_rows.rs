@@ -80,19 +80,8 @@ pub(crate) fn low_ranks(graph: &Graph, rank: usize) -> SlotData {
 /// The oracle's logits of the prompt with what the tables of an adapter hold.
 pub(crate) fn oracle(graph: &Graph, file: &dyn ModelFile, adapter: &SlotData) -> Vec<f32> {
     let loras = adapter.sites.iter().map(|(site, delta)| {
-        let mut row = vec![0.0; delta.rank as usize];
-        let mut b = vec![];
-        for output in 0..graph.site(*site).n as usize {
-            delta.b_row(output, &mut row);
-            b.extend(row.iter().zip(delta.scale.iter()).map(|(b, s)| b * s));
-        }
-        let a = delta.a.as_ref().expect("a factor");
-        SiteLora {
-            site: *site,
-            a: a.values(),
-            b,
-            scale: 1.0,
-        }
+        let outputs = graph.site(*site).n as usize;
+        delta.low_rank(*site, outputs).expect("two factors")
     });
     let loras: Vec<SiteLora> = loras.collect();
     let oracle = Interpreter::new(graph, file).expect("oracle");

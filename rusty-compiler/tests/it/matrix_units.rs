@@ -135,7 +135,7 @@ fn products_agree(name: &str, file: &dyn ModelFile, most: (f64, f64, f64)) {
     agrees(name, file, ways, cases, most);
 }
 
-/// Experts whose rows are less than a tile, and more than some.
+/// Of 20 and 62 rows an expert has fewer than a tile holds, of 300 more.
 #[test]
 fn experts_on_matrix_units_agree_with_tiles() {
     let cases = [

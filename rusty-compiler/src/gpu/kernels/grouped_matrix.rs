@@ -9,7 +9,7 @@ use super::experts::{ExpertsConfig, scalar};
 use super::fragments::{Halves, packed};
 use super::grouped::{GroupedMemory, expert_start, product_input, product_lanes};
 use super::matrix::{DEPTH, MatrixConfig, STRIDE};
-use super::matrix_product::{MatrixTile, Product, UNITS, keep_eights, multiply};
+use super::matrix_product::{MatrixTile, Product, UNITS, keep_eights, kept_row, multiply};
 use super::matrix_tiles::{input_shares, load_weights};
 use super::unit_lanes::Lanes;
 use cubecl::prelude::*;
@@ -179,7 +179,7 @@ fn store(
         let mut task = UNIT_POS;
         while task < comptime!(some * tile.lanes) {
             let (m, local) = (task / tile.lanes, task % tile.lanes);
-            let own = m / 8 * tile.plane_rows() + eight * 8 + m % 8;
+            let own = kept_row(m, eight, tile);
             let lane = lanes.first + local;
             if own < count && lane < lanes.end {
                 let at = product_lanes(buffers, memory.products[own as usize], experts) + lane;

@@ -16,7 +16,7 @@ use super::depth_shares::{DepthShare, DepthShares, meet, shared_depth, whole_dep
 use super::env::{Buffers, bound};
 use super::fragments::{Halves, exchange_words};
 use super::matrix_depth::{CubeMemory, multiply_depth, overflows};
-use super::matrix_product::{MatrixTile, UNITS, keep_eights};
+use super::matrix_product::{MatrixTile, UNITS, keep_eights, kept_row};
 use super::matrix_tiles::input_shares;
 use super::norms::tile_norms;
 use super::packed_inputs::{PackedInputs, packed_factor};
@@ -321,7 +321,7 @@ fn finish(
         let mut task = UNIT_POS;
         while task < comptime!(some * tile.lanes / 2) {
             let (m, local) = (task / (tile.lanes / 2), task % (tile.lanes / 2) * 2);
-            let own = m / 8 * tile.plane_rows() + eight * 8 + m % 8;
+            let own = kept_row(m, eight, tile);
             let at = row + own;
             if at < count && lanes.first + local < lanes.end {
                 let mut scale = 1.0f32;

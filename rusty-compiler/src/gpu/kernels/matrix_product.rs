@@ -235,6 +235,12 @@ fn halves_below(tile: &Shared<[u32]>, at: u32, side: u32, #[comptime] stride: u3
     }
 }
 
+/// The tile's row that is row `m` of those that [`keep_eights()`] keeps.
+#[cube]
+pub fn kept_row(m: u32, eight: u32, #[comptime] tile: MatrixTile) -> u32 {
+    m / 8 * tile.plane_rows() + eight * 8 + m % 8
+}
+
 /// Of each plane's rows the eight of number `eight`: their sums, `[part][row][lane]`.
 #[cube]
 pub fn keep_eights(
